@@ -1,0 +1,105 @@
+"""holdfast: an embedded durable log for Python. What it acknowledges survives power loss.
+
+    import holdfast
+
+    with holdfast.open("data") as log:
+        receipt = log.topic("orders").append(b"first", key=b"c-42")
+
+Names are loaded when they are first used, so that importing holdfast costs next to nothing and a reader
+never drags in a writer.
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.clock import Clock, SystemClock
+    from holdfast.crypto.cipher import PayloadCipher
+    from holdfast.crypto.keyring import Keyring
+    from holdfast.errors import (
+        Closed,
+        Corrupt,
+        Full,
+        HoldfastError,
+        Invalid,
+        NotFound,
+        OutcomeUnknown,
+        Unavailable,
+    )
+    from holdfast.journal.ticket import BatchTicket, Ticket
+    from holdfast.log import Log, Stats
+    from holdfast.log import open_log as open
+    from holdfast.record import Marks, Receipt, Record
+    from holdfast.settings import Settings
+    from holdfast.topic import Topic
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "BatchTicket": "journal.ticket",
+    "Clock": "clock",
+    "Closed": "errors",
+    "Corrupt": "errors",
+    "Full": "errors",
+    "HoldfastError": "errors",
+    "Invalid": "errors",
+    "Keyring": "crypto.keyring",
+    "Log": "log",
+    "Marks": "record",
+    "NotFound": "errors",
+    "OutcomeUnknown": "errors",
+    "PayloadCipher": "crypto.cipher",
+    "Receipt": "record",
+    "Record": "record",
+    "Settings": "settings",
+    "Stats": "log",
+    "SystemClock": "clock",
+    "Ticket": "journal.ticket",
+    "Topic": "topic",
+    "Unavailable": "errors",
+    "open": "log:open_log",
+}
+
+__all__ = [
+    "BatchTicket",
+    "Clock",
+    "Closed",
+    "Corrupt",
+    "Full",
+    "HoldfastError",
+    "Invalid",
+    "Keyring",
+    "Log",
+    "Marks",
+    "NotFound",
+    "OutcomeUnknown",
+    "PayloadCipher",
+    "Receipt",
+    "Record",
+    "Settings",
+    "Stats",
+    "SystemClock",
+    "Ticket",
+    "Topic",
+    "Unavailable",
+    "open",
+]
+
+logging.getLogger("holdfast").addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    module, _, attribute = home.partition(":")
+    value = getattr(import_module(f"holdfast.{module}"), attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

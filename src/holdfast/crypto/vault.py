@@ -1,0 +1,161 @@
+"""The keys of one log: which key epoch seals now, and how to open what any epoch sealed.
+
+A log is keyed or it is not, from its first day. The vault hides the difference: without keys, sealing keeps
+the bytes as they are and stamps are plain digests, under the epoch number 0. So no other module asks whether
+the log is encrypted, and none can forget to.
+
+The vault stores nothing. Whoever owns the database stores the `KeyEpoch` that `begin` returns, durably,
+*before* `enter` makes it the sealing one, and hands stored epochs back through `fetch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.crypto import chain
+from holdfast.crypto.cipher import SALT_BYTES, AesGcmCipher, NotAuthentic, PayloadCipher
+from holdfast.crypto.keyring import Keyring
+from holdfast.errors import Corrupt, Invalid
+
+PLAIN = 0
+"""The key epoch of a log without keys."""
+
+
+class KeyEpoch(msgspec.Struct, frozen=True):
+    """One stored key epoch: everything about a subkey but the key."""
+
+    number: int
+    scheme: str
+    key_id: str
+    salt: bytes
+    commitment: bytes
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers."""
+        return chain.canonical("key_epochs", self.number, self.scheme, self.key_id, self.salt, self.commitment)
+
+
+class Vault:
+    """Seals, opens and stamps for one log."""
+
+    def __init__(self, log_id: bytes, keyring: Keyring | None = None, cipher: PayloadCipher | None = None) -> None:
+        if keyring is not None and cipher is not None:
+            raise Invalid("both a keyring and a cipher were given", hint="give one of them")
+        self._log_id = log_id
+        self._keyring = keyring
+        self._injected = cipher
+        self._fetch: Callable[[int], KeyEpoch | None] = lambda number: None
+        self._ciphers: dict[int, PayloadCipher] = {}
+        self.epoch = PLAIN
+
+    @property
+    def keyed(self) -> bool:
+        """Whether this vault has a key."""
+        return self._keyring is not None or self._injected is not None
+
+    def sources(self) -> tuple[Keyring | None, PayloadCipher | None]:
+        """What this vault was made of."""
+        return self._keyring, self._injected
+
+    def attach(self, fetch: Callable[[int], KeyEpoch | None]) -> None:
+        """Say where stored key epochs are found."""
+        self._fetch = fetch
+
+    def begin(self, number: int, salt: bytes, keyring: Keyring | None = None) -> KeyEpoch:
+        """A new key epoch, to be stored durably before `enter`; with another keyring, a rotation."""
+        if keyring is not None:
+            self._check_rotation(keyring)
+        ring = keyring or self._keyring
+        key_id = ring.current if ring is not None else ""
+        cipher = self._cipher_for(number, key_id, salt, ring, sealing=True)
+        commitment = cipher.commitment if isinstance(cipher, AesGcmCipher) else b""
+        draft = KeyEpoch(number, cipher.name, key_id, salt, commitment, b"")
+        self._ciphers[number] = cipher
+        return msgspec.structs.replace(draft, stamp=cipher.mac(draft.message()))
+
+    def enter(self, epoch: KeyEpoch, keyring: Keyring | None = None) -> None:
+        """Seal and stamp under this epoch from now on; it was stored."""
+        self._keyring = keyring or self._keyring
+        self.epoch = epoch.number
+
+    def _check_rotation(self, keyring: Keyring) -> None:
+        if self._keyring is None:
+            raise Invalid("this log has no keyring to rotate", hint="keys are chosen when a log is created")
+        if self._keyring.current not in keyring:
+            raise Invalid(
+                f"the new keyring lacks the present key {self._keyring.current!r}",
+                hint="make it with keyring.rotated('new-id'): older keys stay behind the new one",
+            )
+
+    def seal(self, body: bytes, associated: bytes) -> bytes:
+        """Seal a body under the present epoch; without keys, the body as it is."""
+        return body if self.epoch == PLAIN else self._ciphers[self.epoch].seal(body, associated)
+
+    def open(self, number: int, body: bytes, associated: bytes) -> bytes:
+        """Open a body that epoch `number` sealed; raises NotAuthentic."""
+        if number == PLAIN:
+            return self._plain(body)
+        cipher = self.cipher(number)
+        try:
+            return cipher.open(body, associated)
+        except NotAuthentic:
+            raise
+        except Exception as error:  # an injected cipher may say no in any way it likes
+            raise NotAuthentic from error
+
+    def stamp(self, message: bytes) -> bytes:
+        """Stamp a control row under the present epoch."""
+        return chain.plain_stamp(message) if self.epoch == PLAIN else self._ciphers[self.epoch].mac(message)
+
+    def verify(self, number: int, message: bytes, stamp: bytes) -> bool:
+        """Whether epoch `number` made this stamp over this message."""
+        if number == PLAIN:
+            return not self.keyed and chain.same(chain.plain_stamp(message), stamp)
+        return chain.same(self.cipher(number).mac(message), stamp)
+
+    def cipher(self, number: int) -> PayloadCipher:
+        """The cipher of a stored epoch, its key proved; for opening and verifying only."""
+        cipher = self._ciphers.get(number)
+        if cipher is None:
+            cipher = self._ciphers[number] = self._admit(number)
+        return cipher
+
+    def _plain(self, body: bytes) -> bytes:
+        # A keyed log holds no plain entry: one that claims to be plain was put there.
+        if self.keyed:
+            raise NotAuthentic
+        return body
+
+    def _admit(self, number: int) -> PayloadCipher:
+        epoch = self._fetch(number)
+        if epoch is None or epoch.number != number:
+            raise Corrupt(f"a key epoch is missing key_epoch={number}")
+        cipher = self._cipher_for(number, epoch.key_id, epoch.salt, self._keyring, sealing=False)
+        if cipher.name != epoch.scheme:
+            raise Invalid(
+                f"this log was sealed with another cipher scheme={epoch.scheme}",
+                hint="open it with the keyring or cipher it was written with",
+            )
+        if isinstance(cipher, AesGcmCipher) and not chain.same(cipher.commitment, epoch.commitment):
+            raise Invalid(
+                f"key {epoch.key_id!r} is not the key that this log was sealed with",
+                hint="the keyring holds another key under this id; give the original one",
+            )
+        if not chain.same(cipher.mac(epoch.message()), epoch.stamp):
+            raise Corrupt(f"a key epoch's stamp does not match key_epoch={number}")
+        return cipher
+
+    def _cipher_for(
+        self, number: int, key_id: str, salt: bytes, keyring: Keyring | None, *, sealing: bool
+    ) -> PayloadCipher:
+        if self._injected is not None:
+            return self._injected
+        if keyring is None:
+            raise Invalid("this log is encrypted", hint="open it with keyring=Keyring.from_env(…) or from_file(…)")
+        if len(salt) != SALT_BYTES:
+            raise Corrupt(f"a key epoch's salt has the wrong length key_epoch={number}")
+        context = self._log_id + number.to_bytes(8, "big")
+        return AesGcmCipher(keyring.key(key_id), salt, context, sealing=sealing)

@@ -1,0 +1,111 @@
+"""A log's directory: who owns it (`LOCK`) and what it is (`FORMAT`).
+
+    LOCK         exclusive lock of the owning process; holds its pid; never removed
+    FORMAT       "holdfast log 1" and the log's id; written last when a log is created
+    durable.db   the journal
+
+FORMAT is what makes a directory a log. If it is there and the database is not, data was lost, and opening
+says so instead of starting an empty log in its place.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast import disk
+from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
+
+FORMAT_VERSION = 1
+_FORMAT, _LOCK, _DATABASE = "FORMAT", "LOCK", "durable.db"
+_OURS = {_FORMAT, _FORMAT + ".tmp", _LOCK, _DATABASE, _DATABASE + "-wal", _DATABASE + "-shm", _DATABASE + "-journal"}
+
+
+class Directory:
+    """The directory of one log."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.database = path / _DATABASE
+        self._lock = disk.OwnerLock(path / _LOCK)
+
+    def own(self) -> None:
+        """Create the directory if it is not there, and become its only owner."""
+        try:
+            disk.make_directory(self.path)
+            self._refuse_foreign()
+            if self._lock.acquire():
+                return
+        except OSError as error:
+            raise Unavailable(
+                f"cannot use the directory path={self.path}: {error.strerror}",
+                hint="check its permissions and the disk",
+            ) from error
+        holder = self._lock.holder()
+        who = "another handle in this process" if holder == os.getpid() else f"process {holder or 'unknown'}"
+        raise Unavailable(
+            f"the log is open in {who} path={self.path} pid={holder}",
+            hint="close it there first; to look at it meanwhile, open it with read_only=True",
+        )
+
+    def holder(self) -> int | None:
+        """The pid of the present owner, if there is one."""
+        probe = disk.OwnerLock(self._lock.path)
+        return self._lock.holder() if probe.held_elsewhere() else None
+
+    def release(self) -> None:
+        """Give up ownership."""
+        self._lock.release()
+
+    def log_id(self) -> bytes | None:
+        """The id in FORMAT; None where no log was created yet."""
+        try:
+            lines = (self.path / _FORMAT).read_text(encoding="ascii").split("\n")
+            title, version, log_id = (
+                lines[0].rpartition(" ")[0],
+                int(lines[0].rpartition(" ")[2]),
+                bytes.fromhex(lines[1]),
+            )
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"cannot read path={self.path / _FORMAT}", hint="check its permissions") from error
+        except (ValueError, IndexError):
+            raise Corrupt("FORMAT is damaged", path=str(self.path / _FORMAT)) from None
+        if title != "holdfast log":
+            raise Corrupt("FORMAT is damaged", path=str(self.path / _FORMAT))
+        if version > FORMAT_VERSION:
+            raise Invalid(
+                f"this log was written by a newer holdfast path={self.path} version={version} known={FORMAT_VERSION}",
+                hint="upgrade holdfast: pip install -U holdfast",
+            )
+        return log_id
+
+    def create_database(self) -> None:
+        """An empty database file that only its owner can read, its name durable."""
+        if not self.database.exists():
+            disk.create_file(self.database, 0o600)
+
+    def declare(self, log_id: bytes) -> None:
+        """Write FORMAT: from now on this is a log."""
+        disk.write_file(self.path / _FORMAT, f"holdfast log {FORMAT_VERSION}\n{log_id.hex()}\n".encode())
+
+    def require_log(self) -> bytes:
+        """The id of the log that must be here."""
+        log_id = self.log_id()
+        if log_id is None:
+            raise NotFound(f"there is no log path={self.path}", hint="holdfast.open(path) creates one")
+        if not self.database.exists():
+            raise Corrupt("the log's database is gone", path=str(self.database))
+        return log_id
+
+    def _refuse_foreign(self) -> None:
+        if self.log_id() is None:
+            foreign = [name for name in os.listdir(self.path) if name not in _OURS]
+            if foreign:
+                raise Invalid(
+                    f"the directory is not empty and is not a log path={self.path}",
+                    hint="give a new or empty directory",
+                )
+        elif not self.database.exists():
+            raise Corrupt("the log's database is gone", path=str(self.database))

@@ -1,0 +1,128 @@
+"""Everything holdfast raises, in one small tree.
+
+    HoldfastError
+    ├── Invalid          fix the call or the setting; nothing was written
+    ├── NotFound         it is not here (any more)
+    ├── Unavailable      not now; try again later
+    │   └── Full         refused for lack of room; nothing was written
+    ├── Closed           this handle is finished: clean, fenced, forked or poisoned
+    ├── Corrupt          stored data is damaged or was tampered with
+    └── OutcomeUnknown   it may or may not be durable: ask again with the key
+
+A kind exists only where the caller would act differently. Every error carries `.hint`, the remedy in
+one line. Values stand at the end of a message as `key=value`; no payload, key or nonce ever does.
+Messages may change; kinds and attributes are the interface.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Literal, Self
+
+if TYPE_CHECKING:
+    from holdfast.journal.ticket import Ticket
+
+ClosedReason = Literal["clean", "fenced", "forked", "poisoned"]
+
+
+class HoldfastError(Exception):
+    """The root of all errors that holdfast raises on purpose."""
+
+    default_hint = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = self.default_hint if hint is None else hint
+
+    def again(self) -> Self:
+        """A fresh copy to raise: one outcome may be raised in many threads, each with its own traceback."""
+        twin = copy(self)
+        twin.__cause__ = self.__cause__
+        return twin
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class Invalid(HoldfastError):
+    """The call or a setting is wrong; nothing was written."""
+
+
+class NotFound(HoldfastError):
+    """What was asked for is not here."""
+
+
+class Unavailable(HoldfastError):
+    """Not possible now; the same call may succeed later."""
+
+
+class Full(Unavailable):
+    """Refused because a bound is reached; nothing was written."""
+
+    default_hint = "wait for earlier tickets before submitting more, or raise journal.queue_records_max"
+
+
+class Closed(HoldfastError):
+    """This handle can no longer be used."""
+
+    def __init__(self, message: str, *, reason: ClosedReason = "clean", hint: str | None = None) -> None:
+        super().__init__(message, hint=_REOPEN[reason] if hint is None else hint)
+        self.reason: ClosedReason = reason
+
+
+_REOPEN: dict[ClosedReason, str] = {
+    "clean": "open the log again with holdfast.open(path)",
+    "fenced": "another process owns this log now; open it there",
+    "forked": "open the log after the fork, in the process that uses it",
+    "poisoned": "close the log and open it again: recovery keeps everything that was acknowledged",
+}
+
+
+class Corrupt(HoldfastError):
+    """Stored data is damaged: it says where, and nothing damaged is ever returned as good."""
+
+    default_hint = (
+        "what is intact can still be read with holdfast.open(path, read_only=True); restore the rest from a copy"
+    )
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.path, self.topic, self.partition, self.offset = path, topic, partition, offset
+        places = {"path": path, "topic": topic, "partition": partition, "offset": offset}
+        where = " ".join(f"{name}={value}" for name, value in places.items() if value is not None)
+        super().__init__(f"{message} {where}" if where else message, hint=hint)
+
+
+class OutcomeUnknown(HoldfastError):
+    """The append may or may not be durable.
+
+    With an idempotency key the same append can simply be repeated: it writes nothing twice and returns
+    the original receipt. Without one, `ticket` still settles for as long as the process lives.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        idempotency_key: bytes | None = None,
+        ticket: Ticket | None = None,
+        hint: str | None = None,
+    ) -> None:
+        if hint is None:
+            hint = (
+                "repeat the append with the same idempotency_key: it returns the original receipt"
+                if idempotency_key is not None
+                else "wait on error.ticket, or read the topic back; give idempotency_key to make retries safe"
+            )
+        super().__init__(message, hint=hint)
+        self.idempotency_key = idempotency_key
+        self.ticket = ticket

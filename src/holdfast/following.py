@@ -1,0 +1,79 @@
+"""Following a topic: records as they become durable, without polling.
+
+A follower keeps a position per partition and sleeps on the partitions' bells, so it costs nothing while
+nothing happens. A handle that only looks (`read_only=True`) gets no bells from the owner's process; it looks
+again a few times per second instead.
+"""
+
+from __future__ import annotations
+
+from asyncio import get_running_loop, to_thread
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+
+from holdfast.journal.journal import Journal
+from holdfast.journal.partition import Partition
+from holdfast.record import Record
+
+_PAGE_RECORDS = 1000
+_LOOK_AGAIN_S = 0.1
+_SLEEP_S = 3600.0
+
+
+class Follower:
+    """An endless iterator of records, for `for` and `async for`; made by `topic.follow()`."""
+
+    def __init__(self, journal: Journal, positions: dict[Partition, int]) -> None:
+        self._journal = journal
+        self._positions = positions
+        self._bell = next(iter(positions)).bell
+        self._page: deque[Record] = deque()
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        while not self._page:
+            if not self._fill():
+                if self._ended():
+                    raise StopIteration
+                self._bell.sleep(self._news, self._patience())
+        return self._page.popleft()
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self
+
+    async def __anext__(self) -> Record:
+        while not self._page:
+            if not await to_thread(self._fill):
+                if self._ended():
+                    raise StopAsyncIteration
+                future = self._bell.future(get_running_loop(), self._patience())
+                if not self._news():
+                    await future
+        return self._page.popleft()
+
+    def _patience(self) -> float:
+        return _LOOK_AGAIN_S if self._journal.read_only else _SLEEP_S
+
+    def _news(self) -> bool:
+        return self._journal.end is not None or any(part.durable > at for part, at in self._positions.items())
+
+    def _ended(self) -> bool:
+        """Whether nothing will come any more; raises if that is because something broke."""
+        end = self._journal.end
+        if end is not None and end.reason != "clean":
+            raise end.again()
+        return end is not None
+
+    def _fill(self) -> bool:
+        """Read the next page of every partition that has news; False when none has."""
+        if self._journal.end is not None:
+            return False
+        self._journal.refresh()
+        for part, at in self._positions.items():
+            end = min(part.durable, at + _PAGE_RECORDS)
+            if end > at:
+                self._page.extend(self._journal.read(part, at, end, False))
+                self._positions[part] = end
+        return bool(self._page)

@@ -1,0 +1,82 @@
+"""Records side by side instead of one by one: the shape in which they are queued, packed and read.
+
+Appending to two lists is cheaper than making an object per record, and joining a list of payloads is one
+call into C. Keys, kinds and headers are rarer, so they stay in a dictionary until somebody uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from holdfast.record import Record
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+
+Extra = tuple[bytes | None, bytes | None, bytes | None]
+"""Key, kind (UTF-8) and headers (encoded) of one record."""
+
+
+class BadFrame(Exception):
+    """Stored bytes are not the records they claim to be; the reader says where they were found."""
+
+
+class Columns:
+    """A run of records of one partition, by column. `extras` has an item for each record that needs one."""
+
+    __slots__ = ("extras", "payloads", "times")
+
+    def __init__(
+        self,
+        payloads: list[bytes] | None = None,
+        times: list[int] | None = None,
+        extras: dict[int, Extra] | None = None,
+    ) -> None:
+        self.payloads: list[bytes] = [] if payloads is None else payloads
+        self.times: list[int] = [] if times is None else times
+        self.extras: dict[int, Extra] = {} if extras is None else extras
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def select(self, wanted: list[int]) -> Columns:
+        """The records at these positions, in this order."""
+        extras = {new: self.extras[old] for new, old in enumerate(wanted) if old in self.extras}
+        return Columns([self.payloads[i] for i in wanted], [self.times[i] for i in wanted], extras)
+
+    def records(self, first: int, partition: int, start: int, stop: int) -> Iterator[Record]:
+        """The records at positions start..stop as objects, the first of all columns having offset `first`."""
+        payloads, times, extras = self.payloads, self.times, self.extras
+        if not extras:
+            for i in range(start, stop):
+                yield Record(payloads[i], None, None, None, times[i], first + i, partition)
+            return
+        for i in range(start, stop):
+            key, kind, headers = extras.get(i, _NOTHING)
+            yield Record(
+                payloads[i],
+                key,
+                None if kind is None else kind.decode(),
+                None if headers is None else decode_headers(headers),
+                times[i],
+                first + i,
+                partition,
+            )
+
+
+_NOTHING: Extra = (None, None, None)
+
+
+def encode_headers(headers: Mapping[str, bytes]) -> bytes:
+    """Headers as MessagePack: a map of text to binary."""
+    return _encode(headers)
+
+
+def decode_headers(encoded: bytes) -> dict[str, bytes]:
+    """Headers from MessagePack; raises BadFrame for anything else."""
+    try:
+        return _decode(encoded)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame("headers are malformed") from error

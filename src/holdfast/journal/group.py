@@ -1,0 +1,165 @@
+"""What one commit makes durable together: a group of runs and units, in order of arrival.
+
+A *run* is consecutive plain records of one partition; the writer packs it into one entry. A *unit* is a
+list of operations that must commit together or not at all; packing never crosses one. A place in a group
+is all that a ticket holds. After the commit the group knows base offsets, failures and repeats; only then
+is it `done`, and never again changed.
+"""
+
+from __future__ import annotations
+
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.vault import KeyEpoch
+from holdfast.errors import HoldfastError
+from holdfast.journal.bell import Bell
+from holdfast.journal.columns import Columns
+from holdfast.journal.partition import Partition
+from holdfast.record import Receipt
+
+_SPENT = Columns()
+
+
+class Run:
+    """Consecutive records of one partition in one group; stored as one entry."""
+
+    __slots__ = ("columns", "count", "error", "first", "group", "keys", "partition", "repeats", "seq", "slots")
+
+    def __init__(self, group: Group, partition: Partition, columns: Columns) -> None:
+        self.group = group
+        self.partition = partition
+        self.columns = columns
+        self.keys: dict[int, bytes] = {}
+        """Idempotency hashes by position; empty for nearly all runs."""
+        self.count = 0
+        self.first = -1
+        self.seq = -1
+        self.error: HoldfastError | None = None
+        self.repeats: dict[int, Receipt] = {}
+        """Receipts of positions whose idempotency key was known already."""
+        self.slots: list[int] | None = None
+        """Where each position ended up, when repeats left gaps."""
+
+    def release(self) -> None:
+        """Let go of the records; a ticket that is kept must not keep a whole group's payloads alive."""
+        self.count = len(self.columns)
+        self.columns = _SPENT
+
+    def receipt(self, index: int) -> Receipt:
+        """The receipt of one position; the group is done."""
+        error = self.error or self.group.error
+        if error is not None:
+            raise error.again()
+        if self.repeats and index in self.repeats:
+            return self.repeats[index]
+        slot = index if self.slots is None else self.slots[index]
+        return Receipt(self.partition.topic, self.partition.number, self.first + slot, self.seq)
+
+
+class CreateTopic:
+    """Operation: declare a topic and its partitions."""
+
+    __slots__ = ("created", "name", "partitions")
+
+    def __init__(self, name: str, partitions: int) -> None:
+        self.name = name
+        self.partitions = partitions
+        self.created: list[Partition] = []
+
+
+class RotateKey:
+    """Operation: seal under a new key epoch from the next group on."""
+
+    __slots__ = ("epoch", "keyring")
+
+    def __init__(self, keyring: Keyring) -> None:
+        self.keyring = keyring
+        self.epoch: KeyEpoch | None = None
+
+
+Operation = Run | CreateTopic | RotateKey
+"""What a unit may consist of: a closed set."""
+
+
+class Unit:
+    """Operations that commit together or not at all, optionally in a causal scope.
+
+    When a unit of a scope fails or is dropped, later units of that scope fail with the same cause, until
+    one comes that says `reissue`: whoever depends on an order never finds a hole in it.
+    """
+
+    __slots__ = ("error", "group", "operations", "reissue", "scope")
+
+    def __init__(
+        self, group: Group, operations: list[Operation], *, scope: str | None = None, reissue: bool = False
+    ) -> None:
+        self.group = group
+        self.operations = operations
+        self.scope = scope
+        self.reissue = reissue
+        self.error: HoldfastError | None = None
+
+    def runs(self) -> list[Run]:
+        """The records among the operations."""
+        return [operation for operation in self.operations if isinstance(operation, Run)]
+
+    def fail(self, error: HoldfastError) -> None:
+        """Nothing of this unit was stored."""
+        self.error = error
+        for run in self.runs():
+            run.error = error
+
+    def check_stored(self) -> None:
+        """Raise what became of this unit, if it was not stored."""
+        error = self.error or self.group.error
+        if error is not None:
+            raise error.again()
+
+
+class Group:
+    """One group commit: open while it gathers, then committing, then done."""
+
+    __slots__ = ("acked", "bell", "bytes", "bytes_cap", "done", "error", "items", "records", "records_cap", "runs")
+
+    def __init__(self, records_cap: int, bytes_cap: int) -> None:
+        self.items: list[Run | Unit] = []
+        self.runs: dict[Partition, Run] = {}
+        """The run of each partition that still takes records."""
+        self.records = 0
+        self.bytes = 0
+        self.records_cap = records_cap
+        self.bytes_cap = bytes_cap
+        self.acked = False
+        """Somebody waits for this group: it starts at once."""
+        self.done = False
+        self.error: HoldfastError | None = None
+        """Why nothing of this group was stored, or is known to be."""
+        self.bell = Bell()
+
+    def run_for(self, partition: Partition) -> Run:
+        """The run that takes this partition's next record."""
+        run = self.runs.get(partition)
+        if run is None:
+            run = self.runs[partition] = Run(self, partition, Columns())
+            self.items.append(run)
+        return run
+
+    def add(self, item: Run | Unit) -> None:
+        """Put a batch or a unit in its place; records that come later are packed behind it."""
+        self.items.append(item)
+        self.runs.clear()
+
+    def is_done(self) -> bool:
+        """For bells."""
+        return self.done
+
+    def finish(self, error: HoldfastError | None = None) -> None:
+        """Publish the outcome; everything it says must be set before."""
+        self.error = error
+        for item in self.items:
+            for run in item.runs() if isinstance(item, Unit) else (item,):
+                run.release()
+        # Runs point here; pointing back any longer would leave cycles that only the collector frees.
+        self.items = []
+        self.runs = {}
+        self.done = True
+        self.bell.ring()

@@ -1,0 +1,257 @@
+"""The journal as one object: opening, appending, reading, closing.
+
+It owns the backend, the vault, the queue and the writer; it knows nothing of topics' users, files beside
+the database, or what happens to records afterwards. Everything that blocks is bounded by a time-out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.clock import Clock
+from holdfast.crypto.cipher import PayloadCipher
+from holdfast.crypto.keyring import Keyring
+from holdfast.errors import Closed, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.journal import recovery
+from holdfast.journal.group import CreateTopic, RotateKey, Unit
+from holdfast.journal.migrations import check_version, migrate
+from holdfast.journal.partition import Partition
+from holdfast.journal.queue import Queue
+from holdfast.journal.reader import Reader
+from holdfast.journal.rows import DiskFailed
+from holdfast.journal.settings import JournalSettings
+from holdfast.journal.sqlite import SqliteBackend
+from holdfast.journal.stats import Counters, JournalStats
+from holdfast.journal.topics import check_name
+from holdfast.journal.writer import Writer
+from holdfast.record import Record
+
+logger = logging.getLogger("holdfast.journal")
+
+
+class Journal:
+    """One open journal: owned (`open_owned`) or looked at (`open_read_only`)."""
+
+    def __init__(
+        self, backend: SqliteBackend, recovered: recovery.Recovered, settings: JournalSettings, clock: Clock
+    ) -> None:
+        self.backend = backend
+        self.settings = settings
+        self.row = recovered.row
+        self.vault = recovered.vault
+        self.topics = recovered.topics
+        self.problems = tuple(recovered.problems)
+        self.queue = Queue(settings, clock)
+        self._clock = clock
+        self._writer: Writer | None = None
+        self._closed: Closed | None = None
+
+    @classmethod
+    def open_owned(
+        cls,
+        path: Path,
+        log_id: bytes | None,
+        settings: JournalSettings,
+        keyring: Keyring | None,
+        cipher: PayloadCipher | None,
+        clock: Clock,
+    ) -> Journal:
+        """Recover the journal in this file, take ownership and start the writer."""
+        try:
+            backend = SqliteBackend(path)
+            try:
+                migrate(backend)
+                recovered = recovery.recover(backend, log_id, keyring, cipher, clock)
+                if recovered.problems:
+                    raise recovered.problems[0]
+                recovered.row = recovery.take_ownership(backend, recovered, clock)
+            except BaseException:
+                _close_quietly(backend)
+                raise
+        except DiskFailed as error:
+            raise Unavailable(
+                f"the disk failed while opening path={path}", hint="check the disk, then reopen"
+            ) from error
+        journal = cls(backend, recovered, settings, clock)
+        journal._writer = Writer(
+            backend, recovered.vault, journal.queue, recovered.topics, recovered.row, settings, clock
+        )
+        journal._writer.start()
+        return journal
+
+    @classmethod
+    def open_read_only(
+        cls,
+        path: Path,
+        log_id: bytes,
+        settings: JournalSettings,
+        keyring: Keyring | None,
+        cipher: PayloadCipher | None,
+        clock: Clock,
+    ) -> Journal:
+        """Look at the journal in this file, which another process may own; damage is reported, not refused."""
+        try:
+            backend = SqliteBackend(path, read_only=True)
+            try:
+                if not check_version(backend):
+                    raise NotFound(f"the log is empty path={path}", hint="append something first")
+                recovered = recovery.recover(backend, log_id, keyring, cipher, clock)
+            except BaseException:
+                _close_quietly(backend)
+                raise
+        except DiskFailed as error:
+            raise Unavailable(f"cannot read the database path={path}", hint="check the disk") from error
+        for problem in recovered.problems:
+            logger.warning("damaged log: %s", problem.message, extra={"action": "damage", "path": str(path)})
+        journal = cls(backend, recovered, settings, clock)
+        journal.queue.refuse(
+            Invalid("this log is open for reading only", hint="open it without read_only=True to append"), finish=True
+        )
+        return journal
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this handle only looks."""
+        return self._writer is None
+
+    @property
+    def end(self) -> Closed | None:
+        """Why nothing more will become durable through this handle; None while it may."""
+        poison = self._writer.poison if self._writer is not None else None
+        return self._closed or poison
+
+    # -- appending ----------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Declare a topic, durably; a race with another caller is settled by whoever came first."""
+        check_name(name)
+        if not 1 <= partitions <= self.settings.partitions_max:
+            raise Invalid(
+                f"a topic has 1 to {self.settings.partitions_max} partitions, not {partitions}",
+                hint="see journal.partitions_max",
+            )
+        if len(self.topics.partitions) >= self.settings.topics_max:
+            raise Invalid(f"the log has {self.settings.topics_max} topics already", hint="see journal.topics_max")
+        unit = self.queue.put_control([CreateTopic(name, partitions)])
+        try:
+            self.settle(unit)
+        except Invalid:
+            if name not in self.topics.partitions:
+                raise
+
+    def rotate(self, keyring: Keyring) -> None:
+        """Seal under the keyring's current key from now on; durable when this returns."""
+        self.settle(self.queue.put_control([RotateKey(keyring)]))
+
+    def settle(self, unit: Unit) -> None:
+        """Wait for a unit and raise what became of it."""
+        timeout = self.settings.ack_timeout_ms / 1000
+        if not unit.group.bell.sleep(unit.group.is_done, timeout):
+            raise Unavailable(f"the journal did not answer within {timeout:g} s", hint="the disk may be stalled")
+        unit.check_stored()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything put so far is durable; raises if something since the last flush was not stored."""
+        writer = self._writer
+        if writer is None:  # nothing was put through a handle that only looks
+            return
+        patience = self.settings.ack_timeout_ms / 1000 if timeout is None else timeout
+        if writer.poison is not None:
+            raise writer.poison.again()
+        group = self.queue.barrier()
+        if not group.bell.sleep(group.is_done, patience):
+            raise Unavailable(f"the journal did not flush within {patience:g} s", hint="the disk may be stalled")
+        failure, writer.failure = writer.failure, writer.poison
+        if failure is not None:
+            raise failure.again()
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def reader(self, partition: Partition) -> Reader:
+        """A reader of one partition."""
+        return Reader(self.backend, self.vault, partition, self.settings.entry_bytes_max)
+
+    def read(self, partition: Partition, start: int, end: int, reverse: bool) -> Iterator[Record]:
+        """Durable records start..end of one partition."""
+        reader = self.reader(partition)
+        return reader.backward(start, end) if reverse else reader.forward(start, end)
+
+    def refresh(self) -> None:
+        """Of a handle that only looks: take up what the owner committed since."""
+        if self._writer is None:
+            recovered = recovery.recover(self.backend, self.row.log_id, *self.vault.sources(), self._clock)
+            for fresh in recovered.topics.by_id.values():
+                known = self.topics.by_id.get(fresh.id)
+                if known is None:
+                    continue
+                known.durable, known.link = fresh.durable, fresh.link
+            for name, partitions in recovered.topics.partitions.items():
+                if name not in self.topics.partitions:
+                    self.topics.publish(name, list(partitions))
+            self.row = recovered.row
+
+    def appended(self, partition: Partition) -> int:
+        """The `appended` mark: durable, or waiting in the queue."""
+        return partition.durable + self.queue.waiting(partition)
+
+    # -- lifetime -----------------------------------------------------------------------------------------
+
+    def stats(self) -> JournalStats:
+        """The journal at this moment."""
+        counters = self._writer.counters if self._writer is not None else Counters()
+        poison = self._writer.poison if self._writer is not None else None
+        records, size = self.queue.depth()
+        return JournalStats(
+            queue_records=records,
+            queue_bytes=size,
+            records_total=counters.records,
+            bytes_total=counters.bytes,
+            groups_total=counters.groups,
+            entries_total=counters.entries,
+            repeats_total=counters.repeats,
+            offered_dropped_total=self.queue.offered_dropped,
+            refused_total=self.queue.refused,
+            failed_groups_total=counters.failed_groups,
+            checkpoints_total=counters.checkpoints,
+            commit_seconds=counters.histogram(),
+            poisoned=None if poison is None else poison.message,
+        )
+
+    def close(self, timeout: float) -> None:
+        """Drain, stop the writer, close the database; raises if something accepted was not stored."""
+        failure: HoldfastError | None = None
+        if self._writer is not None:
+            self.queue.refuse(Closed("the log is closed"), finish=True)
+            if not self._writer.join(timeout):
+                raise Unavailable(f"the journal did not drain within {timeout:g} s", hint="close() again to wait on")
+            failure = self._writer.failure
+        try:
+            self.backend.close()
+        except DiskFailed as error:
+            failure = failure or Unavailable(
+                f"the disk failed while closing path={self.backend.path}",
+                hint="everything acknowledged is kept; check the disk before opening the log again",
+            )
+            failure.__cause__ = failure.__cause__ or error
+        self._closed = Closed("the log is closed")
+        self.topics.ring_all()
+        if failure is not None:
+            raise failure.again()
+
+    def forget(self) -> None:
+        """In a forked child: refuse everything and never touch the parent's files."""
+        self._closed = Closed("this log was opened before a fork", reason="forked")
+        self.queue = Queue(self.settings, self._clock)  # its lock may have been held by a thread that is not here
+        self.queue.refuse(self._closed, finish=True)
+        self.backend.leak()
+
+
+def _close_quietly(backend: SqliteBackend) -> None:
+    """Close after an error; the first error is the one to tell."""
+    try:
+        backend.abandon()
+        backend.close()
+    except Exception:
+        logger.debug("closing after a failed open", exc_info=True)

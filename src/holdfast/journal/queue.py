@@ -1,0 +1,296 @@
+"""What waits for the writer: groups of records, bounded in number and bytes.
+
+Callers put records into the open group under one short lock; the writer takes whole groups. A group is
+closed to newcomers when it reaches its caps, and queued; what arrives during a commit gathers in the next.
+The bounds cover everything that is not durable yet, the group being committed included. Beyond them a
+buffered record is refused at once (False, counted, one warning per burst), and an acknowledged one waits
+for room, never longer than its time-out, then raises `Full`: nothing was written. On an event loop nobody
+waits: a blocked loop could never drain. Control units bypass the caps and are never refused for fullness.
+
+The writer sleeps in two depths: *idle* (anything wakes it) and *lingering* (only buffered records are
+there; an acknowledged one, a full group or closing wakes it, else the flush interval does).
+"""
+
+from __future__ import annotations
+
+import logging
+from _thread import allocate_lock
+from asyncio.events import _get_running_loop
+from collections import deque
+
+from holdfast.clock import Clock
+from holdfast.errors import Full, HoldfastError
+from holdfast.journal.bell import Bell
+from holdfast.journal.columns import Columns, Extra
+from holdfast.journal.group import Group, Operation, Run, Unit
+from holdfast.journal.partition import Partition
+from holdfast.journal.settings import JournalSettings
+
+AWAKE, IDLE, LINGERING = 0, 1, 2
+
+logger = logging.getLogger("holdfast.journal")
+
+
+class Queue:
+    """The bounded way from callers to the writer."""
+
+    def __init__(self, settings: JournalSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._lock = allocate_lock()
+        self._wake = allocate_lock()
+        self._wake.acquire()
+        self._asleep = AWAKE
+        self._closed: deque[Group] = deque()
+        self._open = Group(0, 0)
+        self._pending_records = 0
+        self._pending_bytes = 0
+        """Records and bytes of all groups but the open one: queued or being committed."""
+        self._room = Bell()
+        self._refusal: HoldfastError | None = None
+        self._finishing = False
+        self._burst = 0
+        self.offered_dropped = 0
+        self.refused = 0
+
+    # -- callers ------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        partition: Partition,
+        payload: bytes,
+        time: int,
+        extra: Extra | None,
+        key: bytes | None,
+        size: int,
+        acked: bool,
+        timeout: float,
+    ) -> tuple[Run, int]:
+        """Add one record; returns its place."""
+        with self._lock:
+            group = self._open
+            if self._refusal is not None or group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
+                group = self._admit(1, size, timeout)
+            run = group.runs.get(partition) or group.run_for(partition)
+            columns = run.columns
+            index = len(columns.payloads)
+            columns.payloads.append(payload)
+            columns.times.append(time)
+            if extra is not None:
+                columns.extras[index] = extra
+            if key is not None:
+                run.keys[index] = key
+            group.records += 1
+            group.bytes += size
+            if acked:
+                group.acked = True
+                if self._asleep:
+                    self._rouse()
+            elif self._asleep == IDLE:
+                self._rouse()
+        return run, index
+
+    def offer(
+        self, partition: Partition, payload: bytes, time: int, extra: Extra | None, key: bytes | None, size: int
+    ) -> bool:
+        """Add one buffered record, or refuse it at once."""
+        try:
+            self.put(partition, payload, time, extra, key, size, False, 0)
+        except Full:
+            self._note_drop()
+            return False
+        if self._burst:
+            self._note_recovery()
+        return True
+
+    def put_runs(self, runs: list[tuple[Partition, Columns]], size: int, timeout: float) -> Unit:
+        """Add records that commit together: one run per partition, as one unit."""
+        records = sum(len(columns) for _, columns in runs)
+        with self._lock:
+            group = self._admit(records, size, timeout)
+            unit = Unit(group, [Run(group, partition, columns) for partition, columns in runs])
+            group.records += records
+            group.bytes += size
+            self._place(group, unit)
+        return unit
+
+    def put_control(self, operations: list[Operation], *, scope: str | None = None, reissue: bool = False) -> Unit:
+        """Add a control unit through the reserved lane: never refused for fullness."""
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal.again()
+            unit = Unit(self._open, operations, scope=scope, reissue=reissue)
+            self._place(self._open, unit)
+        return unit
+
+    def barrier(self) -> Group:
+        """The group whose end means that all that was put so far is settled; wakes the writer."""
+        with self._lock:
+            self._open.acked = True
+            if self._asleep:
+                self._rouse()
+            return self._open
+
+    def waiting(self, partition: Partition) -> int:
+        """Records of this partition that are not durable yet and not being committed."""
+        with self._lock:
+            groups = [*self._closed, self._open]
+            return sum(
+                len(run.columns)
+                for group in groups
+                for item in group.items
+                for run in (item.runs() if isinstance(item, Unit) else [item])
+                if run.partition is partition
+            )
+
+    def depth(self) -> tuple[int, int]:
+        """Records and bytes that are not durable yet."""
+        with self._lock:
+            return self._pending_records + self._open.records, self._pending_bytes + self._open.bytes
+
+    def refuse(self, refusal: HoldfastError, *, finish: bool) -> None:
+        """Take nothing more; with `finish` the writer drains what is there and ends."""
+        with self._lock:
+            if self._refusal is None:
+                self._refusal = refusal
+            self._finishing = self._finishing or finish
+            if self._asleep:
+                self._rouse()
+        self._room.ring()
+
+    # -- the writer ---------------------------------------------------------------------------------------
+
+    def take(self) -> Group | None:
+        """The next group to commit; waits for one. None when the queue is finished and empty."""
+        lingered = False
+        while True:
+            with self._lock:
+                if self._closed:
+                    return self._closed.popleft()
+                group = self._open
+                if group.items or group.acked:
+                    if group.acked or self._finishing or lingered:
+                        return self._rotate()
+                    self._asleep = LINGERING
+                elif self._finishing:
+                    return None
+                else:
+                    self._asleep = IDLE
+                timeout = self._settings.flush_interval_ms / 1000 if self._asleep == LINGERING else -1
+            lingered = not self._wake.acquire(timeout=timeout)
+            if lingered:
+                self._end_linger()
+
+    def complete(self, group: Group) -> None:
+        """The group is settled: what it held makes room."""
+        with self._lock:
+            self._pending_records -= group.records
+            self._pending_bytes -= group.bytes
+        self._room.ring()
+
+    def abandon(self, refusal: HoldfastError) -> list[Group]:
+        """Take nothing more and hand over all that waits; used when the writer cannot go on."""
+        with self._lock:
+            self._refusal = refusal
+            groups = [*self._closed, self._open]
+            self._closed.clear()
+            self._open = Group(0, 0)
+        self._room.ring()
+        return groups
+
+    # -- with the lock held -------------------------------------------------------------------------------
+
+    def _rouse(self) -> None:
+        self._asleep = AWAKE
+        self._wake.release()
+
+    def _end_linger(self) -> None:
+        """The flush interval is over; a caller may have roused us in this very moment."""
+        with self._lock:
+            if self._asleep:
+                self._asleep = AWAKE
+            else:
+                self._wake.acquire()
+
+    def _place(self, group: Group, unit: Unit) -> None:
+        group.add(unit)
+        group.acked = True
+        if self._asleep:
+            self._rouse()
+
+    def _rotate(self) -> Group:
+        group = self._open
+        self._pending_records += group.records
+        self._pending_bytes += group.bytes
+        self._open = Group(0, 0)
+        return group
+
+    def _admit(self, records: int, size: int, timeout: float) -> Group:
+        """The open group, with room for this; waits for room with the lock released."""
+        deadline = -1.0
+        while True:
+            if self._refusal is not None:
+                raise self._refusal.again()
+            if self._fits(records, size):
+                return self._group_with_room(records, size)
+            self._open.acked = True  # the queue is full: lingering would only prolong that
+            if self._asleep:
+                self._rouse()
+            if timeout <= 0 or _get_running_loop() is not None:
+                self.refused += timeout > 0
+                raise Full("the queue to the journal is full; nothing was written")
+            now = self._clock.monotonic()
+            deadline = now + timeout if deadline < 0 else deadline
+            if now >= deadline:
+                self.refused += 1
+                raise Full(f"no room in the queue to the journal within {timeout:g} s; nothing was written")
+            self._lock.release()
+            try:
+                self._room.sleep(lambda: self._refusal is not None or self._fits(records, size), deadline - now)
+            finally:
+                self._lock.acquire()
+
+    def _fits(self, records: int, size: int) -> bool:
+        total_records = self._pending_records + self._open.records
+        total_bytes = self._pending_bytes + self._open.bytes
+        if not total_records:
+            return True  # an empty queue takes anything that passed the size limits
+        return (
+            total_records + records <= self._settings.queue_records_max
+            and total_bytes + size <= self._settings.queue_bytes_max
+        )
+
+    def _group_with_room(self, records: int, size: int) -> Group:
+        settings, group = self._settings, self._open
+        if group.records and (
+            group.records + records > settings.group_records_max or group.bytes + size > settings.group_bytes_max
+        ):
+            self._closed.append(self._rotate())
+            group = self._open
+            if self._asleep:
+                self._rouse()
+        group.records_cap = min(settings.group_records_max, settings.queue_records_max - self._pending_records)
+        group.bytes_cap = min(settings.group_bytes_max, settings.queue_bytes_max - self._pending_bytes)
+        return group
+
+    # -- drops --------------------------------------------------------------------------------------------
+
+    def _note_drop(self) -> None:
+        with self._lock:
+            self.offered_dropped += 1
+            self._burst += 1
+            first = self._burst == 1
+        if first:
+            logger.warning(
+                "journal queue is full: dropping offered records until there is room",
+                extra={"action": "offer_dropped", "dropped_total": self.offered_dropped},
+            )
+
+    def _note_recovery(self) -> None:
+        with self._lock:
+            burst, self._burst = self._burst, 0
+        if burst:
+            logger.info(
+                "journal queue has room again after dropping %d offered records", burst,
+                extra={"action": "offer_recovered", "dropped": burst},
+            )  # fmt: skip

@@ -1,0 +1,325 @@
+"""The embedded backend: one SQLite file, `durable.db`, through apsw.
+
+Hazards, in the order in which they bite:
+
+* The SQLite inside most Pythons is old enough to corrupt WAL databases; apsw brings its own.
+* `synchronous=FULL` is what makes a commit survive power loss; anything less is refused after the fact too:
+  the pragmas are read back, and a database that did not take them is not used.
+* SQLite's automatic checkpoint ignores a failed fsync and would *try it again later*, when the kernel has
+  already dropped the pages and answers success. So it is off, and the writer checkpoints explicitly; an
+  error there is an error.
+* After any I/O error nothing more is written, not even by closing: `abandon` switches off the checkpoint
+  that close would do.
+* In a forked child the connections must never be closed, for that would write to the parent's files.
+
+One connection writes; it is used by the writer's thread alone once that runs. Readers borrow read-only
+connections, one short transaction per page, so that no reader pins the write-ahead log.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import NoReturn
+
+import apsw
+
+from holdfast.crypto.vault import KeyEpoch
+from holdfast.errors import Closed, Corrupt, HoldfastError, Invalid, Unavailable
+from holdfast.journal.entry import Entry
+from holdfast.journal.rows import Capabilities, DiskFailed, EpochRow, HeadRow, KeyRow, LogRow, TopicRow
+
+APPLICATION_ID = 0x48464A31
+PAGE_BYTES = 8192
+_BUSY_TIMEOUT_MS = 1000
+_READERS_KEPT = 8
+_ENTRY = (
+    "seq, partition_id, first_offset, count, group_number, kind, codec, key_epoch, time_min, time_max, link, digest"
+)
+
+CAPABILITIES = Capabilities(name="sqlite", embedded=True, reads_while_owned=True)
+
+
+class SqliteBackend:
+    """A journal in one SQLite file."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self._read_only = read_only
+        self._readers: list[apsw.Connection] = []
+        self._readers_lock = Lock()
+        self._closed: Closed | None = None
+        self._wal_pages = 0
+        self.connection = self._connect_reader() if read_only else self._connect_writer()
+
+    # -- connections --------------------------------------------------------------------------------------
+
+    def _connect_writer(self) -> apsw.Connection:
+        with self._translated():
+            connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=64)
+            connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+            connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+            for pragma in (
+                f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=FULL", "fullfsync=ON",
+                "checkpoint_fullfsync=ON", "wal_autocheckpoint=0", "trusted_schema=OFF", "cell_size_check=ON",
+                "cache_size=-16000", "foreign_keys=OFF", "temp_store=MEMORY",
+            ):  # fmt: skip
+                connection.execute(f"PRAGMA {pragma}")
+            self._prove_durable(connection)
+            connection.set_wal_hook(self._count_wal_pages)
+        return connection
+
+    def _prove_durable(self, connection: apsw.Connection) -> None:
+        taken = (
+            connection.pragma("journal_mode"),
+            connection.pragma("synchronous"),
+            connection.pragma("wal_autocheckpoint"),
+        )
+        if taken != ("wal", 2, 0):
+            connection.close()
+            raise Invalid(
+                f"the database does not keep its write-ahead log durable path={self.path}",
+                hint="put the log on a local file system; network file systems cannot hold it",
+            )
+
+    def _count_wal_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _connect_reader(self) -> apsw.Connection:
+        with self._translated():
+            connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=32)
+            connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+            connection.execute("PRAGMA trusted_schema=OFF")
+            connection.execute("PRAGMA cell_size_check=ON")
+        return connection
+
+    @contextmanager
+    def reading(self) -> Iterator[apsw.Connection]:
+        """Borrow a read-only connection for one short transaction, during which nothing changes."""
+        with self._readers_lock:
+            if self._closed is not None:
+                raise self._closed.again()
+            connection = self._readers.pop() if self._readers else None
+        connection = connection or self._connect_reader()
+        try:
+            with self._translated():
+                connection.execute("BEGIN")
+                try:
+                    yield connection
+                finally:
+                    connection.execute("COMMIT")
+        except DiskFailed as error:
+            raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
+        finally:
+            self._give_back(connection)
+
+    def _give_back(self, connection: apsw.Connection) -> None:
+        with self._readers_lock:
+            if self._closed is None and len(self._readers) < _READERS_KEPT:
+                self._readers.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Fold the write-ahead log in and close everything."""
+        with self._readers_lock:
+            self._closed = Closed("the log is closed")
+            readers, self._readers = self._readers, []
+        with self._translated():
+            for reader in readers:
+                reader.close()
+            self.connection.close()
+
+    def abandon(self) -> None:
+        """Stop writing for good: closing will leave the write-ahead log to the next open's recovery."""
+        self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+    def leak(self) -> None:
+        """In a forked child: keep the parent's connections from ever being closed here."""
+        self._closed = Closed("this log was opened before a fork", reason="forked")
+        self._readers_lock = Lock()  # another thread may have held it when we were forked
+        for connection in (self.connection, *self._readers):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+    # -- transactions -------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start a group's transaction."""
+        self._run("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make the transaction durable: this is the fsync."""
+        self._run("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo the transaction, if one is open."""
+        if not self.connection.get_autocommit():
+            self._run("ROLLBACK")
+
+    def savepoint(self) -> None:
+        """Mark where a unit begins."""
+        self._run("SAVEPOINT unit")
+
+    def release(self) -> None:
+        """Keep what the unit did."""
+        self._run("RELEASE unit")
+
+    def rollback_unit(self) -> None:
+        """Undo what the unit did."""
+        self._run("ROLLBACK TO unit")
+        self._run("RELEASE unit")
+
+    def checkpoint(self, wal_bytes: int) -> int:
+        """Fold the write-ahead log into the database once it is that large; returns the pages it had."""
+        if self._wal_pages * PAGE_BYTES < wal_bytes:
+            return 0
+        pages = self._wal_pages
+        try:
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except (apsw.BusyError, apsw.LockedError):
+            return 0
+        except apsw.Error as error:
+            raise DiskFailed("checkpoint failed") from error
+        self._wal_pages = 0
+        return pages
+
+    # -- rows ---------------------------------------------------------------------------------------------
+
+    def insert_entries(self, entries: Sequence[Entry]) -> None:
+        """Add entries."""
+        self._run_many(f"INSERT INTO entries ({_ENTRY}, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", entries)
+
+    def insert_heads(self, heads: Sequence[HeadRow]) -> None:
+        """Add the heads of new partitions."""
+        self._run_many("INSERT INTO heads VALUES (?,?,?,?,?,?,?)", heads)
+
+    def store_heads(self, heads: Sequence[HeadRow]) -> None:
+        """Move heads."""
+        rows = [(head.next_offset, head.link, head.key_epoch, head.stamp, head.partition_id) for head in heads]
+        self._run_many("UPDATE heads SET next_offset=?, link=?, key_epoch=?, stamp=? WHERE partition_id=?", rows)
+
+    def store_log(self, row: LogRow, epoch: int) -> None:
+        """Rewrite the log's row, proving that `epoch` still owns the log."""
+        self._run(
+            "UPDATE log SET log_id=?, created_us=?, keyed=?, epoch=?, next_seq=?, groups=?, key_epoch=?, stamp=?"
+            " WHERE id=1 AND epoch=?",
+            (*row, epoch),
+        )
+        if self.connection.changes() != 1:
+            raise Closed("another process has taken this log over", reason="fenced")
+
+    def insert_log(self, row: LogRow) -> None:
+        """Create the log's row."""
+        self._run("INSERT INTO log VALUES (1,?,?,?,?,?,?,?,?)", row)
+
+    def insert_epoch(self, row: EpochRow) -> None:
+        """Add an ownership."""
+        self._run("INSERT INTO epochs VALUES (?,?,?,?,?)", row)
+
+    def insert_key_epoch(self, epoch: KeyEpoch) -> None:
+        """Add a key epoch."""
+        values = (epoch.number, epoch.scheme, epoch.key_id, epoch.salt, epoch.commitment, epoch.stamp)
+        self._run("INSERT INTO key_epochs VALUES (?,?,?,?,?,?)", values)
+
+    def insert_topic(self, row: TopicRow) -> None:
+        """Add a topic."""
+        self._run("INSERT INTO topics VALUES (?,?,?,?,?,?)", row)
+
+    def insert_keys(self, rows: Sequence[KeyRow]) -> None:
+        """Remember idempotency keys."""
+        self._run_many(
+            "INSERT INTO idempotency (hash, partition_id, record, seq, key_epoch, stamp) VALUES (?,?,?,?,?,?)", rows
+        )
+
+    def trim_keys(self, kept: int, slice_max: int) -> None:
+        """Forget a slice of the oldest idempotency keys beyond the newest `kept`."""
+        self._run(
+            "DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency"
+            " WHERE id <= (SELECT max(id) FROM idempotency) - ? ORDER BY id LIMIT ?)",
+            (kept, slice_max),
+        )
+
+    def find_key(self, key_hash: bytes) -> KeyRow | None:
+        """A remembered idempotency key."""
+        sql = "SELECT hash, partition_id, record, seq, key_epoch, stamp FROM idempotency WHERE hash=?"
+        with self._translated():
+            row = self.connection.execute(sql, (key_hash,)).fetchone()
+        return None if row is None else KeyRow._make(row)
+
+    def next_ids(self) -> tuple[int, int]:
+        """The ids of the next topic and of the next partition."""
+        with self._translated():
+            sql = "SELECT (SELECT coalesce(max(id), 0) FROM topics), (SELECT coalesce(max(partition_id), 0) FROM heads)"
+            topic, partition = self.connection.execute(sql).fetchone() or (0, 0)
+        return topic + 1, partition + 1
+
+    def entries(
+        self,
+        connection: apsw.Connection,
+        partition_id: int,
+        start: int,
+        end: int,
+        bytes_max: int,
+        limit: int,
+        descending: bool,
+    ) -> Iterator[tuple[object, ...]]:
+        """Rows of entries that overlap start..end; a body above `bytes_max` is not fetched: None stands for it."""
+        order = "DESC" if descending else "ASC"
+        # The entry that holds `start` begins at or before it: that one is looked up first.
+        sql = (
+            f"SELECT {_ENTRY}, CASE WHEN length(body) <= ?4 THEN body END FROM entries WHERE partition_id=?1"
+            " AND first_offset >= coalesce((SELECT max(first_offset) FROM entries"
+            " WHERE partition_id=?1 AND first_offset <= ?2), ?2)"
+            f" AND first_offset < ?3 ORDER BY first_offset {order} LIMIT ?5"
+        )
+        return connection.execute(sql, (partition_id, start, end, bytes_max, limit))  # type: ignore[return-value]
+
+    def last_key_epoch(self) -> int:
+        """The number of the newest key epoch, 0 if there is none."""
+        with self._translated():
+            return int(self.connection.execute("SELECT coalesce(max(number), 0) FROM key_epochs").get or 0)
+
+    # -- errors -------------------------------------------------------------------------------------------
+
+    def _run(self, sql: str, values: Sequence[object] = ()) -> None:
+        try:
+            self.connection.execute(sql, values)  # type: ignore[arg-type]
+        except apsw.Error as error:
+            self._raise(error)
+
+    def _run_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
+        try:
+            self.connection.executemany(sql, rows)  # type: ignore[arg-type]
+        except apsw.Error as error:
+            self._raise(error)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            self._raise(error)
+
+    def _raise(self, error: apsw.Error) -> NoReturn:
+        raise _meaning(error, self.path) from error
+
+
+def _meaning(error: apsw.Error, path: Path) -> HoldfastError | DiskFailed:
+    """What an error of SQLite means to us."""
+    if isinstance(error, apsw.FullError):
+        return Unavailable(f"the disk is full; nothing was written path={path}", hint="free space and try again")
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return Unavailable(f"another program has locked the database path={path}", hint="let it finish, then try again")
+    if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
+        return Corrupt("the database file is damaged", path=str(path))
+    if isinstance(error, (apsw.CantOpenError, apsw.PermissionsError, apsw.AuthError)):
+        return Unavailable(f"cannot open the database path={path}", hint="check that it exists and may be read")
+    if isinstance(error, apsw.ConstraintError):
+        return Invalid(f"the database refused a row: {error}", hint="this is a defect in holdfast or a damaged index")
+    return DiskFailed(f"{type(error).__name__}: {error}")

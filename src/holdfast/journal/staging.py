@@ -1,0 +1,146 @@
+"""What a group is about to change: entries, heads, keys and counters, before they are durable.
+
+Staging allocates offsets and sequence numbers, packs each run into an entry, seals it and links it to the
+partition's entry before. Nothing of it is visible until the commit; when a unit fails, its part is taken
+back and its offsets go to the next one, so that offsets stay dense.
+"""
+
+from __future__ import annotations
+
+from holdfast.crypto import chain
+from holdfast.crypto.vault import Vault
+from holdfast.errors import Corrupt, HoldfastError, Unavailable
+from holdfast.journal import frame
+from holdfast.journal.backend import Backend
+from holdfast.journal.entry import PLAIN_CODEC, RAW, Entry, header
+from holdfast.journal.group import Run
+from holdfast.journal.partition import Partition
+from holdfast.journal.rows import HeadRow, KeyRow
+from holdfast.record import Receipt
+
+
+class Staging:
+    """The changes of one group."""
+
+    def __init__(
+        self, backend: Backend, vault: Vault, partitions: dict[int, Partition], next_seq: int, group: int
+    ) -> None:
+        self._backend = backend
+        self._vault = vault
+        self._partitions = partitions
+        self._group = group
+        self.next_seq = next_seq
+        self.entries: list[Entry] = []
+        self.heads: dict[Partition, tuple[int, bytes]] = {}
+        """Next offset and link of each partition that changes."""
+        self.keys: dict[bytes, tuple[Partition, int, int]] = {}
+        """Idempotency keys that this group remembers: partition, offset, seq."""
+        self._keys_stored = 0
+        self.records = 0
+        self.bytes = 0
+        self.repeats = 0
+
+    def snapshot(
+        self,
+    ) -> tuple[int, dict[Partition, tuple[int, bytes]], dict[bytes, tuple[Partition, int, int]], int, int]:
+        """What `restore` needs to take back what comes after."""
+        return self.next_seq, dict(self.heads), dict(self.keys), self.records, self.bytes
+
+    def restore(
+        self, saved: tuple[int, dict[Partition, tuple[int, bytes]], dict[bytes, tuple[Partition, int, int]], int, int]
+    ) -> None:
+        """Take back all that was staged since `snapshot`; entries were flushed before it."""
+        self.next_seq, self.heads, self.keys, self.records, self.bytes = saved
+        self.entries.clear()
+
+    def add(self, run: Run) -> None:
+        """Stage a run; raises if it cannot be packed or sealed, leaving nothing staged."""
+        columns = run.columns
+        partition = run.partition
+        first, link = self.heads.get(partition) or (partition.durable, partition.link)
+        if run.keys:
+            kept = self._settle_repeats(run, first)
+            if not kept:
+                return
+            if len(kept) < len(columns):
+                columns = columns.select(kept)
+        times = columns.times
+        count = len(times)
+        body = frame.encode(columns)
+        draft = Entry(
+            self.next_seq, partition.id, first, count, self._group, RAW, PLAIN_CODEC, self._vault.epoch,
+            min(times), max(times), link, b"", b"",
+        )  # fmt: skip
+        head = header(partition.place, draft)
+        sealed = self._seal(body, head)
+        digest = chain.digest(head, sealed)
+        self.entries.append(draft._replace(digest=digest, body=sealed))
+        self.heads[partition] = (first + count, digest)
+        run.first, run.seq = first, self.next_seq
+        self.next_seq += 1
+        self.records += count
+        self.bytes += len(sealed)
+
+    def flush(self) -> None:
+        """Hand staged entries and keys to the database's open transaction."""
+        if self.entries:
+            self._backend.insert_entries(self.entries)
+            self.entries.clear()
+        if len(self.keys) > self._keys_stored:
+            fresh = list(self.keys.items())[self._keys_stored :]
+            self._backend.insert_keys([self._key_row(key, *where) for key, where in fresh])
+        self._keys_stored = len(self.keys)
+
+    def head_rows(self, topics: dict[str, int]) -> list[HeadRow]:
+        """The head rows to store, stamped."""
+        rows = []
+        for partition, (next_offset, link) in self.heads.items():
+            row = HeadRow(
+                partition.id, topics[partition.topic], partition.number, next_offset, link, self._vault.epoch, b""
+            )
+            rows.append(row._replace(stamp=self._vault.stamp(row.message())))
+        return rows
+
+    def _seal(self, body: bytes, head: bytes) -> bytes:
+        try:
+            return self._vault.seal(body, head)
+        except HoldfastError:
+            raise
+        except Exception as error:  # an injected cipher: its failure is that of what it was to seal
+            raise Unavailable("the cipher could not seal; nothing was written", hint="see the cause") from error
+
+    def _settle_repeats(self, run: Run, first: int) -> list[int]:
+        """Give known keys their original receipts; returns the positions that are new."""
+        kept: list[int] = []
+        slots: list[int] = []
+        fresh: dict[bytes, tuple[Partition, int, int]] = {}
+        for index in range(len(run.columns)):
+            slots.append(len(kept))
+            key = run.keys.get(index)
+            if key is None:
+                kept.append(index)
+                continue
+            known = self.keys.get(key) or fresh.get(key) or self._remembered(key)
+            if known is None:
+                fresh[key] = (run.partition, first + len(kept), self.next_seq)
+                kept.append(index)
+            else:
+                partition, offset, seq = known
+                run.repeats[index] = Receipt(partition.topic, partition.number, offset, seq)
+        if run.repeats:
+            run.slots = slots
+            self.repeats += len(run.repeats)
+        self.keys.update(fresh)
+        return kept
+
+    def _remembered(self, key: bytes) -> tuple[Partition, int, int] | None:
+        row = self._backend.find_key(key)
+        if row is None:
+            return None
+        if row.partition_id not in self._partitions or not self._vault.verify(row.key_epoch, row.message(), row.stamp):
+            raise Corrupt("a remembered idempotency key does not match its stamp", path=str(self._backend.path))
+        return self._partitions[row.partition_id], row.record, row.seq
+
+    def _key_row(self, key: bytes, partition: Partition, record: int, seq: int) -> KeyRow:
+        row = KeyRow(key, partition.id, record, seq, self._vault.epoch, b"")
+        return row._replace(stamp=self._vault.stamp(row.message()))

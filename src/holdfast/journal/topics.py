@@ -1,0 +1,74 @@
+"""The topics of a log and their partitions, as the writer stored them.
+
+Created by the writer in a unit of its own; published only after the commit. Names are checked where they
+enter: what is a valid name here is also a valid object key and directory name everywhere else.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.clock import Clock
+from holdfast.crypto import chain
+from holdfast.crypto.vault import Vault
+from holdfast.errors import Invalid
+from holdfast.journal.backend import Backend
+from holdfast.journal.bell import Bell
+from holdfast.journal.partition import Partition
+from holdfast.journal.rows import HeadRow, TopicRow
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
+
+
+def check_name(name: str) -> str:
+    """A topic's name, or Invalid; '007' stays '007', and no name is a path."""
+    if not isinstance(name, str) or not _NAME.match(name) or ".." in name:
+        raise Invalid(
+            f"not a topic name: {name!r}",
+            hint="use 1 to 200 ASCII letters, digits, '.', '_' or '-', not starting with '.' or '-', no '..'",
+        )
+    return name
+
+
+class Topics:
+    """Names to partitions; read by everybody, changed by the writer."""
+
+    def __init__(self, log_id: bytes) -> None:
+        self._log_id = log_id
+        self.ids: dict[str, int] = {}
+        self.by_id: dict[int, Partition] = {}
+        self.partitions: dict[str, tuple[Partition, ...]] = {}
+
+    def adopt(self, row: TopicRow, heads: list[HeadRow]) -> tuple[Partition, ...]:
+        """Take a stored topic with its heads, in order of their numbers."""
+        created = []
+        bell = Bell()
+        for head in heads:
+            partition = Partition(head.partition_id, row.name, head.number, self._log_id, bell)
+            partition.durable, partition.link = head.next_offset, head.link
+            created.append(partition)
+        self.ids[row.name] = row.id
+        self.publish(row.name, created)
+        return tuple(created)
+
+    def store(self, backend: Backend, vault: Vault, name: str, count: int, clock: Clock) -> list[Partition]:
+        """Insert a topic and its heads into the open transaction."""
+        topic_id, partition_id = backend.next_ids()
+        topic = TopicRow(topic_id, name, count, clock.now_us(), vault.epoch, b"")
+        backend.insert_topic(topic._replace(stamp=vault.stamp(topic.message())))
+        bell = Bell()
+        created = [Partition(partition_id + n, name, n, self._log_id, bell) for n in range(count)]
+        heads = [HeadRow(p.id, topic_id, p.number, 0, chain.NO_LINK, vault.epoch, b"") for p in created]
+        backend.insert_heads([head._replace(stamp=vault.stamp(head.message())) for head in heads])
+        self.ids[name] = topic_id
+        return created
+
+    def publish(self, name: str, created: list[Partition]) -> None:
+        """Make a stored topic visible."""
+        self.by_id.update({partition.id: partition for partition in created})
+        self.partitions[name] = tuple(created)
+
+    def ring_all(self) -> None:
+        """Wake everybody who waits for any partition."""
+        for partition in list(self.by_id.values()):
+            partition.bell.ring()

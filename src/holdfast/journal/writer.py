@@ -1,0 +1,213 @@
+"""The writer: one thread that turns groups into commits.
+
+It owns the only writing connection and all heads. For each group it begins a transaction, stages the runs
+and units in order of arrival, stores entries, heads and the log's counters, and commits: that is the fsync.
+Only then are the marks published, then the group, and with it every ticket in it.
+
+Failing alone. A run that cannot be packed or sealed, and a unit whose operations fail, get no offset; the
+rest of the group commits. Units of more than one operation run behind a savepoint.
+
+Failing together. A full or locked disk refuses the whole group, nothing was written, and the next group is
+tried as if nothing had happened. Everything else that goes wrong while storing *poisons* the writer: an
+fsync is never tried again, waiters of that group learn that the outcome is unknown, all others and all
+later callers get `Closed(reason="poisoned")`. A defect in this very thread ends the same way: nobody is
+left waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Thread
+
+from holdfast.clock import Clock
+from holdfast.crypto.cipher import SALT_BYTES
+from holdfast.crypto.vault import Vault
+from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.journal.backend import Backend
+from holdfast.journal.group import CreateTopic, Group, Operation, RotateKey, Run, Unit
+from holdfast.journal.queue import Queue
+from holdfast.journal.rows import LogRow
+from holdfast.journal.settings import JournalSettings
+from holdfast.journal.staging import Staging
+from holdfast.journal.stats import Counters
+from holdfast.journal.topics import Topics
+
+_KEYS_TRIMMED_PER_GROUP = 1000
+
+logger = logging.getLogger("holdfast.journal")
+
+
+class Writer:
+    """The thread that commits."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        vault: Vault,
+        queue: Queue,
+        topics: Topics,
+        row: LogRow,
+        settings: JournalSettings,
+        clock: Clock,
+    ) -> None:
+        self._backend = backend
+        self._vault = vault
+        self._queue = queue
+        self._topics = topics
+        self._row = row
+        self._settings = settings
+        self._clock = clock
+        self._broken: dict[str, HoldfastError] = {}
+        """Causal scopes in which a unit failed, with the cause."""
+        self.counters = Counters()
+        self.poison: Closed | None = None
+        self.failure: HoldfastError | None = None
+        """Why the latest failed group or run was not stored; flush() reports and clears it."""
+        self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to commit."""
+        self._thread.start()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end; False if it goes on."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        group: Group | None = None
+        try:
+            while (group := self._queue.take()) is not None:
+                self._commit(group)
+                self._queue.complete(group)
+                if self._backend.checkpoint(self._settings.checkpoint_bytes):
+                    self.counters.checkpoints += 1
+        except BaseException as error:
+            self._die(error, group)
+
+    # -- one group ----------------------------------------------------------------------------------------
+
+    def _commit(self, group: Group) -> None:
+        if not group.items:  # a barrier
+            group.finish()
+            return
+        started = self._clock.monotonic()
+        before = self._row
+        staging = Staging(self._backend, self._vault, self._topics.by_id, before.next_seq, before.groups + 1)
+        try:
+            self._backend.begin()
+            for item in group.items:
+                self._stage(item, staging)
+            row = self._store(staging)
+            self._backend.commit()
+        except Unavailable as error:
+            self._refuse(group, error)
+            return
+        self._row = row
+        for item in group.items:
+            if isinstance(item, Unit) and item.error is None:
+                self._publish(item)
+        for partition, (next_offset, link) in staging.heads.items():
+            partition.advance(next_offset, link)
+        seconds = self._clock.monotonic() - started
+        entries = row.next_seq - before.next_seq
+        self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, seconds)
+        group.finish()
+
+    def _stage(self, item: Run | Unit, staging: Staging) -> None:
+        if isinstance(item, Run):
+            try:
+                staging.add(item)
+            except HoldfastError as error:
+                item.error = self.failure = error
+        elif item.scope is not None and item.scope in self._broken and not item.reissue:
+            item.fail(self._broken[item.scope])
+        else:
+            self._stage_unit(item, staging)
+
+    def _stage_unit(self, unit: Unit, staging: Staging) -> None:
+        staging.flush()
+        saved = staging.snapshot()
+        self._backend.savepoint()
+        try:
+            for operation in unit.operations:
+                self._apply(operation, staging)
+            staging.flush()
+        except HoldfastError as error:
+            self._backend.rollback_unit()
+            staging.restore(saved)
+            self._fail_unit(unit, error)
+        else:
+            self._backend.release()
+            if unit.scope is not None:
+                self._broken.pop(unit.scope, None)
+
+    def _fail_unit(self, unit: Unit, error: HoldfastError) -> None:
+        unit.fail(error)
+        self.failure = error
+        if unit.scope is not None:
+            self._broken[unit.scope] = error
+
+    def _store(self, staging: Staging) -> LogRow:
+        staging.flush()
+        if staging.heads:
+            self._backend.store_heads(staging.head_rows(self._topics.ids))
+        if staging.keys:
+            self._backend.trim_keys(self._settings.idempotency_keys_max, _KEYS_TRIMMED_PER_GROUP)
+        row = self._row._replace(
+            next_seq=staging.next_seq, groups=self._row.groups + 1, key_epoch=self._vault.epoch, stamp=b""
+        )
+        row = row._replace(stamp=self._vault.stamp(row.message()))
+        self._backend.store_log(row, row.epoch)
+        return row
+
+    def _apply(self, operation: Operation, staging: Staging) -> None:
+        match operation:
+            case Run():
+                staging.add(operation)
+            case CreateTopic(name=name, partitions=count):
+                operation.created = self._topics.store(self._backend, self._vault, name, count, self._clock)
+            case RotateKey(keyring=keyring):
+                number = self._backend.last_key_epoch() + 1
+                operation.epoch = self._vault.begin(number, self._clock.random_bytes(SALT_BYTES), keyring)
+                self._backend.insert_key_epoch(operation.epoch)
+
+    def _publish(self, unit: Unit) -> None:
+        """Make what a unit's operations did visible; it is durable."""
+        for operation in unit.operations:
+            match operation:
+                case CreateTopic():
+                    self._topics.publish(operation.name, operation.created)
+                case RotateKey(keyring=keyring, epoch=epoch) if epoch is not None:
+                    self._vault.enter(epoch, keyring)
+
+    # -- when it goes wrong -------------------------------------------------------------------------------
+
+    def _refuse(self, group: Group, error: Unavailable) -> None:
+        """The disk would not take this group: nothing of it was written."""
+        self._backend.rollback()
+        self.failure = error
+        self.counters.failed_groups += 1
+        for item in group.items:
+            if isinstance(item, Unit) and item.scope is not None:
+                self._broken[item.scope] = error
+        group.finish(error)
+        logger.error("group refused: %s", error.message, extra={"action": "group_refused", "records": group.records})
+
+    def _die(self, error: BaseException, group: Group | None) -> None:
+        reason = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+        poison = (
+            error if isinstance(error, Closed) else Closed(f"the journal stopped writing: {reason}", reason="poisoned")
+        )
+        poison.__cause__ = error if poison is not error else error.__cause__
+        self.poison = self.failure = poison
+        self._backend.abandon()
+        logger.critical("journal poisoned: %s", reason, extra={"action": "poisoned", "reason": reason}, exc_info=error)
+        abandoned = self._queue.abandon(poison)
+        if group is not None and not group.done:
+            unknown = OutcomeUnknown("the commit failed and may or may not be durable", hint=poison.hint)
+            unknown.__cause__ = poison
+            group.finish(unknown)
+        for waiting in abandoned:
+            waiting.finish(poison)
+        self._topics.ring_all()

@@ -1,0 +1,68 @@
+"""What a user puts in and gets back: `Record`, `Receipt`, `Marks`. Values only; no behaviour but checks.
+
+A record's `time` is microseconds since 1970-01-01 UTC, the unit that Arrow and Spark use. Headers map text
+to bytes. A record that was not appended yet has offset -1 and, unless it was given one, the time NOW.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+NOW = -(2**63)
+"""The time of a record that shall be stamped when it is appended."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One record of a topic.
+
+    >>> Record(b"hello", key=b"c-42").payload
+    b'hello'
+    """
+
+    payload: bytes
+    key: bytes | None = None
+    kind: str | None = None
+    headers: Mapping[str, bytes] | None = None
+    time: int = NOW
+    offset: int = -1
+    partition: int = 0
+
+    @property
+    def at(self) -> datetime:
+        """`time` as an aware datetime in UTC."""
+        return _EPOCH + timedelta(microseconds=self.time)
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """Proof of a durable append: where the record is.
+
+    `seq` is the number of the journal entry that holds it: log-wide, dense, in the order of commits;
+    records that were packed into one entry share it.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    seq: int
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """How far one partition got: everything below each offset is appended, durable, sealed, shipped, settled."""
+
+    appended: int
+    durable: int
+    sealed: int = 0
+    shipped: int = 0
+    settled: int = 0
+
+
+def microseconds(moment: datetime | int) -> int:
+    """A user's time as microseconds since 1970-01-01 UTC; a datetime without a zone is refused by callers."""
+    if isinstance(moment, datetime):
+        return (moment - _EPOCH) // timedelta(microseconds=1)
+    return moment

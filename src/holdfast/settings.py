@@ -1,0 +1,135 @@
+"""All settings in one frozen value, from defaults, a TOML file, the environment and arguments.
+
+Each stage owns its settings, with defaults, meaning and bounds in one place (`journal/settings.py` …); here
+they are only put together. Every value has one name: `journal.queue_bytes_max` in Python is `queue_bytes_max`
+under `[journal]` in TOML and `HOLDFAST_JOURNAL__QUEUE_BYTES_MAX` in the environment. Sizes and durations may
+be text ("64MiB", "5ms"). A name that does not exist is an error, never ignored; all problems are told at once.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.crypto.settings import CryptoSettings
+from holdfast.errors import Invalid, NotFound
+from holdfast.journal.settings import JournalSettings
+from holdfast.quantity import parse_bytes, parse_seconds
+
+_PREFIX = "HOLDFAST_"
+_FILE = "holdfast.toml"
+_FILE_VARIABLE = "HOLDFAST_CONFIG"
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Everything that can be set.
+
+    >>> Settings.from_mapping({"journal": {"queue_bytes_max": "128MiB"}}).journal.queue_bytes_max
+    134217728
+    """
+
+    journal: JournalSettings = JournalSettings()
+    crypto: CryptoSettings = CryptoSettings()
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Settings:
+        """Settings from nested dictionaries; what is not there keeps its default."""
+        return _build(values)
+
+    @classmethod
+    def load(cls, file: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+        """Settings from a TOML file, overridden by the environment.
+
+        The file is `file`, or what HOLDFAST_CONFIG names, or `holdfast.toml` in the working directory if there
+        is one.
+        """
+        environ = os.environ if environ is None else environ
+        values = _read_file(file, environ)
+        for section, keys in _read_environment(environ).items():
+            values[section] = {**values.get(section, {}), **keys}
+        return _build(values)
+
+
+def _sections() -> dict[str, type[msgspec.Struct]]:
+    return {field.name: field.type for field in msgspec.structs.fields(Settings)}
+
+
+def _build(values: Mapping[str, Any]) -> Settings:
+    problems: list[str] = []
+    built: dict[str, Any] = {}
+    sections = _sections()
+    for name, keys in values.items():
+        if name not in sections:
+            problems.append(_unknown("section", name, list(sections)))
+        elif not isinstance(keys, Mapping):
+            problems.append(f"{name} must be a section with keys")
+        else:
+            built[name] = _build_section(sections[name], name, keys, problems)
+    if problems:
+        raise Invalid("; ".join(problems), hint="correct these settings; all problems found are listed")
+    return Settings(**built)
+
+
+def _build_section(
+    section: type[msgspec.Struct], name: str, keys: Mapping[str, Any], problems: list[str]
+) -> msgspec.Struct | None:
+    types = {field.name: field.type for field in msgspec.structs.fields(section)}
+    taken: dict[str, Any] = {}
+    for key, value in keys.items():
+        if key not in types:
+            problems.append(_unknown("setting", f"{name}.{key}", [f"{name}.{known}" for known in types]))
+            continue
+        try:
+            taken[key] = msgspec.convert(_quantity(key, value), types[key], strict=False)
+        except Invalid as error:
+            problems.append(f"{name}.{key}: {error.message}")
+        except msgspec.ValidationError as error:
+            problems.append(f"{name}.{key}: {error}")
+    try:
+        return section(**taken)
+    except Invalid as error:
+        problems.append(error.message)
+        return None
+
+
+def _quantity(key: str, value: Any) -> Any:
+    """Text with a unit as a number in the unit that the key's name says."""
+    if not isinstance(value, str) or value.strip().replace(".", "", 1).isdigit():
+        return value
+    if key.endswith("_ms"):
+        return parse_seconds(value) * 1000
+    return parse_bytes(value) if "bytes" in key else value
+
+
+def _unknown(what: str, name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f"unknown {what} {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+
+
+def _read_file(file: str | Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
+    named = file or environ.get(_FILE_VARIABLE)
+    path = Path(named or _FILE)
+    try:
+        with path.open("rb") as stream:
+            return tomllib.load(stream)
+    except FileNotFoundError:
+        if named:
+            raise NotFound(f"no settings file path={path}", hint=f"create it, or unset {_FILE_VARIABLE}") from None
+        return {}
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise Invalid(f"cannot read the settings file path={path}: {error}", hint="it must be TOML") from error
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    sections: dict[str, dict[str, str]] = {}
+    for variable, value in environ.items():
+        section, separator, key = variable.removeprefix(_PREFIX).partition("__")
+        if variable.startswith(_PREFIX) and separator:
+            sections.setdefault(section.lower(), {})[key.lower()] = value
+    return sections
