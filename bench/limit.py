@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 import apsw
-
 from bench.measure import PAYLOAD, Contestant, Sample, sample_of
 
 GROUPS = (1, 64, 128, 256, 1000)
@@ -55,9 +54,7 @@ def _open(path: Path) -> apsw.Connection:
         found = connection.pragma(setting)
         if found != wanted:
             connection.close()
-            raise RuntimeError(
-                f"SQLite did not take a setting; setting={setting} wanted={wanted} found={found}"
-            )
+            raise RuntimeError(f"SQLite refused a setting; setting={setting} wanted={wanted} found={found}")
     connection.execute("CREATE TABLE log(seq INTEGER PRIMARY KEY, payload BLOB NOT NULL)")
     return connection
 

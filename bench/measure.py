@@ -52,6 +52,7 @@ GRACE_SECONDS = 30.0  # what a sample may take beyond its time before it is give
 RESULTS = Path(__file__).parent / "results"
 MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs"})
 
+Stamps = Sequence[float]
 AppendTask = Callable[[], Awaitable[object]]
 AppendThread = Callable[[], object]
 
@@ -141,9 +142,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(len(ordered) * share) - 1)]
 
 
-def sample_of(
-    name: str, stamps: Sequence[Sequence[float]], cpu_seconds: float, rows_per_stamp: int = 1
-) -> Sample:
+def sample_of(name: str, stamps: Sequence[Stamps], cpu_seconds: float, rows_per_stamp: int = 1) -> Sample:
     """A sample from each producer's clock readings: its start, then one at every acknowledgement."""
     latencies = sorted(chain.from_iterable((b - a for a, b in pairwise(own)) for own in stamps))
     if not latencies:
@@ -161,13 +160,16 @@ def sample_of(
 
 async def drive_tasks(name: str, appends: Sequence[AppendTask], seconds: float) -> Sample:
     """Run one asyncio producer per element of `appends` until the time is over."""
-    async with asyncio.timeout(seconds + GRACE_SECONDS):
-        await asyncio.gather(*(_once(append) for append in appends))
-        cpu = time.process_time()
-        deadline = time.perf_counter() + seconds
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_produce_in_task(append, deadline)) for append in appends]
-        cpu = time.process_time() - cpu
+    try:
+        async with asyncio.timeout(seconds + GRACE_SECONDS):
+            await asyncio.gather(*(_once(append) for append in appends))
+            cpu = time.process_time()
+            deadline = time.perf_counter() + seconds
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_produce_in_task(append, deadline)) for append in appends]
+            cpu = time.process_time() - cpu
+    except TimeoutError as late:
+        raise _overdue(name, seconds) from late
     return sample_of(name, [task.result() for task in tasks], cpu)
 
 
@@ -196,10 +198,12 @@ def drive_threads(name: str, appends: Sequence[AppendThread], seconds: float) ->
     if crew.failures:
         raise crew.failures[0]
     if any(thread.is_alive() for thread in threads):
-        raise TimeoutError(
-            f"producers did not come back; contestant={name} seconds={seconds + GRACE_SECONDS}"
-        )
+        raise _overdue(name, seconds)
     return sample_of(name, crew.stamps, cpu)
+
+
+def _overdue(name: str, seconds: float) -> TimeoutError:
+    return TimeoutError(f"producers did not come back; contestant={name} seconds={seconds + GRACE_SECONDS:g}")
 
 
 class _Crew:
@@ -246,9 +250,8 @@ def interleave(contestants: Sequence[Contestant], options: Options) -> Measured:
             gc.collect()
             sample = contestant.run(options.seconds)
             measured.add(sample)
-            print(
-                f"round {number}/{options.rounds}  {sample.name:<32} {sample.rate:>12,.0f} rows/s", flush=True
-            )
+            place = f"round {number}/{options.rounds}"
+            print(f"{place}  {sample.name:<32} {sample.rate:>12,.0f} rows/s", flush=True)
     return measured
 
 
@@ -259,9 +262,7 @@ def workspace(options: Options) -> Iterator[Path]:
     try:
         kind = filesystem(path)
         if kind in MEMORY_FILESYSTEMS:
-            raise RuntimeError(
-                f"a sync costs nothing here, choose a disk with --directory; filesystem={kind}"
-            )
+            raise RuntimeError(f"a sync costs nothing here, name a disk by --directory; filesystem={kind}")
         path.chmod(0o711)  # a server that must not be root has to reach its own directory in here
         yield path
     finally:

@@ -24,11 +24,10 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import nats
-from nats.js import JetStreamContext
-from nats.js.api import StorageType, StreamConfig
-
 from bench.measure import PAYLOAD, AppendTask, Contestant, Sample, drive_tasks
 from bench.rivals.server import Absent, Server, Unfair
+from nats.js import JetStreamContext
+from nats.js.api import StorageType, StreamConfig
 
 CONNECTIONS = 8
 SUBJECT = "log"

@@ -28,7 +28,6 @@ from itertools import product
 from pathlib import Path
 
 import psycopg
-
 from bench.measure import GRACE_SECONDS, PAYLOAD, Contestant, Sample, drive_tasks, drive_threads
 from bench.rivals.server import READY_SECONDS, Absent, Server, Unfair, socket_path
 

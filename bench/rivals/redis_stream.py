@@ -22,10 +22,9 @@ from functools import partial
 from pathlib import Path
 
 import redis
-from redis.asyncio import Redis
-
 from bench.measure import GRACE_SECONDS, PAYLOAD, AppendTask, Contestant, Sample, drive_tasks, drive_threads
 from bench.rivals.server import Absent, Server, Unfair, socket_path
+from redis.asyncio import Redis
 
 DURABLE = {"appendonly": "yes", "appendfsync": "always"}
 XADD = ("XADD", "log", "*", "payload")

@@ -88,7 +88,5 @@ class Server:
 def socket_path(path: Path) -> Path:
     """`path`, refused when the kernel could not bind a socket there."""
     if len(str(path).encode()) > SOCKET_PATH_MAX:
-        raise RuntimeError(
-            f"too long for a Unix socket, choose a shorter --directory; bytes_max={SOCKET_PATH_MAX}"
-        )
+        raise RuntimeError(f"too long for a socket, name a shorter --directory; bytes_max={SOCKET_PATH_MAX}")
     return path

@@ -21,7 +21,8 @@ KINDS = frozenset({RAW})
 CODECS = frozenset({PLAIN_CODEC})
 NO_SCHEMA = bytes(16)
 
-_HEADER = struct.Struct("<3sB16sIQQIQIBB16sqq16sH")
+_PREFIX = struct.Struct("<3sB16sIH")
+_HEADER = struct.Struct("<IQQQIBB16sqq16s")
 
 
 class Entry(NamedTuple):
@@ -42,37 +43,38 @@ class Entry(NamedTuple):
     body: bytes
 
 
-class Place(NamedTuple):
-    """What all entries of one partition share in their headers."""
+class Place:
+    """Where all entries of one partition belong: what their headers have in common."""
 
-    log_id: bytes
-    topic: bytes
-    partition: int
+    __slots__ = ("prefix",)
+
+    def __init__(self, log_id: bytes, topic: str, partition: int) -> None:
+        name = topic.encode()
+        self.prefix = _PREFIX.pack(b"hfe", FORMAT_VERSION, log_id, partition, len(name)) + name
 
 
-def header(place: Place, entry: Entry) -> bytes:
+def header(
+    place: Place,
+    seq: int,
+    first: int,
+    count: int,
+    group_number: int,
+    kind: int,
+    codec: int,
+    key_epoch: int,
+    time_min: int,
+    time_max: int,
+    link: bytes,
+) -> bytes:
     """The bytes that say where an entry belongs; body and digest are not part of them."""
-    return (
-        _HEADER.pack(
-            b"hfe",
-            FORMAT_VERSION,
-            place.log_id,
-            entry.key_epoch,
-            entry.seq,
-            entry.group_number,
-            place.partition,
-            entry.first,
-            entry.count,
-            entry.kind,
-            entry.codec,
-            NO_SCHEMA,
-            entry.time_min,
-            entry.time_max,
-            entry.link,
-            len(place.topic),
-        )
-        + place.topic
+    return place.prefix + _HEADER.pack(
+        key_epoch, seq, group_number, first, count, kind, codec, NO_SCHEMA, time_min, time_max, link
     )
+
+
+def header_of(place: Place, entry: Entry) -> bytes:
+    """The header of a stored entry."""
+    return header(place, entry.seq, *entry[2:11])
 
 
 def is_whole(place: Place, entry: Entry) -> bool:
@@ -80,6 +82,6 @@ def is_whole(place: Place, entry: Entry) -> bool:
     if len(entry.link) != chain.DIGEST_BYTES:  # struct would cut or pad it in silence
         return False
     try:
-        return chain.same(chain.digest(header(place, entry), entry.body), entry.digest)
+        return chain.same(chain.digest(header_of(place, entry), entry.body), entry.digest)
     except struct.error:  # a column beyond its range: never written by us
         return False

@@ -32,16 +32,13 @@ def check_version(backend: SqliteBackend) -> int:
     newest = migrations()[-1][0]
     with backend._translated():
         version = int(backend.connection.pragma("user_version") or 0)
-        application = int(backend.connection.pragma("application_id") or 0)
-        tables = backend.connection.execute("SELECT count(*) FROM sqlite_schema").get
-    if (application or tables) and application != APPLICATION_ID:
-        raise Invalid(f"not a holdfast database path={backend.path}", hint="choose another directory")
+        ours = backend.connection.pragma("application_id") == APPLICATION_ID
     if version > newest:
         raise Invalid(
             f"this log was written by a newer holdfast path={backend.path} version={version} known={newest}",
             hint="upgrade holdfast: pip install -U holdfast",
         )
-    if application and not version:
+    if ours and not version:
         raise Corrupt("the database lost its version", path=str(backend.path))
     return version
 

@@ -20,7 +20,7 @@ class Partition:
         self.id = partition_id
         self.topic = topic
         self.number = number
-        self.place = Place(log_id, topic.encode(), number)
+        self.place = Place(log_id, topic, number)
         self.durable = 0
         self.link = chain.NO_LINK
         self.bell = bell

@@ -16,7 +16,7 @@ from holdfast.errors import Corrupt
 from holdfast.journal import frame
 from holdfast.journal.backend import Backend
 from holdfast.journal.columns import BadFrame, Columns
-from holdfast.journal.entry import CODECS, KINDS, Entry, header, is_whole
+from holdfast.journal.entry import CODECS, KINDS, Entry, header_of, is_whole
 from holdfast.journal.partition import Partition
 from holdfast.record import Record
 
@@ -68,7 +68,7 @@ class Reader:
         if entry.kind not in KINDS or entry.codec not in CODECS:
             raise self._corrupt(f"an entry is of an unknown kind={entry.kind} codec={entry.codec}", entry.first)
         try:
-            columns = frame.decode(self._vault.open(entry.key_epoch, entry.body, header(place, entry)))
+            columns = frame.decode(self._vault.open(entry.key_epoch, entry.body, header_of(place, entry)))
         except NotAuthentic:
             raise self._corrupt("an entry is not authentic", entry.first) from None
         except BadFrame as error:

@@ -23,7 +23,7 @@ from holdfast.crypto.vault import PLAIN, KeyEpoch, Vault
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.backend import Backend
 from holdfast.journal.partition import Partition
-from holdfast.journal.rows import EpochRow, HeadRow, LogRow, TopicRow
+from holdfast.journal.rows import EpochRow, HeadRow, LogRow, TopicRow, stamped
 from holdfast.journal.topics import Topics
 
 LOG_ID_BYTES = 16
@@ -73,10 +73,8 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogR
             key_epoch = vault.begin(backend.last_key_epoch() + 1, clock.random_bytes(SALT_BYTES))
             backend.insert_key_epoch(key_epoch)
             vault.enter(key_epoch)
-        taken = row._replace(epoch=row.epoch + 1, key_epoch=vault.epoch, stamp=b"")
-        taken = taken._replace(stamp=vault.stamp(taken.message()))
-        epoch = EpochRow(taken.epoch, clock.now_us(), os.getpid(), vault.epoch, b"")
-        backend.insert_epoch(epoch._replace(stamp=vault.stamp(epoch.message())))
+        taken = stamped(row._replace(epoch=row.epoch + 1, key_epoch=vault.epoch), vault)
+        backend.insert_epoch(stamped(EpochRow(taken.epoch, clock.now_us(), os.getpid(), vault.epoch, b""), vault))
         if row.epoch:
             backend.store_log(taken, row.epoch)
         else:

@@ -6,11 +6,12 @@ canonical bytes of everything before it; `holdfast.crypto.vault` makes and verif
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.crypto import chain
+from holdfast.crypto.vault import Vault
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -40,7 +41,7 @@ class LogRow(NamedTuple):
     stamp: bytes
 
     def message(self) -> bytes:
-        """What the stamp covers."""
+        """What the stamp covers: everything else."""
         return chain.canonical("log", *self[:-1])
 
 
@@ -54,7 +55,7 @@ class EpochRow(NamedTuple):
     stamp: bytes
 
     def message(self) -> bytes:
-        """What the stamp covers."""
+        """What the stamp covers: everything else."""
         return chain.canonical("epochs", *self[:-1])
 
 
@@ -69,7 +70,7 @@ class TopicRow(NamedTuple):
     stamp: bytes
 
     def message(self) -> bytes:
-        """What the stamp covers."""
+        """What the stamp covers: everything else."""
         return chain.canonical("topics", *self[:-1])
 
 
@@ -85,7 +86,7 @@ class HeadRow(NamedTuple):
     stamp: bytes
 
     def message(self) -> bytes:
-        """What the stamp covers."""
+        """What the stamp covers: everything else."""
         return chain.canonical("heads", *self[:-1])
 
 
@@ -100,5 +101,13 @@ class KeyRow(NamedTuple):
     stamp: bytes
 
     def message(self) -> bytes:
-        """What the stamp covers."""
+        """What the stamp covers: everything else."""
         return chain.canonical("idempotency", *self[:-1])
+
+
+Row = TypeVar("Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow)
+
+
+def stamped(row: Row, vault: Vault) -> Row:
+    """The row with its stamp; whatever stood there before is replaced."""
+    return type(row)(*row[:-1], vault.stamp(row.message()))

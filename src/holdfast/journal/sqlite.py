@@ -63,6 +63,7 @@ class SqliteBackend:
         with self._translated():
             connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=64)
             connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+            self._refuse_foreign(connection)
             connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
             for pragma in (
                 f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=FULL", "fullfsync=ON",
@@ -73,6 +74,13 @@ class SqliteBackend:
             self._prove_durable(connection)
             connection.set_wal_hook(self._count_wal_pages)
         return connection
+
+    def _refuse_foreign(self, connection: apsw.Connection) -> None:
+        """Before anything is changed: this is our database, or an empty file."""
+        application = connection.pragma("application_id")
+        if application != APPLICATION_ID and connection.execute("SELECT count(*) FROM sqlite_schema").get:
+            connection.close()
+            raise Invalid(f"not a holdfast database path={self.path}", hint="choose another directory")
 
     def _prove_durable(self, connection: apsw.Connection) -> None:
         taken = (
@@ -95,6 +103,7 @@ class SqliteBackend:
         with self._translated():
             connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=32)
             connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+            self._refuse_foreign(connection)
             connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA cell_size_check=ON")
         return connection

@@ -15,7 +15,7 @@ from holdfast.journal.backend import Backend
 from holdfast.journal.entry import PLAIN_CODEC, RAW, Entry, header
 from holdfast.journal.group import Run
 from holdfast.journal.partition import Partition
-from holdfast.journal.rows import HeadRow, KeyRow
+from holdfast.journal.rows import HeadRow, KeyRow, stamped
 from holdfast.record import Receipt
 
 
@@ -66,20 +66,16 @@ class Staging:
                 columns = columns.select(kept)
         times = columns.times
         count = len(times)
-        body = frame.encode(columns)
-        draft = Entry(
-            self.next_seq, partition.id, first, count, self._group, RAW, PLAIN_CODEC, self._vault.epoch,
-            min(times), max(times), link, b"", b"",
-        )  # fmt: skip
-        head = header(partition.place, draft)
-        sealed = self._seal(body, head)
-        digest = chain.digest(head, sealed)
-        self.entries.append(draft._replace(digest=digest, body=sealed))
+        place = (first, count, self._group, RAW, PLAIN_CODEC, self._vault.epoch, min(times), max(times), link)
+        head = header(partition.place, self.next_seq, *place)
+        body = self._seal(frame.encode(columns), head)
+        digest = chain.digest(head, body)
+        self.entries.append(Entry(self.next_seq, partition.id, *place, digest, body))
         self.heads[partition] = (first + count, digest)
         run.first, run.seq = first, self.next_seq
         self.next_seq += 1
         self.records += count
-        self.bytes += len(sealed)
+        self.bytes += len(body)
 
     def flush(self) -> None:
         """Hand staged entries and keys to the database's open transaction."""
@@ -95,10 +91,9 @@ class Staging:
         """The head rows to store, stamped."""
         rows = []
         for partition, (next_offset, link) in self.heads.items():
-            row = HeadRow(
-                partition.id, topics[partition.topic], partition.number, next_offset, link, self._vault.epoch, b""
-            )
-            rows.append(row._replace(stamp=self._vault.stamp(row.message())))
+            topic_id = topics[partition.topic]
+            row = HeadRow(partition.id, topic_id, partition.number, next_offset, link, self._vault.epoch, b"")
+            rows.append(stamped(row, self._vault))
         return rows
 
     def _seal(self, body: bytes, head: bytes) -> bytes:
@@ -142,5 +137,4 @@ class Staging:
         return self._partitions[row.partition_id], row.record, row.seq
 
     def _key_row(self, key: bytes, partition: Partition, record: int, seq: int) -> KeyRow:
-        row = KeyRow(key, partition.id, record, seq, self._vault.epoch, b"")
-        return row._replace(stamp=self._vault.stamp(row.message()))
+        return stamped(KeyRow(key, partition.id, record, seq, self._vault.epoch, b""), self._vault)

@@ -15,7 +15,7 @@ from holdfast.errors import Invalid
 from holdfast.journal.backend import Backend
 from holdfast.journal.bell import Bell
 from holdfast.journal.partition import Partition
-from holdfast.journal.rows import HeadRow, TopicRow
+from holdfast.journal.rows import HeadRow, TopicRow, stamped
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
 
@@ -55,11 +55,11 @@ class Topics:
         """Insert a topic and its heads into the open transaction."""
         topic_id, partition_id = backend.next_ids()
         topic = TopicRow(topic_id, name, count, clock.now_us(), vault.epoch, b"")
-        backend.insert_topic(topic._replace(stamp=vault.stamp(topic.message())))
+        backend.insert_topic(stamped(topic, vault))
         bell = Bell()
         created = [Partition(partition_id + n, name, n, self._log_id, bell) for n in range(count)]
         heads = [HeadRow(p.id, topic_id, p.number, 0, chain.NO_LINK, vault.epoch, b"") for p in created]
-        backend.insert_heads([head._replace(stamp=vault.stamp(head.message())) for head in heads])
+        backend.insert_heads([stamped(head, vault) for head in heads])
         self.ids[name] = topic_id
         return created
 

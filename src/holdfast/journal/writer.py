@@ -26,7 +26,7 @@ from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.group import CreateTopic, Group, Operation, RotateKey, Run, Unit
 from holdfast.journal.queue import Queue
-from holdfast.journal.rows import LogRow
+from holdfast.journal.rows import LogRow, stamped
 from holdfast.journal.settings import JournalSettings
 from holdfast.journal.staging import Staging
 from holdfast.journal.stats import Counters
@@ -62,7 +62,9 @@ class Writer:
         self.counters = Counters()
         self.poison: Closed | None = None
         self.failure: HoldfastError | None = None
-        """Why the latest failed group or run was not stored; flush() reports and clears it."""
+        """Why records that nobody may be waiting for were not stored; flush() reports and clears it.
+
+        A unit's failure is not kept here: whoever put it waits for it."""
         self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
 
     def start(self) -> None:
@@ -144,7 +146,6 @@ class Writer:
 
     def _fail_unit(self, unit: Unit, error: HoldfastError) -> None:
         unit.fail(error)
-        self.failure = error
         if unit.scope is not None:
             self._broken[unit.scope] = error
 
@@ -154,10 +155,11 @@ class Writer:
             self._backend.store_heads(staging.head_rows(self._topics.ids))
         if staging.keys:
             self._backend.trim_keys(self._settings.idempotency_keys_max, _KEYS_TRIMMED_PER_GROUP)
-        row = self._row._replace(
-            next_seq=staging.next_seq, groups=self._row.groups + 1, key_epoch=self._vault.epoch, stamp=b""
+        old = self._row
+        row = LogRow(
+            old.log_id, old.created_us, old.keyed, old.epoch, staging.next_seq, old.groups + 1, self._vault.epoch, b""
         )
-        row = row._replace(stamp=self._vault.stamp(row.message()))
+        row = stamped(row, self._vault)
         self._backend.store_log(row, row.epoch)
         return row
 
@@ -186,7 +188,8 @@ class Writer:
     def _refuse(self, group: Group, error: Unavailable) -> None:
         """The disk would not take this group: nothing of it was written."""
         self._backend.rollback()
-        self.failure = error
+        if group.records:
+            self.failure = error
         self.counters.failed_groups += 1
         for item in group.items:
             if isinstance(item, Unit) and item.scope is not None:

@@ -63,6 +63,7 @@ class Link:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names it touches."""
         return (self.name,)
 
     def __str__(self) -> str:
@@ -77,6 +78,7 @@ class Unlink:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names it touches."""
         return (self.name,)
 
     def __str__(self) -> str:
@@ -93,6 +95,7 @@ class Rename:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names it touches."""
         return (self.source, self.target)
 
     def __str__(self) -> str:

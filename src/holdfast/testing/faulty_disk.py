@@ -65,7 +65,12 @@ class FaultyDisk:
     """
 
     def __init__(
-        self, root: Path, *, fail: Fault | None = None, record: bool = True, syscalls: bool = True
+        self,
+        root: Path,
+        *,
+        fail: Fault | None = None,
+        record: bool = True,
+        syscalls: bool = True,
     ) -> None:
         self._gate = StepGate(root, fail)
         self._record = record

@@ -1,4 +1,4 @@
-"""The system-call shim: what holdfast itself does to files below the root is counted, failed and recorded here.
+"""The system-call shim: what holdfast itself does to files below the root, counted, failed and recorded.
 
 It stands in for the `os` module where `holdfast.disk` looks for it, and answers every name that `os` has.
 The calls that change files are its own; the rest, and every path or descriptor outside the root, go to `os`
@@ -43,6 +43,7 @@ class FaultySyscalls:
         return getattr(os, name)
 
     def open(self, path: AnyPath, flags: int, mode: int = 0o777, **more: Any) -> int:
+        """As `os.open`; a step, and maybe a creation or a truncation."""
         name = self._gate.name_of(path)
         if name is None:
             return os.open(path, flags, mode, **more)
@@ -55,10 +56,12 @@ class FaultySyscalls:
         return descriptor
 
     def close(self, descriptor: int) -> None:
+        """As `os.close`; not a step."""
         self._handles.pop(descriptor, None)
         os.close(descriptor)
 
     def write(self, descriptor: int, data: Buffer) -> int:
+        """As `os.write`, at the position the descriptor has."""
         handle = self._handles.get(descriptor)
         if handle is None:
             return os.write(descriptor, data)
@@ -68,6 +71,7 @@ class FaultySyscalls:
         return self._wrote(handle, offset, content, os.write(descriptor, content), failure)
 
     def pwrite(self, descriptor: int, data: Buffer, offset: int) -> int:
+        """As `os.pwrite`."""
         handle = self._handles.get(descriptor)
         if handle is None:
             return os.pwrite(descriptor, data, offset)
@@ -75,17 +79,21 @@ class FaultySyscalls:
         return self._wrote(handle, offset, content, os.pwrite(descriptor, content, offset), failure)
 
     def ftruncate(self, descriptor: int, length: int) -> None:
+        """As `os.ftruncate`."""
         handle = self._handles.get(descriptor)
         if handle is None or handle.inode is None:
-            return os.ftruncate(descriptor, length)
+            os.ftruncate(descriptor, length)
+            return
         self._pass("truncate", handle.name)
         os.ftruncate(descriptor, length)
         self._recording.truncated(handle.inode, handle.name, length)
 
     def fsync(self, descriptor: int) -> None:
+        """As `os.fsync`, but nothing below the root is synced for real."""
         handle = self._handles.get(descriptor)
         if handle is None:
-            return os.fsync(descriptor)
+            os.fsync(descriptor)
+            return
         step, fault = self._gate.enter("sync", handle.name)
         if fault is not None:
             if handle.inode is not None:
@@ -99,17 +107,21 @@ class FaultySyscalls:
     fdatasync = fsync
 
     def mkdir(self, path: AnyPath, mode: int = 0o777, **more: Any) -> None:
+        """As `os.mkdir`."""
         name = self._gate.name_of(path)
         if name is None:
-            return os.mkdir(path, mode, **more)
+            os.mkdir(path, mode, **more)
+            return
         self._pass("mkdir", name)
         os.mkdir(path, mode, **more)
         self._recording.made_directory(name)
 
     def unlink(self, path: AnyPath, **more: Any) -> None:
+        """As `os.unlink`."""
         name = self._gate.name_of(path)
         if name is None:
-            return os.unlink(path, **more)
+            os.unlink(path, **more)
+            return
         self._pass("delete", name)
         os.unlink(path, **more)
         self._recording.unlinked(name)
@@ -117,9 +129,11 @@ class FaultySyscalls:
     remove = unlink
 
     def replace(self, source: AnyPath, target: AnyPath, **more: Any) -> None:
+        """As `os.replace`; a step when both names lie below the root."""
         names = self._gate.name_of(source), self._gate.name_of(target)
         if names[0] is None or names[1] is None:
-            return os.replace(source, target, **more)
+            os.replace(source, target, **more)
+            return
         self._pass("rename", names[0])
         if os.path.lexists(source):
             self._recording.opened(names[0], existed=True)

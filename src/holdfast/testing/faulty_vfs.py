@@ -15,6 +15,8 @@ Two deliberate departures from a plain shim:
   does exactly that inside its own sync, where no shim can see it.
 """
 
+# ruff: noqa: N802 (the names of the methods are SQLite's)
+
 from __future__ import annotations
 
 import os
@@ -40,6 +42,7 @@ class FaultyVFS(apsw.VFS):
         self._base, self._gate, self._recording = base, gate, recording
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
+        """Open a file, ours if it lies below the root."""
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         below = None if path is None else self._gate.name_of(path)
         if path is None or below is None:
@@ -51,9 +54,11 @@ class FaultyVFS(apsw.VFS):
         return file
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
+        """Delete a file, and sync its directory if SQLite asks for it."""
         below = self._gate.name_of(filename)
         if below is None:
-            return super().xDelete(filename, syncdir)
+            super().xDelete(filename, syncdir)
+            return
         _pass(self._gate, "delete", below)
         super().xDelete(filename, False)
         self._recording.unlinked(below)
@@ -80,10 +85,12 @@ class FaultyFile(apsw.VFSFile):
         self._directory_due = bool(flags[0] & apsw.SQLITE_OPEN_CREATE and flags[0] & _SYNCS_DIRECTORY)
 
     def xRead(self, amount: int, offset: int) -> bytes:
+        """Read; a step that changes nothing."""
         _pass(self._gate, "read", self._name)
         return super().xRead(amount, offset)
 
     def xWrite(self, data: Buffer, offset: int) -> None:
+        """Write all, nothing, or half."""
         content = bytes(data)
         step, fault = self._gate.enter("write", self._name)
         if fault is not None and fault.kind != "short_write":
@@ -95,11 +102,13 @@ class FaultyFile(apsw.VFSFile):
             raise fault.as_sqlite(step)
 
     def xTruncate(self, newsize: int) -> None:
+        """Give the file another size."""
         _pass(self._gate, "truncate", self._name)
         super().xTruncate(newsize)
         self._recording.truncated(self.inode, self._name, newsize)
 
     def xSync(self, flags: int) -> None:
+        """Make durable what was written, or lose it."""
         step, fault = self._gate.enter("sync", self._name)
         if fault is not None:
             self._recording.sync_failed(self.inode)

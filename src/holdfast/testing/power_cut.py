@@ -10,9 +10,9 @@ made, in this order of interest:
 * every prefix whose last write is torn at a sector boundary;
 * random choices: writes lost out of the middle, single sectors missing, names ahead of their content.
 
-What is *not* legal, and never produced: a sector that holds a later write but not an earlier one to the same
-sector (a page cache holds one version of it), damage to bytes nobody wrote, and loss of anything synced. Names
-are free: no order among creations, deletions and renames is assumed, and none against content.
+What is *not* legal, and never produced: a sector that holds a later write but not an earlier one to the
+same sector (a page cache holds one version of it), damage to bytes nobody wrote, and loss of anything synced.
+Names are free: no order among creations, deletions and renames is assumed, and none against content.
 
 Nothing is computed before it is asked for. A state's cost is that of the files it changes.
 """
@@ -82,7 +82,7 @@ class PowerCut:
     def states(self, limit: int = 64, seed: int = 0) -> Iterator[State]:
         """Yield at most `limit` different legal states; the same seed yields the same ones.
 
-        The first two are always "nothing survived" and "everything survived".
+        First "nothing survived", then "everything survived", unless that is the same.
         """
         seen: set[int] = set()
         for label, survivors in self._choices(limit, Random(seed)):

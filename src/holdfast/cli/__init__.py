@@ -1,0 +1,26 @@
+"""The command line `holdfast`: one file per verb; data on stdout, words on stderr.
+
+Read in this order: `program` (verbs, errors, exit codes) · `options` and `output` (what all verbs share) ·
+`text` (bytes and times for eyes and for JSON) · `append` · `read` · `status` · `inspect`, the last two with
+`glance` (what the database says in the clear) and `examination` (what of it can be proved).
+
+It needs the extra `cli`; nothing of it is imported by the library.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+
+def main() -> None:
+    """The entry point; exits with 0 fine, 1 refused or not found, 2 usage, 3 damage, 130 interrupted."""
+    try:
+        for name in ("click", "rich"):
+            import_module(name)
+    except ImportError:
+        print("error: the command line needs an extra: pip install 'holdfast[cli]'", file=sys.stderr)
+        raise SystemExit(2) from None
+    from holdfast.cli.program import program
+
+    program.main(prog_name="holdfast")

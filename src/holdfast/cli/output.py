@@ -1,0 +1,128 @@
+"""Where the command line writes: data to stdout, words to stderr, a table only to a terminal.
+
+Data is UTF-8 whatever the locale says. Nothing is buffered across `flush`, and a reader that went away
+raises BrokenPipeError, which `program` turns into a quiet end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.cli.text import printable
+from holdfast.errors import Corrupt, HoldfastError
+
+BAD = "BAD"
+"""How a failed check is shown; red on a terminal with colours."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Damage that was found, for JSON."""
+
+    message: str
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    hint: str
+
+
+class ErrorLine(msgspec.Struct, frozen=True):
+    """An error, for JSON; `error` is the kind."""
+
+    error: str
+    message: str
+    hint: str
+
+
+def problem(error: Corrupt) -> Problem:
+    """Damage for JSON."""
+    return Problem(error.message, error.topic, error.partition, error.offset, error.hint)
+
+
+def emit(text: str) -> None:
+    """A line of data."""
+    emit_bytes(text.encode("utf-8", "surrogateescape") + b"\n")
+
+
+def emit_bytes(data: bytes) -> None:
+    """Data as it is."""
+    sys.stdout.buffer.write(data)
+
+
+def emit_json(value: object) -> None:
+    """One JSON object, on one line."""
+    emit_bytes(msgspec.json.encode(value) + b"\n")
+
+
+def flush() -> None:
+    """Hand everything to whoever reads."""
+    sys.stdout.buffer.flush()
+
+
+def say(words: str) -> None:
+    """Words for people."""
+    sys.stderr.write(words.encode("utf-8", "backslashreplace").decode() + "\n")
+    sys.stderr.flush()
+
+
+def say_error(kind: str, message: str, hint: str, *, as_json: bool) -> None:
+    """An error: what, then what to do."""
+    if as_json:
+        say(msgspec.json.encode(ErrorLine(kind, printable(message), printable(hint))).decode())
+        return
+    say(f"error: {printable(message)}")
+    if hint:
+        say(f"hint: {printable(hint)}")
+
+
+def say_holdfast_error(error: HoldfastError, *, as_json: bool) -> None:
+    """One of the library's errors."""
+    say_error(type(error).__name__, error.message, error.hint, as_json=as_json)
+
+
+def emit_facts(facts: Sequence[tuple[str, object]]) -> None:
+    """Names and values, aligned."""
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        emit(f"{name:<{width}}  {printable(str(value))}")
+
+
+def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Rows under their columns: drawn on a terminal, plain aligned text otherwise. Numbers to the right."""
+    cells = [[printable("-" if value is None else str(value)) for value in row] for row in rows]
+    right = [all(isinstance(row[i], int) for row in rows) for i in range(len(columns))]
+    if sys.stdout.isatty():
+        _draw(columns, cells, right)
+        return
+    widths = [max(len(line[i]) for line in (columns, *cells)) for i in range(len(columns))]
+    for line in (columns, *cells):
+        padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True))
+        emit("  ".join(padded).rstrip())
+
+
+def emit_problems(problems: Sequence[Corrupt]) -> None:
+    """What is damaged, at the end of a report."""
+    if problems:
+        emit("")
+        emit(f"problems: {len(problems)}")
+        for found in problems:
+            emit(f"  {printable(found.message)}")
+
+
+def _draw(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name, to_right in zip(columns, right, strict=True):
+        table.add_column(name, justify="right" if to_right else "left", overflow="fold")
+    for line in cells:
+        # Text, not str: what a log holds must not be read as rich's markup.
+        table.add_row(*[Text(cell, style="bold red" if cell == BAD else "") for cell in line])
+    console = Console()
+    with console.capture() as captured:
+        console.print(table)
+    emit(captured.get().rstrip("\n"))

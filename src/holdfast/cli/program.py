@@ -1,0 +1,158 @@
+"""The program: its verbs, its errors, its exit codes.
+
+    0  fine        1  refused or not found        2  wrong usage        3  damage was found        130  interrupted
+
+A verb is a file of this package with a command of the same name, imported when it is asked for; it returns
+its exit code. Everything that holdfast raises becomes `error:` and `hint:` on stderr, without a traceback
+unless HOLDFAST_DEBUG=1. Whatever else is raised is a defect and is named by its type alone: its text might
+hold a payload.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, cast
+
+import click
+
+import holdfast
+from holdfast.cli.output import say, say_error, say_holdfast_error
+from holdfast.errors import Corrupt, HoldfastError
+
+FINE, REFUSED, USAGE, DAMAGED, INTERRUPTED = 0, 1, 2, 3, 130
+
+VERBS = ("append", "read", "status", "inspect")
+
+
+class Program(click.Group):
+    """The group of all verbs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in the order in which one meets them."""
+        return [*VERBS, "help"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of that name, imported now."""
+        if cmd_name in VERBS:
+            return cast("click.Command", getattr(import_module(f"holdfast.cli.{cmd_name}"), f"{cmd_name}_command"))
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that was asked for, or the one that was meant."""
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise unknown_verb(ctx, args[0])
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; two ends are quiet: an interrupt, and a reader that has seen enough."""
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+            return code
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            silence_stdout()
+            ctx.exit(FINE)
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        """Run, tell errors, exit."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(arguments, *rest, **extra)
+        except (Exception, KeyboardInterrupt) as error:
+            code = tell(error, as_json="--json" in arguments)
+        sys.exit(code or FINE)
+
+
+def unknown_verb(ctx: click.Context, name: str) -> click.UsageError:
+    """The error for a verb that does not exist."""
+    close = get_close_matches(name, [*VERBS, "help"], n=1)
+    return click.UsageError(f"no such verb {name!r}" + (f", did you mean {close[0]!r}?" if close else ""), ctx)
+
+
+def tell(error: BaseException, *, as_json: bool) -> int:
+    """Say what went wrong and return the exit code for it."""
+    if os.environ.get("HOLDFAST_DEBUG") == "1":
+        say("".join(traceback.format_exception(error)).rstrip())
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return _tell_usage(error, as_json)
+    if isinstance(error, HoldfastError):
+        say_holdfast_error(error, as_json=as_json)
+        return DAMAGED if isinstance(error, Corrupt) else REFUSED
+    if isinstance(error, OSError):
+        say_error("OSError", f"{error.strerror or 'input or output failed'}", "check files and disk", as_json=as_json)
+        return REFUSED
+    hint = "this is a defect in holdfast; HOLDFAST_DEBUG=1 shows where"
+    say_error("Defect", f"unexpected {type(error).__name__}", hint, as_json=as_json)
+    return REFUSED
+
+
+def _tell_usage(error: click.ClickException, as_json: bool) -> int:
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    path = ctx.command_path if ctx is not None else "holdfast"
+    message = error.format_message()
+    if "\n" in message:  # no arguments at all: click's message is the whole help
+        say(message)
+        return USAGE
+    if ctx is not None and not as_json:
+        say(ctx.get_usage())
+    say_error("Usage", message, f"see '{path} -h'", as_json=as_json)
+    return USAGE
+
+
+def silence_stdout() -> None:
+    """Nobody reads any more: keep the interpreter from failing when it flushes at its end."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # not a real file, as in tests
+        pass
+
+
+class _Warnings(logging.Handler):
+    """The library's warnings, as words on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"warning: {record.getMessage()}")
+
+
+EPILOG = """\b
+Exit codes: 0 fine, 1 refused or not found, 2 wrong usage, 3 damage was found.
+Data goes to stdout, words go to stderr. Settings come from holdfast.toml and HOLDFAST_…;
+HOLDFAST_DEBUG=1 shows tracebacks, NO_COLOR=1 switches colours off."""
+
+
+@click.group(cls=Program, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(holdfast.__version__, "--version", message="holdfast %(version)s")
+def program() -> None:
+    """An embedded durable log: append, read, look at it."""
+    logger = logging.getLogger("holdfast.crypto")
+    if not any(isinstance(handler, _Warnings) for handler in logger.handlers):
+        logger.addHandler(_Warnings(logging.WARNING))
+
+
+@program.command("help")
+@click.argument("verb", required=False)
+@click.pass_context
+def help_command(ctx: click.Context, verb: str | None) -> None:
+    """Explain a verb."""
+    parent = ctx.find_root()
+    if verb is None:
+        click.echo(parent.get_help())
+        return
+    command = program.get_command(parent, verb)
+    if command is None:
+        raise unknown_verb(ctx, verb)
+    with click.Context(command, info_name=verb, parent=parent) as own:
+        click.echo(command.get_help(own))

@@ -1,0 +1,368 @@
+"""Opening and owning a log: locks, forks, versions, foreign and lost files, keys."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import Closed, Corrupt, Invalid, Keyring, NotFound, Settings, Unavailable
+from holdfast.journal.migrations import migrate, migrations
+from holdfast.journal.sqlite import SqliteBackend
+
+pytestmark = pytest.mark.disk
+
+
+def python(code: str, *args: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, args)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_log_is_only_for_its_owner(open_log, tmp_path):
+    """Directory and files can be read by their owner alone."""
+    open_log().topic("t").append(b"x")
+    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
+    for name in ("LOCK", "FORMAT", "durable.db", "durable.db-wal"):
+        assert stat.S_IMODE((tmp_path / "log" / name).stat().st_mode) == 0o600, name
+
+
+def test_the_journal_has_a_file_of_its_own(open_log, tmp_path):
+    """INV-14: one dedicated database, its schema from numbered migrations."""
+    open_log().topic("t").append(b"x")
+    db = apsw.Connection(str(tmp_path / "log" / "durable.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    assert db.pragma("user_version") == migrations()[-1][0]
+    tables = {row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type='table'")}
+    assert tables == {"log", "epochs", "key_epochs", "topics", "heads", "entries", "idempotency"}
+    db.close()
+
+
+def test_one_owner_in_this_process(open_log):
+    """A second handle in the same process is refused, and says so."""
+    open_log()
+    with pytest.raises(Unavailable, match="this process"):
+        open_log()
+
+
+def test_one_owner_among_processes(open_log, tmp_path):
+    """Another process is refused with the holder's pid, and may look on meanwhile."""
+    log = open_log()
+    log.topic("t").append(b"x")
+    code = """
+        import sys, holdfast
+        try:
+            holdfast.open(sys.argv[1])
+        except holdfast.Unavailable as error:
+            print(error)
+        with holdfast.open(sys.argv[1], read_only=True) as log:
+            print([r.payload for r in log.topic("t").read()])
+            try:
+                log.topic("t").append(b"no")
+            except holdfast.Invalid as error:
+                print("refused")
+            try:
+                log.topic("absent")
+            except holdfast.NotFound:
+                print("absent")
+    """
+    done = python(code, tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    assert f"process {os.getpid()}" in done.stdout
+    assert "read_only=True" in done.stdout
+    assert "[b'x']" in done.stdout
+    assert done.stdout.split()[-2:] == ["refused", "absent"]
+
+
+def test_a_reader_follows_the_owner(open_log, tmp_path):
+    """A handle that only looks sees new records and new topics of the owner."""
+    log = open_log()
+    log.topic("t").append(b"1")
+    with holdfast.open(tmp_path / "log", read_only=True) as looking:
+        follower = looking.topic("t").follow(0)
+        assert next(follower).payload == b"1"
+        log.topic("t").append(b"2")
+        log.topic("u").append(b"3")
+        assert next(follower).payload == b"2"
+        assert looking.topics() == ["t", "u"]
+        assert [r.payload for r in looking.topic("u").read()] == [b"3"]
+        assert looking.marks("t")[0].durable == 2
+
+
+def test_the_lock_ends_with_the_process(tmp_path):
+    """A process that was killed leaves no lock behind, and its log opens again."""
+    code = """
+        import os, signal, sys, holdfast
+        log = holdfast.open(sys.argv[1])
+        log.topic("t").append(b"x")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert python(code, tmp_path / "log").returncode == -9
+    with holdfast.open(tmp_path / "log") as log:
+        assert [r.payload for r in log.topic("t").read()] == [b"x"]
+
+
+def test_a_forked_child_refuses_and_harms_nothing(tmp_path):
+    """A child after fork gets Closed(reason='forked'); the parent writes on; the child's exit changes nothing."""
+    code = """
+        import os, sys, holdfast
+        log = holdfast.open(sys.argv[1])
+        topic = log.topic("t")
+        topic.append(b"before")
+        child = os.fork()
+        if child == 0:
+            reasons = []
+            for call in (lambda: topic.append(b"x"), lambda: topic.offer(b"x"), lambda: list(topic.read()),
+                         lambda: log.topic("n")):
+                try:
+                    call()
+                    reasons.append("worked")
+                except holdfast.Closed as error:
+                    reasons.append(error.reason)
+            print(reasons)
+            log.close()
+            sys.exit(0 if reasons == ["forked"] * 4 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert topic.append(b"after").offset == 1
+        # the lock is still ours, not the dead child's
+        try:
+            holdfast.open(sys.argv[1])
+            sys.exit("second owner")
+        except holdfast.Unavailable:
+            pass
+        log.close()
+        # and a child that outlives us would not hold it
+        with holdfast.open(sys.argv[1]) as again:
+            assert [r.payload for r in again.topic("t").read()] == [b"before", b"after"]
+    """
+    done = python(code, tmp_path / "log")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_child_that_outlives_its_parent_holds_no_lock(tmp_path):
+    """The owner's lock is not inherited by children that live on."""
+    code = """
+        import os, sys, time, holdfast
+        log = holdfast.open(sys.argv[1])
+        log.topic("t").append(b"x")
+        if os.fork() == 0:
+            os.close(0); os.close(1); os.close(2)
+            time.sleep(20)
+            os._exit(0)
+        os._exit(0)
+    """
+    assert python(code, tmp_path / "log").returncode == 0
+    with holdfast.open(tmp_path / "log") as log:
+        assert log.topic("t").append(b"y").offset == 1
+
+
+def test_every_open_is_a_new_epoch(open_log, tmp_path, keyring):
+    """Each ownership has its own epoch, and each sealed one its own salt."""
+    for _ in range(3):
+        open_log(keyring=keyring).close()
+    db = apsw.Connection(str(tmp_path / "log" / "durable.db"))
+    assert [row[0] for row in db.execute("SELECT number FROM epochs")] == [1, 2, 3]
+    assert len({row[0] for row in db.execute("SELECT salt FROM key_epochs")}) == 3
+    db.close()
+
+
+def test_a_foreign_directory_is_left_alone(tmp_path):
+    """A directory with other things in it is not made into a log."""
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(Invalid, match="not empty"):
+        holdfast.open(tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_foreign_database_is_left_alone(tmp_path):
+    """A durable.db that is somebody else's is not touched."""
+    db = apsw.Connection(str(tmp_path / "durable.db"))
+    db.execute("CREATE TABLE theirs(x)")
+    db.close()
+    before = (tmp_path / "durable.db").read_bytes()
+    with pytest.raises(Invalid, match="not a holdfast database"):
+        holdfast.open(tmp_path)
+    assert (tmp_path / "durable.db").read_bytes() == before
+
+
+def test_garbage_is_corrupt_with_path_and_remedy(open_log, tmp_path):
+    """A database overwritten with garbage is Corrupt, with its path and a hint."""
+    open_log().close()
+    (tmp_path / "log" / "durable.db").write_bytes(b"garbage" * 5000)
+    with pytest.raises(Corrupt) as caught:
+        open_log()
+    assert caught.value.path.endswith("durable.db")
+    assert caught.value.hint
+
+
+def test_a_lost_database_is_not_replaced_by_an_empty_one(open_log, tmp_path):
+    """If durable.db is gone or empty while FORMAT is there, opening refuses."""
+    open_log().close()
+    (tmp_path / "log" / "durable.db").unlink()
+    with pytest.raises(Corrupt):
+        open_log()
+    (tmp_path / "log" / "durable.db").touch()
+    with pytest.raises(Corrupt):
+        open_log()
+
+
+def test_another_logs_database_is_noticed(open_log, tmp_path):
+    """A database that was copied in from another log is refused."""
+    open_log("a").close()
+    open_log("b").close()
+    (tmp_path / "b" / "durable.db").write_bytes((tmp_path / "a" / "durable.db").read_bytes())
+    with pytest.raises(Corrupt, match="another log"):
+        open_log("b")
+
+
+def test_a_newer_database_is_refused(open_log, tmp_path):
+    """What a newer holdfast wrote is not guessed at."""
+    open_log().close()
+    db = apsw.Connection(str(tmp_path / "log" / "durable.db"))
+    db.execute("PRAGMA user_version=999")
+    db.close()
+    for options in ({}, {"read_only": True}):
+        with pytest.raises(Invalid, match="newer") as caught:
+            open_log(**options)
+        assert "upgrade" in caught.value.hint
+
+
+def test_a_newer_format_is_refused(open_log, tmp_path):
+    """FORMAT has a version of its own."""
+    open_log().close()
+    path = tmp_path / "log" / "FORMAT"
+    path.write_text(path.read_text().replace("holdfast log 1", "holdfast log 2"))
+    with pytest.raises(Invalid, match="newer"):
+        open_log()
+    path.write_text("something else\n")
+    with pytest.raises(Corrupt):
+        open_log()
+
+
+def test_an_older_database_is_upgraded_in_place(tmp_path):
+    """A database at an earlier schema version keeps its records and gains what is new."""
+    path = tmp_path / "log"
+    path.mkdir()
+    (path / "durable.db").touch()
+    backend = SqliteBackend(path / "durable.db")
+    migrate(backend, upto=1)
+    backend.close()
+    with holdfast.open(path) as log:
+        first = log.topic("t").append(b"x", idempotency_key="k")
+        assert log.topic("t").append(b"x", idempotency_key="k") == first
+
+
+def test_migrations_are_numbered_without_gaps():
+    """Migration files are 0001, 0002, … each applied once."""
+    assert [number for number, _ in migrations()] == list(range(1, len(migrations()) + 1))
+
+
+def test_reading_needs_a_log(tmp_path):
+    """read_only never creates anything."""
+    with pytest.raises(NotFound):
+        holdfast.open(tmp_path / "absent", read_only=True)
+    assert not (tmp_path / "absent").exists()
+
+
+def test_encrypt_without_a_key_does_not_open(tmp_path, monkeypatch):
+    """A security option is never silently ignored."""
+    with pytest.raises(Invalid, match=r"crypto\.encrypt"):
+        holdfast.open(tmp_path / "log", settings=Settings.from_mapping({"crypto": {"encrypt": True}}))
+    assert not (tmp_path / "log").exists()
+    with pytest.raises(NotFound):
+        holdfast.open(tmp_path / "log", settings=Settings.from_mapping({"crypto": {"keyring": "env:NOT_SET"}}))
+    Keyring.generate().save(tmp_path / "key")
+    settings = Settings.from_mapping({"crypto": {"encrypt": True, "keyring": f"file:{tmp_path / 'key'}"}})
+    with holdfast.open(tmp_path / "log", settings=settings) as log:
+        log.topic("t").append(b"secret words")
+    assert b"secret words" not in b"".join(p.read_bytes() for p in (tmp_path / "log").iterdir())
+
+
+def test_keyed_and_unkeyed_are_both_told(open_log, keyring):
+    """An unkeyed reader of a keyed log and a keyed reader of an unkeyed one are told so, and refused."""
+    open_log("keyed", keyring=keyring).close()
+    open_log("plain").close()
+    for read_only in (False, True):
+        with pytest.raises(Invalid, match="is encrypted"):
+            open_log("keyed", read_only=read_only)
+        with pytest.raises(Invalid, match="is not encrypted"):
+            open_log("plain", keyring=keyring, read_only=read_only)
+    with pytest.raises(Invalid, match="both"):
+        open_log("new", keyring=keyring, cipher=object())
+
+
+def test_wrong_keys_fail_closed(open_log, keyring):
+    """A wrong key is refused at open; the right one still works afterwards."""
+    log = open_log(keyring=keyring)
+    log.topic("t").append(b"x")
+    log.close()
+    with pytest.raises(Invalid, match="not the key"):
+        open_log(keyring=Keyring.generate("k1"))
+    with pytest.raises(Invalid, match="no key 'k1'"):
+        open_log(keyring=Keyring.generate("k2"))
+    assert [r.payload for r in open_log(keyring=keyring).topic("t").read()] == [b"x"]
+
+
+def test_rotation_in_place(open_log, keyring, tmp_path):
+    """A new key seals from then on; what older keys sealed stays readable for as long as they are in the ring."""
+    log = open_log(keyring=keyring)
+    topic = log.topic("t", partitions=2)
+    topic.append(b"old", partition=0)
+    newer = keyring.rotated("k2")
+    log.rotate_key(newer)
+    topic.append(b"new", partition=0)
+    assert [r.payload for r in topic.read()] == [b"old", b"new"]
+    with pytest.raises(Invalid, match="lacks the present key"):
+        log.rotate_key(Keyring.generate("k9"))
+    topic.append(b"still k2", partition=0)
+    log.close()
+    log = open_log(keyring=newer)
+    assert [r.payload for r in log.topic("t").read(partition=0)] == [b"old", b"new", b"still k2"]
+    log.close()
+    db = apsw.Connection(str(tmp_path / "log" / "durable.db"))
+    assert [r[0] for r in db.execute("SELECT key_id FROM key_epochs ORDER BY number")] == ["k1", "k2", "k2"]
+    used = [r[0] for r in db.execute("SELECT key_epoch FROM entries ORDER BY seq")]
+    assert used == [1, 2, 2]
+    db.close()
+    with pytest.raises(Invalid, match="no key"):
+        open_log(keyring=keyring)
+
+
+def test_an_unkeyed_log_cannot_be_rotated(open_log, keyring):
+    """Rotation of a log without keys is refused, not ignored."""
+    with pytest.raises(Invalid, match="no keyring"):
+        open_log().rotate_key(keyring)
+
+
+def test_a_directory_that_cannot_be_made_is_unavailable(tmp_path):
+    """A path below a file is Unavailable with a hint, and no traceback of os errors."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Unavailable):
+        holdfast.open(tmp_path / "file" / "log")
+
+
+def test_relative_paths_survive_chdir(tmp_path, monkeypatch):
+    """A log opened by a relative path goes on after the process changed its directory."""
+    monkeypatch.chdir(tmp_path)
+    with holdfast.open("log") as log:
+        log.topic("t").append(b"x")
+        monkeypatch.chdir("/")
+        assert [r.payload for r in log.topic("t").read()] == [b"x"]
+        log.topic("t").append(b"y")
+    assert Path(tmp_path / "log" / "durable.db").exists()
+
+
+def test_the_holder_is_not_a_closed_handle(open_log):
+    """After close the same process may open the log again at once."""
+    for i in range(3):
+        log = open_log()
+        assert log.topic("t").append(b"x").offset == i
+        log.close()
+        with pytest.raises(Closed):
+            log.topic("t").append(b"x")
