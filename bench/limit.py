@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import apsw
+
 from bench.measure import PAYLOAD, Contestant, Sample, sample_of
 
 GROUPS = (1, 64, 128, 256, 1000)

@@ -126,9 +126,12 @@ class Measured:
     def rates(self, name: str) -> list[float]:
         return [sample.rate for sample in self.samples[name]]
 
+    def median(self, name: str) -> float:
+        return statistics.median(self.rates(name))
+
     def ratio(self, subject: str, rival: str) -> float:
         """Median against median."""
-        return statistics.median(self.rates(subject)) / statistics.median(self.rates(rival))
+        return self.median(subject) / self.median(rival)
 
     def ratios_by_round(self, subject: str, rival: str) -> list[float]:
         return [ours / theirs for ours, theirs in zip(self.rates(subject), self.rates(rival), strict=True)]

@@ -5,10 +5,10 @@ after the server has synced it. Every server is asked for its durability setting
 refused (`Unfair`) when they are not the ones named. Unix sockets are used where the server has them, because
 they are faster than loopback; nothing listens beyond 127.0.0.1.
 
-Settled in the rivals' favour: whichever of several clients was fastest in this harness speaks for the rival
-(`run`); the slower ones, and a client in C where the rival ships one, can be measured beside it (`others`).
-Housekeeping that would fall into another contestant's sample (vacuum, snapshots) is off or forced between
-samples.
+Settled in the rivals' favour: a rival may bring several Python clients, because threads or asyncio may win,
+by machine and by load; a bar is held against the one with the best median (`Field.fastest`). A client in C,
+where the rival ships one, shows the server without Python. Housekeeping that would fall into another
+contestant's sample (vacuum, snapshots) is off or forced between samples.
 
 Unfair would be: batching for one side only. A rival's batch interface (COPY, pipelines) is a different
 question, as is a journal that is handed a thousand rows per call; neither is compared here with single
@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from bench.measure import PRODUCERS, Contestant, Sample
+from bench.measure import PRODUCERS, Contestant, Measured
 from bench.rivals.server import Absent
 
 
@@ -42,12 +42,12 @@ class Rival(Protocol):
         """Start in a directory of its own; raises `Absent` when not installed, `Unfair` when not durable."""
         ...
 
-    def run(self, seconds: float, producers: int) -> Sample:
-        """One sample with the fastest Python client."""
+    def clients(self, producers: int) -> Sequence[Contestant]:
+        """Its Python clients; the first is the fastest as a rule, and bears the plain name of the rival."""
         ...
 
-    def others(self, producers: int) -> Sequence[Contestant]:
-        """Slower clients and clients in C, for remarks."""
+    def natives(self, producers: int) -> Sequence[Contestant]:
+        """Its clients in C, for remarks."""
         ...
 
     def stop(self) -> None:
@@ -57,12 +57,22 @@ class Rival(Protocol):
 
 @dataclass(slots=True)
 class Field:
-    """The rivals that run: their contestants, the bracketed others, and a line for each that is absent."""
+    """The rivals that run, with their clients, and a line for each rival that is absent."""
 
-    contestants: list[Contestant] = field(default_factory=list)
-    others: list[Contestant] = field(default_factory=list)
+    clients: dict[str, Sequence[Contestant]] = field(default_factory=dict)
+    natives: list[Contestant] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
+
+    @property
+    def contestants(self) -> list[Contestant]:
+        """All Python clients of all rivals."""
+        return list(chain.from_iterable(self.clients.values()))
+
+    def fastest(self, rival: str, measured: Measured) -> str:
+        """The name of the client that speaks for `rival`; the rival's own name when none was measured."""
+        names = [client.name for client in self.clients.get(rival, ()) if client.name in measured.samples]
+        return max(names, key=measured.median, default=rival)
 
 
 # Each import stays in a function of its own: a client library that is missing must not hide the other rivals.
@@ -103,6 +113,6 @@ def running(directory: Path, producers: int = PRODUCERS) -> Iterator[Field]:
                 entered.absent.append(f"{name}: absent, {absence}")
                 continue
             entered.versions[name] = rival.version
-            entered.contestants.append(Contestant(name, partial(rival.run, producers=producers)))
-            entered.others.extend(rival.others(producers))
+            entered.clients[name] = rival.clients(producers)
+            entered.natives.extend(rival.natives(producers))
         yield entered

@@ -24,10 +24,11 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import nats
-from bench.measure import PAYLOAD, AppendTask, Contestant, Sample, drive_tasks
-from bench.rivals.server import Absent, Server, Unfair
 from nats.js import JetStreamContext
 from nats.js.api import StorageType, StreamConfig
+
+from bench.measure import PAYLOAD, AppendTask, Contestant, Sample, drive_tasks
+from bench.rivals.server import Absent, Server, Unfair
 
 CONNECTIONS = 8
 SUBJECT = "log"
@@ -72,8 +73,15 @@ class JetStream:
         """The simplest client: everybody on one connection, `publish`."""
         return asyncio.run(self._run(f"({self.name}, 1 connection)", seconds, producers, 1, _published))
 
-    def others(self, producers: int) -> Sequence[Contestant]:
-        return [Contestant(f"({self.name}, 1 connection)", partial(self.run_single, producers=producers))]
+    def clients(self, producers: int) -> Sequence[Contestant]:
+        return [
+            Contestant(self.name, partial(self.run, producers=producers)),
+            Contestant(f"({self.name}, 1 connection)", partial(self.run_single, producers=producers)),
+        ]
+
+    def natives(self, producers: int) -> Sequence[Contestant]:
+        """None: the wheel brings the server alone."""
+        return []
 
     def stop(self) -> None:
         if self._server is not None:

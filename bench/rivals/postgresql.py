@@ -1,8 +1,9 @@
 """PostgreSQL: one INSERT per transaction, one connection per producer.
 
 Measured: psycopg 3 with a server-side prepared statement in autocommit mode over a Unix socket, threads
-(`run`); beside it asyncio, which was slower, and pgbench with the same statement, which shows the server
-without Python. `fsync`, `synchronous_commit` and `full_page_writes` are asked for by SHOW and must be on.
+(`run`); beside it asyncio, which was slower or equal, and pgbench with the same statement, which shows the
+server without Python. `fsync`, `synchronous_commit` and `full_page_writes` are asked for by SHOW and must be
+on.
 
 In PostgreSQL's favour: autovacuum is off, and a CHECKPOINT after each sample keeps its dirty pages out of its
 own next sample as well as out of everybody else's. Everything else is the default of the version.
@@ -28,6 +29,7 @@ from itertools import product
 from pathlib import Path
 
 import psycopg
+
 from bench.measure import GRACE_SECONDS, PAYLOAD, Contestant, Sample, drive_tasks, drive_threads
 from bench.rivals.server import READY_SECONDS, Absent, Server, Unfair, socket_path
 
@@ -97,11 +99,14 @@ class PostgreSQL:
         self._settle()
         return _pgbench_sample(f"({self.name}, pgbench)", done.stdout)
 
-    def others(self, producers: int) -> Sequence[Contestant]:
+    def clients(self, producers: int) -> Sequence[Contestant]:
         return [
+            Contestant(self.name, partial(self.run, producers=producers)),
             Contestant(f"({self.name}, asyncio)", partial(self.run_asyncio, producers=producers)),
-            Contestant(f"({self.name}, pgbench)", partial(self.run_pgbench, producers=producers)),
         ]
+
+    def natives(self, producers: int) -> Sequence[Contestant]:
+        return [Contestant(f"({self.name}, pgbench)", partial(self.run_pgbench, producers=producers))]
 
     def stop(self) -> None:
         """Fast shutdown (SIGINT): PostgreSQL would wait for its clients on SIGTERM."""

@@ -1,9 +1,10 @@
 """Redis: XADD to one stream with `appendonly yes` and `appendfsync always`.
 
 Measured: redis-py with asyncio, one connection per producer over a Unix socket (`run`); beside it threads,
-which were slower, and redis-benchmark, where it is installed, with the same command. Redis syncs once per
-turn of its event loop, which is a group commit over the connections that were ready; in this contest its
-Python client is the limit, not the server, so read the bracketed line before drawing conclusions.
+slower on a quiet machine and faster on a busy one, and redis-benchmark, where it is installed, with the same
+command. Redis syncs once per turn of its event loop, which is a group commit over the connections that were
+ready; in this contest its Python client is the limit, not the server, so read the bracketed line before
+drawing conclusions.
 
 In Redis's favour: snapshots are off (`save ""`). Both settings are asked for by CONFIG GET and must hold.
 There is no wheel to rely on: without a `redis-server` on the PATH, Redis is absent.
@@ -22,9 +23,10 @@ from functools import partial
 from pathlib import Path
 
 import redis
+from redis.asyncio import Redis
+
 from bench.measure import GRACE_SECONDS, PAYLOAD, AppendTask, Contestant, Sample, drive_tasks, drive_threads
 from bench.rivals.server import Absent, Server, Unfair, socket_path
-from redis.asyncio import Redis
 
 DURABLE = {"appendonly": "yes", "appendfsync": "always"}
 XADD = ("XADD", "log", "*", "payload")
@@ -81,12 +83,17 @@ class RedisStream:
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=timeout)
         return _benchmark_sample(f"({self.name}, redis-benchmark)", rows, done.stdout)
 
-    def others(self, producers: int) -> Sequence[Contestant]:
-        found = [Contestant(f"({self.name}, threads)", partial(self.run_threads, producers=producers))]
-        if shutil.which("redis-benchmark"):
-            run = partial(self.run_benchmark, producers=producers)
-            found.append(Contestant(f"({self.name}, redis-benchmark)", run))
-        return found
+    def clients(self, producers: int) -> Sequence[Contestant]:
+        return [
+            Contestant(self.name, partial(self.run, producers=producers)),
+            Contestant(f"({self.name}, threads)", partial(self.run_threads, producers=producers)),
+        ]
+
+    def natives(self, producers: int) -> Sequence[Contestant]:
+        if shutil.which("redis-benchmark") is None:
+            return []
+        run = partial(self.run_benchmark, producers=producers)
+        return [Contestant(f"({self.name}, redis-benchmark)", run)]
 
     def stop(self) -> None:
         if self._server is not None:

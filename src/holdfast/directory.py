@@ -11,6 +11,8 @@ says so instead of starting an empty log in its place.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast import disk
@@ -31,16 +33,11 @@ class Directory:
 
     def own(self) -> None:
         """Create the directory if it is not there, and become its only owner."""
-        try:
+        with self._typed():
             disk.make_directory(self.path)
             self._refuse_foreign()
             if self._lock.acquire():
                 return
-        except OSError as error:
-            raise Unavailable(
-                f"cannot use the directory path={self.path}: {error.strerror}",
-                hint="check its permissions and the disk",
-            ) from error
         holder = self._lock.holder()
         who = "another handle in this process" if holder == os.getpid() else f"process {holder or 'unknown'}"
         raise Unavailable(
@@ -84,11 +81,13 @@ class Directory:
     def create_database(self) -> None:
         """An empty database file that only its owner can read, its name durable."""
         if not self.database.exists():
-            disk.create_file(self.database, 0o600)
+            with self._typed():
+                disk.create_file(self.database, 0o600)
 
     def declare(self, log_id: bytes) -> None:
         """Write FORMAT: from now on this is a log."""
-        disk.write_file(self.path / _FORMAT, f"holdfast log {FORMAT_VERSION}\n{log_id.hex()}\n".encode())
+        with self._typed():
+            disk.write_file(self.path / _FORMAT, f"holdfast log {FORMAT_VERSION}\n{log_id.hex()}\n".encode())
 
     def require_log(self) -> bytes:
         """The id of the log that must be here."""
@@ -98,6 +97,16 @@ class Directory:
         if not self.database.exists():
             raise Corrupt("the log's database is gone", path=str(self.database))
         return log_id
+
+    @contextmanager
+    def _typed(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Unavailable(
+                f"cannot use the directory path={self.path}: {error.strerror}",
+                hint="check its permissions and the disk",
+            ) from error
 
     def _refuse_foreign(self) -> None:
         if self.log_id() is None:

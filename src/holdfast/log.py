@@ -6,6 +6,7 @@ A handle that is forgotten warns; a forked child's copy closes what it inherited
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 import weakref
@@ -27,6 +28,9 @@ from holdfast.journal.topics import check_name
 from holdfast.record import Marks
 from holdfast.settings import Settings
 from holdfast.topic import Topic
+
+
+logger = logging.getLogger("holdfast")
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -200,7 +204,10 @@ class Log:
     def __del__(self) -> None:
         if getattr(self, "_open", False):
             warnings.warn(f"unclosed log {self._directory.path}", ResourceWarning, source=self, stacklevel=1)
-            self.close()
+            try:
+                self.close()
+            except HoldfastError as error:  # nobody is left to catch it
+                logger.error("closing a forgotten log: %s", error.message, extra={"action": "close_failed"})
 
     def __repr__(self) -> str:
         return f"Log({str(self.path)!r}, {'open' if self._open else 'closed'})"
@@ -214,12 +221,12 @@ def _own(
         log_id = directory.log_id()
         directory.create_database()
         journal = Journal.open_owned(directory.database, log_id, settings.journal, keyring, cipher, clock)
-        try:
-            if log_id is None:
+        if log_id is None:
+            try:
                 directory.declare(journal.row.log_id)
-        except BaseException:
-            journal.close(settings.journal.close_timeout_ms / 1000)
-            raise
+            except BaseException:
+                journal.close(settings.journal.close_timeout_ms / 1000)
+                raise
     except BaseException:
         directory.release()
         raise

@@ -12,17 +12,21 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import click
 
-from holdfast import Receipt, Ticket, Topic
+from holdfast import Receipt, Settings, Ticket, Topic
+from holdfast.cli.glance import is_keyed
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, topic_argument
-from holdfast.cli.output import emit, emit_json, flush, say
+from holdfast.cli.output import emit, emit_json, flush, say, silence_stdout
 from holdfast.cli.progress import Progress
 from holdfast.directory import Directory
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.journal.topics import check_name
 
 _CHUNK_BYTES = 64 * 1024
 _WINDOW_TICKETS = 16_384
@@ -31,7 +35,8 @@ EPILOG = """\b
 Examples:
   holdfast append data orders 'hello' --key c-42
   generate | holdfast append data orders --lines --json
-A payload that begins with a dash goes behind '--'. A line is what ends with a newline; the newline is left out."""
+A payload that begins with a dash goes behind '--'.
+A line ends with a newline, which is not part of its record."""
 
 
 @click.command("append", epilog=EPILOG, context_settings={"allow_extra_args": True})
@@ -39,7 +44,7 @@ A payload that begins with a dash goes behind '--'. A line is what ends with a n
 @topic_argument
 @click.argument("payload", required=False)
 @click.option("--lines", is_flag=True, help="Every line of stdin is a record.")
-@click.option("--key", help="The records' key; equal keys go to one partition, in order.")
+@click.option("--key", help="The key; records with equal keys go to one partition and stay in order.")
 @click.option("--kind", help="What kind of record it is, as text.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; may be given repeatedly.")
 @click.option("--partition", type=int, help="The partition, instead of choosing by key or in turn.")
@@ -48,7 +53,7 @@ A payload that begins with a dash goes behind '--'. A line is what ends with a n
     "--idempotency-key",
     "unique",
     metavar="KEY",
-    help="Append once: a repetition returns the first receipt. With --lines, line N has the key KEY:N.",
+    help="Append once: repeating it returns the first receipt. With --lines, line N has the key KEY:N.",
 )
 @keyring_option
 @json_option
@@ -68,22 +73,143 @@ def append_command(
     reference: str | None,
     as_json: bool,
 ) -> None:
-    """Append PAYLOAD, or stdin, to TOPIC of the log in DIR and print receipts.
+    """Append PAYLOAD, or stdin, to TOPIC of the log in DIR, and print receipts.
 
-    Without PAYLOAD, or with '-', all of stdin is one record. The log and the topic are created if they are
-    not there. A receipt means that the record survives power loss.
+    Without PAYLOAD, or with '-', all of stdin is one record. Log and topic are created if they are not there.
+    A receipt means that its record survives power loss.
     """
-    if ctx.args:  # what is too much may be a payload: it is not repeated in the message
+    if ctx.args:  # one of them may be a payload: it is not repeated in the message
         raise click.UsageError("too many arguments; a payload with spaces needs quotes", ctx)
-    if lines and payload not in (None, "-"):
+    if lines and payload not in {None, "-"}:
         raise click.UsageError("--lines reads stdin; leave PAYLOAD out", ctx)
-    options = _Options(key, kind, headers, partition, unique)
-    fresh = Directory(directory.absolute()).log_id() is None
-    with open_log(directory, reference, read_only=False) as log:
-        if fresh:
-            say(f"created a log, {'encrypted' if log.encrypted else 'not encrypted'}, in {directory}")
-        appender = _Appender(log.topic(topic, partitions=partitions), options, as_json)
-        if lines:
-            appender.append_lines(_stdin(), log.settings.journal.payload_bytes_max)
+    fields = {
+        "key": None if key is None else os.fsencode(key),
+        "kind": None if kind is None else _text("--kind", kind),
+        "headers": _headers(headers),
+        "partition": partition,
+    }
+    check_name(topic)
+    settings = Settings.load()
+    longest = settings.journal.payload_bytes_max
+    whole = None if lines else _payload(payload, longest)
+    is_new = Directory(directory.absolute()).log_id() is None
+    with open_log(directory, reference, settings, read_only=False) as log:
+        if is_new:
+            say(f"created a log, {'encrypted' if is_keyed(directory) else 'not encrypted'}: {directory}")
+        appender = _Appender(log.topic(topic, partitions=partitions), fields, unique, as_json)
+        try:
+            if whole is None:
+                appender.append_lines(_stdin(), longest)
+            else:
+                appender.append_whole(whole)
+        except BrokenPipeError:
+            silence_stdout()
+            raise Unavailable(
+                f"nobody reads the receipts any more; stopped told={appender.told}",
+                hint="what was submitted is durable, the rest of stdin was not read; send receipts to a file",
+            ) from None
+
+
+class _Appender:
+    """Submits to one topic and tells receipts in order."""
+
+    def __init__(self, topic: Topic, fields: dict[str, Any], unique: str | None, as_json: bool) -> None:
+        self._topic = topic
+        self._fields = fields
+        self._unique = None if unique is None else os.fsencode(unique)
+        self._as_json = as_json
+        self._tickets: deque[Ticket] = deque()
+        self.told = 0
+
+    def append_whole(self, payload: bytes) -> None:
+        """One record."""
+        self._tell(self._topic.append(payload, idempotency_key=self._unique, **self._fields))
+        flush()
+
+    def append_lines(self, stream: BufferedReader, longest: int) -> None:
+        """Every line as a record; stops at the first that is refused, having told what is durable."""
+        number = 0
+        try:
+            with Progress(stream) as progress:
+                for lines, paused in _chunks(stream, longest):
+                    for number, line in enumerate(lines, number + 1):  # noqa: B020 - it goes on counting
+                        self._submit(line, number)
+                    self._settle(0 if paused else _WINDOW_TICKETS)
+                    progress.show(self.told, sum(map(len, lines)) + len(lines))
+                self._settle(0)
+        except HoldfastError:
+            with suppress(HoldfastError):
+                self._settle(0)
+            say(f"stopped at line {number}; records told to be durable: {self.told}")
+            raise
+        say(f"appended {self.told} records to {self._topic.name}")
+
+    def _submit(self, line: bytes, number: int) -> None:
+        unique = None if self._unique is None else b"%b:%d" % (self._unique, number)
+        self._tickets.append(self._topic.submit(line, idempotency_key=unique, **self._fields))
+
+    def _settle(self, kept: int) -> None:
+        """Tell receipts, oldest first, until no more than `kept` tickets wait."""
+        while len(self._tickets) > kept:
+            self._tell(self._tickets.popleft().result())
+        flush()
+
+    def _tell(self, receipt: Receipt) -> None:
+        if self._as_json:
+            emit_json(receipt)
         else:
-            appender.append_one(_payload(payload, log.settings.journal.payload_bytes_max))
+            emit(f"topic={receipt.topic} partition={receipt.partition} offset={receipt.offset} seq={receipt.seq}")
+        self.told += 1
+
+
+def _chunks(stream: BufferedReader, longest: int) -> Iterator[tuple[list[bytes], bool]]:
+    """Whole lines as they arrive, and whether stdin paused after them.
+
+    A line that grows beyond `longest` is handed on as it is, to be refused; nothing is read after it.
+    """
+    rest = bytearray()
+    while chunk := stream.read1(_CHUNK_BYTES):
+        first, newline, others = chunk.partition(b"\n")
+        rest += first
+        lines = []
+        if newline:
+            lines = [bytes(rest), *others.split(b"\n")]
+            rest = bytearray(lines.pop())
+        if len(rest) > longest:
+            yield [*lines, bytes(rest)], True
+            return
+        yield lines, len(chunk) < _CHUNK_BYTES
+    if rest:
+        yield [bytes(rest)], True
+
+
+def _payload(payload: str | None, longest: int) -> bytes:
+    """The argument's bytes, or stdin's: one byte more than allowed is enough to be refused."""
+    return _stdin().read(longest + 1) if payload in {None, "-"} else os.fsencode(payload or "")
+
+
+def _stdin() -> BufferedReader:
+    if sys.stdin is None:
+        raise click.UsageError("there is no payload, and stdin is closed")
+    if sys.stdin.isatty():
+        say("reading from the terminal; Ctrl-D ends it")
+    return sys.stdin.buffer  # type: ignore[return-value]  # typeshed leaves read1 out
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, bytes] | None:
+    headers = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:  # the text may be a secret: it is not repeated
+            raise click.UsageError("--header takes NAME=VALUE")
+        headers[_text("--header", name)] = os.fsencode(value)
+    return headers or None
+
+
+def _text(option: str, value: str) -> str:
+    """Text that is text: an argument may hold any bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"{option} takes text in UTF-8") from None
+    return value

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 import msgspec
 
+from holdfast.crypto import chain
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.migrations import check_version
@@ -40,7 +41,6 @@ class KeyEpochRow(NamedTuple):
 class Tail(NamedTuple):
     """Where the entries of a partition end."""
 
-    partition_id: int
     end: int
     digest: bytes
 
@@ -55,7 +55,7 @@ class Glance(msgspec.Struct):
     key_epochs: list[KeyEpochRow] = []
     topics: list[TopicRow] = []
     heads: list[HeadRow] = []
-    tails: list[Tail] = []
+    tails: dict[int, Tail] = {}
     idempotency_keys: int = 0
     first_seq: int = 0
     last_seq: int = 0
@@ -77,11 +77,27 @@ def database(path: Path) -> Iterator[SqliteBackend]:
         raise Unavailable(f"cannot read the database path={path}", hint="check the disk") from error
 
 
+@contextmanager
+def looking(backend: SqliteBackend) -> Iterator[apsw.Connection]:
+    """One short read transaction that ends well whatever damage was met in it; a COMMIT would fail once more."""
+    connection = backend.connection
+    try:
+        connection.execute("BEGIN")
+        try:
+            yield connection
+        finally:
+            if not connection.get_autocommit():
+                connection.execute("ROLLBACK")
+    except (apsw.BusyError, apsw.LockedError) as error:
+        message = f"another program has locked the database path={backend.path}"
+        raise Unavailable(message, hint="let it finish, then try again") from error
+
+
 def glance(backend: SqliteBackend, newest: int | None = None) -> Glance:
     """Read the control rows; of epochs and key epochs only the `newest`."""
     seen = Glance(backend.path, check_version(backend))
     limit = _ALL if newest is None else newest
-    with backend.reading() as connection:
+    with looking(backend) as connection:
         table = _Tables(connection, seen)
         rows = table.read("log", f"SELECT {_columns(LogRow)} FROM log", LogRow._make)
         seen.log = rows[0] if rows else None
@@ -91,11 +107,12 @@ def glance(backend: SqliteBackend, newest: int | None = None) -> Glance:
         seen.heads = table.read(
             "heads", f"SELECT {_columns(HeadRow)} FROM heads ORDER BY topic_id, number", HeadRow._make
         )
-        seen.tails = table.read("entries", _TAILS, Tail._make)
+        seen.tails = {head.partition_id: tail for head in seen.heads for tail in table.tail(head.partition_id)}
         spans = table.read("entries", "SELECT min(seq), max(seq) FROM entries", tuple[int | None, ...])
         seen.first_seq, seen.last_seq = (n or 0 for n in spans[0]) if spans else (0, 0)
         if seen.version >= _IDEMPOTENCY_SINCE:
-            seen.idempotency_keys = sum(table.read("idempotency", "SELECT count(*) FROM idempotency", lambda row: row[0]))
+            counts = table.read("idempotency", "SELECT count(*) FROM idempotency", lambda row: int(row[0]))
+            seen.idempotency_keys = sum(counts)
     if seen.log is None:
         seen.problems.append(Corrupt("the database has lost the log's own row", path=str(backend.path)))
     return seen
@@ -108,12 +125,6 @@ def is_keyed(directory: Path) -> bool:
             return bool(connection.execute("SELECT keyed FROM log").get)
     except (HoldfastError, DiskFailed):
         return False
-
-
-_TAILS = (
-    "SELECT partition_id, first_offset + count, digest FROM heads JOIN entries USING (partition_id)"
-    " WHERE first_offset = (SELECT max(first_offset) FROM entries e WHERE e.partition_id = heads.partition_id)"
-)
 
 
 def _columns(row: type[Any]) -> str:
@@ -132,9 +143,14 @@ class _Tables:
         sql = f"SELECT {_columns(row)} FROM {name} ORDER BY number DESC LIMIT ?"
         return self.read(name, sql, lambda values: row(*values), (limit,))[::-1]
 
-    def read(
-        self, name: str, sql: str, make: Callable[[tuple[Any, ...]], T], values: tuple[int, ...] = ()
-    ) -> list[T]:
+    def tail(self, partition_id: int) -> list[Tail]:
+        """Where a partition's entries end; nothing if that cannot be read."""
+        sql = "SELECT first_offset + count, digest FROM entries WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
+        failed = len(self._seen.problems)
+        found = self.read("entries", sql, Tail._make, (partition_id,))
+        return found if found or len(self._seen.problems) > failed else [Tail(0, chain.NO_LINK)]
+
+    def read(self, name: str, sql: str, make: Callable[[tuple[Any, ...]], T], values: tuple[int, ...] = ()) -> list[T]:
         """All rows that can be read."""
         rows: list[T] = []
         try:

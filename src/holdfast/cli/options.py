@@ -34,9 +34,8 @@ def load_keyring(reference: str | None, settings: Settings) -> Keyring | None:
     return Keyring.from_reference(named) if named else None
 
 
-def open_log(directory: Path, reference: str | None, *, read_only: bool) -> Log:
+def open_log(directory: Path, reference: str | None, settings: Settings, *, read_only: bool) -> Log:
     """Open a log as the options and settings say."""
-    settings = Settings.load()
     keyring = load_keyring(reference, settings)
     try:
         return holdfast.open(directory, settings=settings, keyring=keyring, read_only=read_only)

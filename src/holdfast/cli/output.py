@@ -6,16 +6,18 @@ raises BrokenPipeError, which `program` turns into a quiet end.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from shutil import get_terminal_size
 
 import msgspec
 
 from holdfast.cli.text import printable
 from holdfast.errors import Corrupt, HoldfastError
 
-BAD = "BAD"
-"""How a failed check is shown; red on a terminal with colours."""
+OK, BAD, UNCHECKED = "ok", "BAD", "unchecked"
+"""The outcome of a check; a bad one is red on a terminal with colours."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -61,6 +63,14 @@ def flush() -> None:
     sys.stdout.buffer.flush()
 
 
+def silence_stdout() -> None:
+    """Nobody reads any more: keep the interpreter from failing when it flushes at its end."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # not a real file, as in tests
+        pass
+
+
 def say(words: str) -> None:
     """Words for people."""
     sys.stderr.write(words.encode("utf-8", "backslashreplace").decode() + "\n")
@@ -86,17 +96,17 @@ def emit_facts(facts: Sequence[tuple[str, object]]) -> None:
     """Names and values, aligned."""
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        emit(f"{name:<{width}}  {printable(str(value))}")
+        emit(f"{name:<{width}}  {_cell(value)}")
 
 
 def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows under their columns: drawn on a terminal, plain aligned text otherwise. Numbers to the right."""
-    cells = [[printable("-" if value is None else str(value)) for value in row] for row in rows]
-    right = [all(isinstance(row[i], int) for row in rows) for i in range(len(columns))]
-    if sys.stdout.isatty():
+    """Rows under their columns, numbers to the right: drawn on a terminal that is wide enough, else plain text."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    right = [all(value is None or isinstance(value, int) for value in column) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    if sys.stdout.isatty() and sum(widths) + 3 * len(widths) < get_terminal_size().columns:
         _draw(columns, cells, right)
         return
-    widths = [max(len(line[i]) for line in (columns, *cells)) for i in range(len(columns))]
     for line in (columns, *cells):
         padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True))
         emit("  ".join(padded).rstrip())
@@ -109,6 +119,10 @@ def emit_problems(problems: Sequence[Corrupt]) -> None:
         emit(f"problems: {len(problems)}")
         for found in problems:
             emit(f"  {printable(found.message)}")
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else printable(str(value))
 
 
 def _draw(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:

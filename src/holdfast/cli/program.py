@@ -22,10 +22,9 @@ from typing import Any, cast
 import click
 
 import holdfast
-from holdfast.cli.output import say, say_error, say_holdfast_error
+from holdfast.cli.exits import DAMAGED, FINE, INTERRUPTED, REFUSED, USAGE
+from holdfast.cli.output import say, say_error, say_holdfast_error, silence_stdout
 from holdfast.errors import Corrupt, HoldfastError
-
-FINE, REFUSED, USAGE, DAMAGED, INTERRUPTED = 0, 1, 2, 3, 130
 
 VERBS = ("append", "read", "status", "inspect")
 
@@ -110,14 +109,6 @@ def _tell_usage(error: click.ClickException, as_json: bool) -> int:
         say(ctx.get_usage())
     say_error("Usage", message, f"see '{path} -h'", as_json=as_json)
     return USAGE
-
-
-def silence_stdout() -> None:
-    """Nobody reads any more: keep the interpreter from failing when it flushes at its end."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # not a real file, as in tests
-        pass
 
 
 class _Warnings(logging.Handler):

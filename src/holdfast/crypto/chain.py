@@ -23,10 +23,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def digest(header: bytes, body: bytes) -> bytes:
-    """The digest of a stored entry: over its header (which names its place and predecessor) and its body."""
-    hasher = blake3(header)
-    hasher.update(body)
-    return hasher.digest(length=DIGEST_BYTES)
+    """The digest of a stored entry: over its header (which names its place and predecessor) and its body's hash.
+
+    The body is hashed on its own because BLAKE3 is fastest on whole buffers.
+    """
+    return blake3(header + blake3(body).digest()).digest(length=DIGEST_BYTES)
 
 
 def canonical(table: str, *values: Value) -> bytes:

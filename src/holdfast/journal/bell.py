@@ -51,7 +51,7 @@ class Bell:
         if sleepers is None:
             sleepers = self._loops[loop] = _Sleepers()
             sleepers.timer = loop.call_later(timeout, self._expire, loop, sleepers)
-        future = loop.create_future()
+        future: Future[None] = loop.create_future()
         sleepers.futures.append(future)
         return future
 

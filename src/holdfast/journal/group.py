@@ -118,7 +118,9 @@ class Unit:
 class Group:
     """One group commit: open while it gathers, then committing, then done."""
 
-    __slots__ = ("acked", "bell", "bytes", "bytes_cap", "done", "error", "items", "records", "records_cap", "runs")
+    __slots__ = (
+        "acked", "bell", "bytes", "bytes_cap", "done", "error", "items", "offered", "records", "records_cap", "runs",
+    )  # fmt: skip
 
     def __init__(self, records_cap: int, bytes_cap: int) -> None:
         self.items: list[Run | Unit] = []
@@ -126,6 +128,8 @@ class Group:
         """The run of each partition that still takes records."""
         self.records = 0
         self.bytes = 0
+        self.offered = 0
+        """Records among them for which nobody holds a ticket."""
         self.records_cap = records_cap
         self.bytes_cap = bytes_cap
         self.acked = False

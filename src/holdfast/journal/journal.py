@@ -229,7 +229,7 @@ class Journal:
             failure = self._writer.failure
         try:
             self.backend.close()
-        except DiskFailed as error:
+        except (DiskFailed, HoldfastError) as error:
             failure = failure or Unavailable(
                 f"the disk failed while closing path={self.backend.path}",
                 hint="everything acknowledged is kept; check the disk before opening the log again",

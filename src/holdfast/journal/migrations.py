@@ -13,7 +13,8 @@ from importlib.resources import files
 import apsw
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.journal.sqlite import APPLICATION_ID, SqliteBackend
+from holdfast.journal.connection import APPLICATION_ID
+from holdfast.journal.sqlite import SqliteBackend
 
 logger = logging.getLogger("holdfast.journal")
 
@@ -30,7 +31,7 @@ def migrations() -> list[tuple[int, str]]:
 def check_version(backend: SqliteBackend) -> int:
     """The database's version; refuses what is not ours or newer than this code."""
     newest = migrations()[-1][0]
-    with backend._translated():
+    with backend.translated():
         version = int(backend.connection.pragma("user_version") or 0)
         ours = backend.connection.pragma("application_id") == APPLICATION_ID
     if version > newest:
@@ -51,7 +52,7 @@ def migrate(backend: SqliteBackend, upto: int | None = None) -> None:
             continue
         backend.begin()
         try:
-            with backend._translated():
+            with backend.translated():
                 backend.connection.execute(script)
                 backend.connection.execute(f"PRAGMA user_version={number}")
                 backend.connection.execute(f"PRAGMA application_id={APPLICATION_ID}")

@@ -86,8 +86,10 @@ class Queue:
                 group.acked = True
                 if self._asleep:
                     self._rouse()
-            elif self._asleep == IDLE:
-                self._rouse()
+            else:
+                group.offered += 1
+                if self._asleep == IDLE:
+                    self._rouse()
         return run, index
 
     def offer(

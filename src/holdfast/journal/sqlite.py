@@ -1,19 +1,11 @@
 """The embedded backend: one SQLite file, `durable.db`, through apsw.
 
-Hazards, in the order in which they bite:
-
-* The SQLite inside most Pythons is old enough to corrupt WAL databases; apsw brings its own.
-* `synchronous=FULL` is what makes a commit survive power loss; anything less is refused after the fact too:
-  the pragmas are read back, and a database that did not take them is not used.
-* SQLite's automatic checkpoint ignores a failed fsync and would *try it again later*, when the kernel has
-  already dropped the pages and answers success. So it is off, and the writer checkpoints explicitly; an
-  error there is an error.
-* After any I/O error nothing more is written, not even by closing: `abandon` switches off the checkpoint
-  that close would do.
-* In a forked child the connections must never be closed, for that would write to the parent's files.
-
 One connection writes; it is used by the writer's thread alone once that runs. Readers borrow read-only
 connections, one short transaction per page, so that no reader pins the write-ahead log.
+
+After any I/O error nothing more is written, not even by closing: `abandon` switches off the checkpoint that
+close would do. In a forked child the connections must never be closed, for that would write to the parent's
+files: `leak` sees to it.
 """
 
 from __future__ import annotations
@@ -28,13 +20,11 @@ from typing import NoReturn
 import apsw
 
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.errors import Closed, Corrupt, HoldfastError, Invalid, Unavailable
+from holdfast.errors import Closed, Unavailable
+from holdfast.journal.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
 from holdfast.journal.entry import Entry
 from holdfast.journal.rows import Capabilities, DiskFailed, EpochRow, HeadRow, KeyRow, LogRow, TopicRow
 
-APPLICATION_ID = 0x48464A31
-PAGE_BYTES = 8192
-_BUSY_TIMEOUT_MS = 1000
 _READERS_KEPT = 8
 _ENTRY = (
     "seq, partition_id, first_offset, count, group_number, kind, codec, key_epoch, time_min, time_max, link, digest"
@@ -55,58 +45,14 @@ class SqliteBackend:
         self._readers_lock = Lock()
         self._closed: Closed | None = None
         self._wal_pages = 0
-        self.connection = self._connect_reader() if read_only else self._connect_writer()
+        self.connection = open_reader(path) if read_only else open_writer(path)
+        self.connection.set_wal_hook(self._count_wal_pages)
 
     # -- connections --------------------------------------------------------------------------------------
-
-    def _connect_writer(self) -> apsw.Connection:
-        with self._translated():
-            connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=64)
-            connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
-            self._refuse_foreign(connection)
-            connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-            for pragma in (
-                f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=FULL", "fullfsync=ON",
-                "checkpoint_fullfsync=ON", "wal_autocheckpoint=0", "trusted_schema=OFF", "cell_size_check=ON",
-                "cache_size=-16000", "foreign_keys=OFF", "temp_store=MEMORY",
-            ):  # fmt: skip
-                connection.execute(f"PRAGMA {pragma}")
-            self._prove_durable(connection)
-            connection.set_wal_hook(self._count_wal_pages)
-        return connection
-
-    def _refuse_foreign(self, connection: apsw.Connection) -> None:
-        """Before anything is changed: this is our database, or an empty file."""
-        application = connection.pragma("application_id")
-        if application != APPLICATION_ID and connection.execute("SELECT count(*) FROM sqlite_schema").get:
-            connection.close()
-            raise Invalid(f"not a holdfast database path={self.path}", hint="choose another directory")
-
-    def _prove_durable(self, connection: apsw.Connection) -> None:
-        taken = (
-            connection.pragma("journal_mode"),
-            connection.pragma("synchronous"),
-            connection.pragma("wal_autocheckpoint"),
-        )
-        if taken != ("wal", 2, 0):
-            connection.close()
-            raise Invalid(
-                f"the database does not keep its write-ahead log durable path={self.path}",
-                hint="put the log on a local file system; network file systems cannot hold it",
-            )
 
     def _count_wal_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
         return apsw.SQLITE_OK
-
-    def _connect_reader(self) -> apsw.Connection:
-        with self._translated():
-            connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=32)
-            connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
-            self._refuse_foreign(connection)
-            connection.execute("PRAGMA trusted_schema=OFF")
-            connection.execute("PRAGMA cell_size_check=ON")
-        return connection
 
     @contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
@@ -115,35 +61,44 @@ class SqliteBackend:
             if self._closed is not None:
                 raise self._closed.again()
             connection = self._readers.pop() if self._readers else None
-        connection = connection or self._connect_reader()
         try:
-            with self._translated():
+            connection = connection or open_reader(self.path)
+            with self.translated():
                 connection.execute("BEGIN")
-                try:
-                    yield connection
-                finally:
-                    connection.execute("COMMIT")
+                yield connection
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
         finally:
-            self._give_back(connection)
+            if connection is not None:
+                self._give_back(connection)
 
     def _give_back(self, connection: apsw.Connection) -> None:
+        """End the transaction and keep the connection for the next reader, if it is still good."""
+        try:
+            if not connection.get_autocommit():
+                connection.execute("COMMIT")
+        except apsw.Error:
+            close_quietly(connection)
+            return
         with self._readers_lock:
             if self._closed is None and len(self._readers) < _READERS_KEPT:
                 self._readers.append(connection)
                 return
-        connection.close()
+        close_quietly(connection)
 
     def close(self) -> None:
         """Fold the write-ahead log in and close everything."""
         with self._readers_lock:
             self._closed = Closed("the log is closed")
             readers, self._readers = self._readers, []
-        with self._translated():
-            for reader in readers:
-                reader.close()
-            self.connection.close()
+        failed: apsw.Error | None = None
+        for connection in (*readers, self.connection):
+            try:
+                connection.close()
+            except apsw.Error as error:  # go on: a connection left open keeps the files locked
+                failed = failed or error
+        if failed is not None:
+            self._raise(failed)
 
     def abandon(self) -> None:
         """Stop writing for good: closing will leave the write-ahead log to the next open's recovery."""
@@ -257,13 +212,13 @@ class SqliteBackend:
     def find_key(self, key_hash: bytes) -> KeyRow | None:
         """A remembered idempotency key."""
         sql = "SELECT hash, partition_id, record, seq, key_epoch, stamp FROM idempotency WHERE hash=?"
-        with self._translated():
+        with self.translated():
             row = self.connection.execute(sql, (key_hash,)).fetchone()
         return None if row is None else KeyRow._make(row)
 
     def next_ids(self) -> tuple[int, int]:
         """The ids of the next topic and of the next partition."""
-        with self._translated():
+        with self.translated():
             sql = "SELECT (SELECT coalesce(max(id), 0) FROM topics), (SELECT coalesce(max(partition_id), 0) FROM heads)"
             topic, partition = self.connection.execute(sql).fetchone() or (0, 0)
         return topic + 1, partition + 1
@@ -291,7 +246,7 @@ class SqliteBackend:
 
     def last_key_epoch(self) -> int:
         """The number of the newest key epoch, 0 if there is none."""
-        with self._translated():
+        with self.translated():
             return int(self.connection.execute("SELECT coalesce(max(number), 0) FROM key_epochs").get or 0)
 
     # -- errors -------------------------------------------------------------------------------------------
@@ -309,26 +264,12 @@ class SqliteBackend:
             self._raise(error)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def translated(self) -> Iterator[None]:
+        """Raise what SQLite's errors mean, for statements that are run on the connection directly."""
         try:
             yield
         except apsw.Error as error:
             self._raise(error)
 
     def _raise(self, error: apsw.Error) -> NoReturn:
-        raise _meaning(error, self.path) from error
-
-
-def _meaning(error: apsw.Error, path: Path) -> HoldfastError | DiskFailed:
-    """What an error of SQLite means to us."""
-    if isinstance(error, apsw.FullError):
-        return Unavailable(f"the disk is full; nothing was written path={path}", hint="free space and try again")
-    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
-        return Unavailable(f"another program has locked the database path={path}", hint="let it finish, then try again")
-    if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
-        return Corrupt("the database file is damaged", path=str(path))
-    if isinstance(error, (apsw.CantOpenError, apsw.PermissionsError, apsw.AuthError)):
-        return Unavailable(f"cannot open the database path={path}", hint="check that it exists and may be read")
-    if isinstance(error, apsw.ConstraintError):
-        return Invalid(f"the database refused a row: {error}", hint="this is a defect in holdfast or a damaged index")
-    return DiskFailed(f"{type(error).__name__}: {error}")
+        raise meaning(error, self.path) from error

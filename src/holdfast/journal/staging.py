@@ -13,7 +13,7 @@ from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal import frame
 from holdfast.journal.backend import Backend
 from holdfast.journal.entry import PLAIN_CODEC, RAW, Entry, header
-from holdfast.journal.group import Run
+from holdfast.journal.group import Run, Unit
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import HeadRow, KeyRow, stamped
 from holdfast.record import Receipt
@@ -36,6 +36,8 @@ class Staging:
         self.keys: dict[bytes, tuple[Partition, int, int]] = {}
         """Idempotency keys that this group remembers: partition, offset, seq."""
         self._keys_stored = 0
+        self.units: list[Unit] = []
+        """Units that succeeded; what they declare is published after the commit."""
         self.records = 0
         self.bytes = 0
         self.repeats = 0

@@ -14,7 +14,7 @@ from typing import Any, overload
 import msgspec
 
 from holdfast.errors import OutcomeUnknown
-from holdfast.journal.group import Group, Run, Unit
+from holdfast.journal.group import Run, Unit
 from holdfast.record import Receipt
 
 
@@ -47,7 +47,9 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
     def __await__(self) -> Generator[Any, None, Receipt]:
         group = self._run.group
         if not group.done:
-            yield from _settle(group, self._timeout)
+            future = group.bell.future(get_running_loop(), self._timeout)
+            if not group.done:  # look again: it may have rung before we registered
+                yield from future
             if not group.done:
                 raise self._unknown(self._timeout)
         return self._run.receipt(self._index)
@@ -84,7 +86,9 @@ class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     def __await__(self) -> Generator[Any, None, Sequence[Receipt]]:
         group = self._unit.group
         if not group.done:
-            yield from _settle(group, self._timeout)
+            future = group.bell.future(get_running_loop(), self._timeout)
+            if not group.done:
+                yield from future
             if not group.done:
                 raise OutcomeUnknown(f"no acknowledgement within {self._timeout:g} s for a batch")
         return self._receipts()
@@ -123,10 +127,3 @@ class Receipts(Sequence[Receipt]):
     def __repr__(self) -> str:
         first, last = self[0], self[-1]
         return f"Receipts({first.topic!r}, partition={first.partition}, offsets={first.offset}..{last.offset})"
-
-
-def _settle(group: Group, timeout: float) -> Generator[Any, None, None]:
-    """Let the event loop go on until the group is done or the time is up."""
-    future = group.bell.future(get_running_loop(), timeout)
-    if not group.done:  # look again: it may have rung before we registered
-        yield from future

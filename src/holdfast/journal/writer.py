@@ -62,9 +62,7 @@ class Writer:
         self.counters = Counters()
         self.poison: Closed | None = None
         self.failure: HoldfastError | None = None
-        """Why records that nobody may be waiting for were not stored; flush() reports and clears it.
-
-        A unit's failure is not kept here: whoever put it waits for it."""
+        """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
         self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
 
     def start(self) -> None:
@@ -106,22 +104,24 @@ class Writer:
             self._refuse(group, error)
             return
         self._row = row
-        for item in group.items:
-            if isinstance(item, Unit) and item.error is None:
-                self._publish(item)
+        if staging.units:
+            for unit in staging.units:
+                self._publish(unit)
         for partition, (next_offset, link) in staging.heads.items():
             partition.advance(next_offset, link)
+        group.finish()
         seconds = self._clock.monotonic() - started
         entries = row.next_seq - before.next_seq
         self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, seconds)
-        group.finish()
 
     def _stage(self, item: Run | Unit, staging: Staging) -> None:
         if isinstance(item, Run):
             try:
                 staging.add(item)
             except HoldfastError as error:
-                item.error = self.failure = error
+                item.error = error
+                if item.group.offered:
+                    self.failure = error
         elif item.scope is not None and item.scope in self._broken and not item.reissue:
             item.fail(self._broken[item.scope])
         else:
@@ -141,6 +141,7 @@ class Writer:
             self._fail_unit(unit, error)
         else:
             self._backend.release()
+            staging.units.append(unit)
             if unit.scope is not None:
                 self._broken.pop(unit.scope, None)
 
@@ -188,7 +189,7 @@ class Writer:
     def _refuse(self, group: Group, error: Unavailable) -> None:
         """The disk would not take this group: nothing of it was written."""
         self._backend.rollback()
-        if group.records:
+        if group.offered:
             self.failure = error
         self.counters.failed_groups += 1
         for item in group.items:

@@ -1,0 +1,183 @@
+"""An examination: what of a log can be proved, row by row, going on after whatever is damaged.
+
+Digests and links need no key. Stamps and bodies of an encrypted log do; without it they are *unchecked*,
+which is not the same as good. Opening a log stops at the first doubt; this does not, and returns every row
+with its checks. Damage is gathered in `problems`. Nothing is ever repaired or written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple, Protocol
+
+from holdfast import Keyring
+from holdfast.cli.entries import Stored, StoredEntries
+from holdfast.cli.glance import Glance
+from holdfast.cli.keys import Keys
+from holdfast.cli.output import BAD, OK, UNCHECKED
+from holdfast.errors import Corrupt
+from holdfast.journal.bell import Bell
+from holdfast.journal.columns import Columns
+from holdfast.journal.entry import Entry, is_whole
+from holdfast.journal.partition import Partition
+from holdfast.journal.reader import Reader
+from holdfast.journal.rows import HeadRow
+from holdfast.journal.sqlite import SqliteBackend
+
+
+class Stamped(Protocol):
+    """A control row: what its stamp covers, and under which key epoch it was made."""
+
+    @property
+    def key_epoch(self) -> int: ...  # noqa: D102
+    @property
+    def stamp(self) -> bytes: ...  # noqa: D102
+    def message(self) -> bytes: ...  # noqa: D102
+
+
+class Examined(NamedTuple):
+    """An entry and its checks; `columns` holds its records where they could be opened."""
+
+    stored: Stored
+    partition: Partition | None
+    link: str
+    digest: str
+    body: str
+    columns: Columns | None
+
+
+class Examination:
+    """Checks the rows of one log."""
+
+    def __init__(
+        self,
+        backend: SqliteBackend,
+        seen: Glance,
+        format_id: bytes | None,
+        keyring: Keyring | None,
+        problems: list[Corrupt],
+    ) -> None:
+        self._backend = backend
+        self._seen = seen
+        self._keys = Keys(backend, seen, format_id, keyring)
+        self._vault = self._keys.vault
+        self._blamed: set[int] = set()
+        self.problems = problems
+        problems.extend(seen.problems)
+        self.topics = {topic.id: topic for topic in seen.topics}
+        self.partitions = {head.partition_id: found for head in seen.heads if (found := self._partition(head))}
+        self._check_whole(format_id)
+
+    @property
+    def keyless(self) -> bool:
+        """Whether the log is encrypted and there is no key."""
+        return self._vault is None
+
+    # -- control rows -------------------------------------------------------------------------------------
+
+    def key_epoch(self, number: int) -> str:
+        """Whether a key epoch is what it was: its key, its commitment, its stamp."""
+        check, reason = self._keys.check(number)
+        if check == BAD and number not in self._blamed:
+            self._blamed.add(number)
+            self._damaged(f"a key epoch cannot be used key_epoch={number}: {reason}")
+        return check
+
+    def stamp(self, row: Stamped, what: str, topic: str | None = None, partition: int | None = None) -> str:
+        """Whether a control row is what was stamped."""
+        if self._vault is None or self.key_epoch(row.key_epoch) != OK:
+            return UNCHECKED
+        if self._vault.verify(row.key_epoch, row.message(), row.stamp):
+            return OK
+        return self._damaged(f"{what} does not match its stamp", topic, partition)
+
+    def tail(self, head: HeadRow) -> str:
+        """Whether a partition's entries end where its head says; needs no key."""
+        found = self._seen.tails.get(head.partition_id)
+        if found is None:
+            return UNCHECKED
+        if found == (head.next_offset, head.link):
+            return OK
+        message = f"a head and its last entry disagree head={head.next_offset} entries={found.end}"
+        return self._damaged(message, self.topic_of(head), head.number, min(found.end, head.next_offset))
+
+    def topic_of(self, head: HeadRow) -> str | None:
+        """The name of the topic that a head belongs to."""
+        topic = self.topics.get(head.topic_id)
+        return None if topic is None else topic.name
+
+    # -- entries ------------------------------------------------------------------------------------------
+
+    def entries(self, newest: int | None, partitions: Collection[int] | None, bytes_max: int) -> Iterator[Examined]:
+        """The newest entries in order, each checked."""
+        stored = StoredEntries(self._backend, self._seen, self.problems, bytes_max)
+        for row in stored.newest(newest, partitions):
+            yield self._examine(row, stored.before)
+
+    def _examine(self, row: Stored, before: Callable[[Stored], tuple[int, bytes] | None]) -> Examined:
+        entry, partition = row.entry, self.partitions.get(row.entry.partition_id)
+        if partition is None:
+            self._damaged(f"an entry belongs to no partition seq={entry.seq}")
+            return Examined(row, None, UNCHECKED, UNCHECKED, UNCHECKED, None)
+        link = self._link(entry, partition, before(row))
+        if row.too_large:
+            self._damaged("an entry is larger than the limits allow", partition.topic, partition.number, entry.first)
+            return Examined(row, partition, link, UNCHECKED, UNCHECKED, None)
+        if not is_whole(partition.place, entry):
+            digest = self._damaged(
+                f"an entry's digest does not match seq={entry.seq}", partition.topic, partition.number, entry.first
+            )
+            return Examined(row, partition, link, digest, UNCHECKED, None)
+        body, columns = self._open(entry, partition)
+        return Examined(row, partition, link, OK, body, columns)
+
+    def _link(self, entry: Entry, partition: Partition, before: tuple[int, bytes] | None) -> str:
+        if before is None:
+            return UNCHECKED
+        if before == (entry.first, entry.link):
+            return OK
+        message = f"entries are missing or out of place seq={entry.seq}"
+        return self._damaged(message, partition.topic, partition.number, min(before[0], entry.first))
+
+    def _open(self, entry: Entry, partition: Partition) -> tuple[str, Columns | None]:
+        if self._vault is None or self.key_epoch(entry.key_epoch) != OK:
+            return UNCHECKED, None
+        try:
+            return OK, Reader(self._backend, self._vault, partition, len(entry.body)).open(entry)
+        except Corrupt as error:
+            self.problems.append(error)
+            return BAD, None
+
+    # -- the whole ----------------------------------------------------------------------------------------
+
+    def _partition(self, head: HeadRow) -> Partition | None:
+        topic = self.topic_of(head)
+        if topic is None:
+            self._damaged(f"a head belongs to no topic partition_id={head.partition_id}")
+            return None
+        try:
+            return Partition(head.partition_id, topic, head.number, self._keys.log_id, Bell())
+        except struct.error:
+            self._damaged(f"a head is out of range partition_id={head.partition_id}", topic)
+            return None
+
+    def _check_whole(self, format_id: bytes | None) -> None:
+        row, seen = self._seen.log, self._seen
+        if row is not None and format_id is not None and row.log_id != format_id:
+            self._damaged("the database belongs to another log than FORMAT says")
+        if row is not None and not seen.problems and seen.last_seq != row.next_seq - 1:
+            self._damaged(f"the sequence does not end where it should seq={seen.last_seq} expected={row.next_seq - 1}")
+        numbers: dict[int, list[int]] = {}
+        for head in seen.heads:
+            numbers.setdefault(head.topic_id, []).append(head.number)
+        for topic in seen.topics:
+            if numbers.get(topic.id, []) != list(range(topic.partitions)):
+                self._damaged("a topic has lost a partition's head", topic.name)
+
+    def _damaged(
+        self, message: str, topic: str | None = None, partition: int | None = None, offset: int | None = None
+    ) -> str:
+        path = str(self._backend.path)
+        self.problems.append(Corrupt(message, path=path, topic=topic, partition=partition, offset=offset))
+        return BAD

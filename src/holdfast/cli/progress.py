@@ -1,0 +1,60 @@
+"""A line on stderr that says how far a long append got: numbers and a rate, and a bar when the end is known.
+
+It shows itself only when stderr is a terminal and stdout is not; receipts on a terminal are progress enough.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from io import BufferedReader
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import Progress as RichProgress
+
+
+class Progress:
+    """Progress of reading one stream."""
+
+    def __init__(self, stream: BufferedReader) -> None:
+        total = _size(stream)
+        columns: list[ProgressColumn] = [TextColumn("{task.fields[records]} records durable"), DownloadColumn()]
+        if total:
+            columns.append(BarColumn())
+        self._rich = RichProgress(
+            *columns,
+            TransferSpeedColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not sys.stderr.isatty() or sys.stdout.isatty(),
+        )
+        self._task = self._rich.add_task("append", total=total, records=0)
+
+    def show(self, records: int, read_bytes: int) -> None:
+        """So many records are durable in all; so many bytes more were read."""
+        self._rich.update(self._task, advance=read_bytes, records=records)
+
+    def __enter__(self) -> Self:
+        self._rich.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rich.stop()
+
+
+def _size(stream: BufferedReader) -> int | None:
+    """How many bytes will come, where that is known: of a file, not of a pipe."""
+    try:
+        found = os.fstat(stream.fileno())
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

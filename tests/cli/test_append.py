@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Keyring
+from holdfast.cli import append
+from tests.cli.conftest import PATIENCE, Run, Spawn, objects
+
+pytestmark = pytest.mark.disk
+
+
+def records(path: Path, topic: str = "orders", **options: object) -> list[holdfast.Record]:
+    with holdfast.open(path, read_only=True, **options) as log:
+        return list(log.topic(topic).read())
+
+
+def test_append_prints_where_the_record_is(run: Run, tmp_path: Path) -> None:
+    """One payload gives one receipt on stdout, and the record is there."""
+    result = run("append", "log", "orders", "hello")
+    assert (result.exit_code, result.stdout) == (0, "topic=orders partition=0 offset=0 seq=1\n")
+    assert [record.payload for record in records(tmp_path / "log")] == [b"hello"]
+
+
+def test_a_new_log_is_announced_in_words_only(run: Run) -> None:
+    """Creating a log says on stderr whether it is encrypted; appending again says nothing."""
+    assert "created a log, not encrypted" in run("append", "log", "orders", "one").stderr
+    assert run("append", "log", "orders", "two").stderr == ""
+
+
+def test_json_receipts(run: Run) -> None:
+    """With --json a receipt is one object with the documented fields."""
+    result = run("append", "log", "orders", "hello", "--json")
+    assert objects(result.stdout) == [{"topic": "orders", "partition": 0, "offset": 0, "seq": 1}]
+
+
+@pytest.mark.parametrize("argument", [[], ["-"]])
+def test_stdin_is_one_record(run: Run, tmp_path: Path, argument: list[str]) -> None:
+    """Without a payload, or with a dash, all of stdin is one record, byte by byte."""
+    assert run("append", "log", "orders", *argument, stdin=b"a\nb\xff\n").exit_code == 0
+    assert [record.payload for record in records(tmp_path / "log")] == [b"a\nb\xff\n"]
+
+
+def test_a_payload_may_begin_with_a_dash(run: Run, tmp_path: Path) -> None:
+    """What stands behind two dashes is a payload."""
+    assert run("append", "log", "orders", "--", "--json").exit_code == 0
+    assert records(tmp_path / "log")[0].payload == b"--json"
+
+
+def test_lines_are_records(run: Run, tmp_path: Path) -> None:
+    """With --lines every line is a record without its newline: empty ones, carriage returns and the last one too."""
+    result = run("append", "log", "orders", "--lines", "--json", stdin=b"one\n\ntwo\r\n\xff\nlast")
+    assert [record.payload for record in records(tmp_path / "log")] == [b"one", b"", b"two\r", b"\xff", b"last"]
+    assert [receipt["offset"] for receipt in objects(result.stdout)] == [0, 1, 2, 3, 4]
+    assert "appended 5 records to orders" in result.stderr
+
+
+def test_no_lines_are_no_records(run: Run, tmp_path: Path) -> None:
+    """An empty stdin appends nothing with --lines."""
+    assert run("append", "log", "orders", "--lines", stdin=b"").stdout == ""
+    assert records(tmp_path / "log") == []
+
+
+def test_key_kind_and_headers(run: Run, tmp_path: Path) -> None:
+    """Key, kind and repeated headers are stored with the record."""
+    options = ["--key", "c-42", "--kind", "created", "--header", "trace=1=2", "--header", "empty="]
+    assert run("append", "log", "orders", "x", *options).exit_code == 0
+    record = records(tmp_path / "log")[0]
+    assert (record.key, record.kind, record.headers) == (b"c-42", "created", {"trace": b"1=2", "empty": b""})
+
+
+def test_partitions(run: Run) -> None:
+    """A topic is created with --partitions, and --partition names one of them."""
+    result = run("append", "log", "orders", "x", "--partitions", 3, "--partition", 2, "--json")
+    assert objects(result.stdout)[0]["partition"] == 2
+    refused = run("append", "log", "orders", "x", "--partition", 3)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "hint: its partitions are 0 to 2" in refused.stderr
+
+
+def test_an_idempotency_key_appends_once(run: Run, tmp_path: Path) -> None:
+    """Repeating an idempotency key writes nothing and prints the first receipt."""
+    first = run("append", "log", "orders", "x", "--idempotency-key", "k").stdout
+    assert run("append", "log", "orders", "x", "--idempotency-key", "k").stdout == first
+    assert len(records(tmp_path / "log")) == 1
+
+
+def test_an_import_can_be_repeated(run: Run, tmp_path: Path) -> None:
+    """With --lines and an idempotency key, repeating from the beginning appends only what is missing."""
+    run("append", "log", "orders", "--lines", "--idempotency-key", "k", stdin=b"one\ntwo\n")
+    again = run("append", "log", "orders", "--lines", "--idempotency-key", "k", "--json", stdin=b"one\ntwo\nthree\n")
+    assert [receipt["offset"] for receipt in objects(again.stdout)] == [0, 1, 2]
+    assert [record.payload for record in records(tmp_path / "log")] == [b"one", b"two", b"three"]
+
+
+def test_keys_come_by_reference(run: Run, tmp_path: Path, keyring: Keyring) -> None:
+    """A keyring named by option or by setting encrypts a new log and opens it again."""
+    keyring.save(tmp_path / "keys")
+    made = run("append", "log", "orders", "x", "--keyring", f"file:{tmp_path / 'keys'}")
+    assert (made.exit_code, "created a log, encrypted" in made.stderr) == (0, True)
+    assert run("append", "log", "orders", "y", HOLDFAST_CRYPTO__KEYRING="file:keys").exit_code == 0
+    assert len(records(tmp_path / "log", keyring=keyring)) == 2
+    assert run("append", "log", "orders", "z").exit_code == 1
+
+
+def test_a_key_file_that_others_can_read_is_warned_of(run: Run, tmp_path: Path, keyring: Keyring) -> None:
+    """A keyring file with loose permissions is used, with a warning on stderr."""
+    keyring.save(tmp_path / "keys")
+    (tmp_path / "keys").chmod(0o644)
+    result = run("append", "log", "orders", "x", "--keyring", "file:keys")
+    assert "warning: keyring file is readable by others" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["secret-payload", "too", "many"],
+        ["x", "--header", "secret-payload"],
+        ["x", "--header", "=secret-payload"],
+        ["secret-payload", "--lines"],
+        ["secret-payload", "--partition", "one"],
+        ["secret-payload", "--kind", "\udcff"],
+    ],
+)
+def test_wrong_usage_creates_nothing_and_repeats_no_payload(run: Run, tmp_path: Path, arguments: list[str]) -> None:
+    """Wrong usage exits with 2, before a log is created, and does not show the payload again."""
+    result = run("append", "log", "orders", *arguments)
+    assert (result.exit_code, result.stdout, (tmp_path / "log").exists()) == (2, "", False)
+    assert "error: " in result.stderr
+    assert "secret" not in result.stderr
+
+
+def test_a_payload_that_is_too_large_is_refused(run: Run) -> None:
+    """A payload above the limit is refused, from an argument or from stdin."""
+    limit = {"HOLDFAST_JOURNAL__PAYLOAD_BYTES_MAX": "10"}
+    for result in (
+        run("append", "log", "orders", "x" * 11, **limit),
+        run("append", "log", "orders", stdin=b"x" * 5000, **limit),
+    ):
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "error: the payload is too large" in result.stderr
+
+
+@pytest.mark.parametrize("end", [b"\nfour\n", b""])
+def test_a_refused_line_ends_it_and_what_came_before_is_told(run: Run, tmp_path: Path, end: bytes) -> None:
+    """The first line that is refused stops the append; the lines before it are durable and told."""
+    stdin = b"one\ntwo\n" + b"x" * 200_000 + end
+    result = run("append", "log", "orders", "--lines", stdin=stdin, HOLDFAST_JOURNAL__PAYLOAD_BYTES_MAX="10")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 2)
+    assert "stopped at line 3" in result.stderr
+    assert [record.payload for record in records(tmp_path / "log")] == [b"one", b"two"]
+
+
+def test_a_receipt_is_printed_only_when_its_record_is_durable(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever a receipt is printed, another reader of the log finds its record."""
+    seen: list[bool] = []
+
+    def check(receipt: holdfast.Receipt) -> None:
+        with holdfast.open(tmp_path / "log", read_only=True) as log:
+            seen.append(log.marks("orders")[0].durable > receipt.offset)
+
+    monkeypatch.setattr(append, "emit_json", check)
+    assert run("append", "log", "orders", "one", "--json").exit_code == 0
+    assert run("append", "log", "orders", "--lines", "--json", stdin=b"two\nthree\n").exit_code == 0
+    assert seen == [True, True, True]
+
+
+def test_long_input_passes_through_a_bounded_window(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stdin of more lines than the window is appended whole and in order, with few tickets waiting."""
+    monkeypatch.setattr(append, "_WINDOW_TICKETS", 100)
+    waiting: list[int] = []
+    settle = append._Appender._settle
+
+    def watch(self: append._Appender, kept: int) -> None:
+        settle(self, kept)
+        waiting.append(len(self._tickets))
+
+    monkeypatch.setattr(append._Appender, "_settle", watch)
+    lines = [b"%d" % number for number in range(40_000)]
+    result = run("append", "log", "orders", "--lines", stdin=b"\n".join(lines))
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 40_000
+    assert max(waiting) <= 100
+    assert [record.payload for record in records(tmp_path / "log")] == lines
+
+
+def test_chunks_keep_every_byte() -> None:
+    """However stdin is cut into chunks, the same lines come out."""
+    text = b"a" * 70_000 + b"\n\nb\n" + b"c" * 65_535 + b"\n" + b"d" * 65_536
+    lines = [line for found, _ in append._chunks(io.BufferedReader(io.BytesIO(text)), 10**6) for line in found]
+    assert lines == text.split(b"\n")
+
+
+def test_receipts_do_not_wait_for_the_end_of_stdin(spawn: Spawn) -> None:
+    """A line that comes through a pipe is told as soon as it is durable, while the pipe stays open."""
+    process = spawn("append", "log", "orders", "--lines")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for offset in range(3):
+        process.stdin.write(b"line\n")
+        process.stdin.flush()
+        assert b"offset=%d" % offset in process.stdout.readline()
+    process.stdin.close()
+    assert process.wait(PATIENCE) == 0
+
+
+def test_a_reader_of_receipts_that_goes_away_is_an_error(spawn: Spawn) -> None:
+    """When nobody reads the receipts any more the append stops and says so: the rest was not appended."""
+    process = spawn("append", "log", "orders", "--lines")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    try:
+        process.stdin.write(b"line\n" * 50_000)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
+    assert process.wait(PATIENCE) == 1
+    assert b"nobody reads the receipts any more" in process.stderr.read()
+
+
+def test_an_owned_log_is_refused_with_its_owner(run: Run, log: Path) -> None:
+    """Appending to a log that another handle owns exits with 1 and names the owner's process."""
+    with holdfast.open(log):
+        result = run("append", log, "orders", "x")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"pid={os.getpid()}" in result.stderr
+    assert "hint: close it there first" in result.stderr
+
+
+def test_stdin_that_is_closed_is_wrong_usage(spawn: Spawn) -> None:
+    """Without a payload and without stdin there is nothing to append: exit code 2."""
+    code = "import os; os.close(0); import sys; sys.stdin = None; from holdfast.cli import main; main()"
+    process = spawn("append", "log", "orders", code=code, stdin=None)
+    assert process.wait(PATIENCE) == 2
+
+
+def test_progress_is_shown_on_a_terminal_only(spawn: Spawn, tmp_path: Path) -> None:
+    """With stderr on a terminal and stdout elsewhere, a long append shows records, bytes and rate."""
+    (tmp_path / "lines").write_bytes(b"line\n" * 50_000)
+    terminal, theirs = os.openpty()
+    with (tmp_path / "lines").open("rb") as lines:
+        process = spawn("append", "log", "orders", "--lines", stdin=lines, stdout=subprocess.DEVNULL, stderr=theirs)
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(terminal, 65536)
+            except OSError:  # the other end is gone
+                break
+    os.close(terminal)
+    assert process.wait(PATIENCE) == 0
+    assert b"records durable" in shown
+    assert b"appended 50000 records" in shown

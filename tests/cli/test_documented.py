@@ -1,0 +1,96 @@
+"""docs/reference/cli.md is the contract: every verb, option, field and exit code is in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from holdfast import Receipt
+from holdfast.cli import exits, lines, output, status, text
+from holdfast.cli.program import program
+
+pytestmark = pytest.mark.disk
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+CONTEXT = click.Context(program)
+VERBS = program.list_commands(CONTEXT)
+
+
+def section(title: str) -> str:
+    """The text under one heading."""
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"no section {title!r}"
+    return found[1]
+
+
+def words(document: str) -> set[str]:
+    """Everything that stands in back quotes."""
+    return set(re.findall(r"`([^`]+)`", document))
+
+
+def fields(*types: type[Any]) -> set[str]:
+    return {field.encode_name for shape in types for field in msgspec.structs.fields(shape)}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_is_documented(verb: str) -> None:
+    """Each verb has a section that explains each of its options, and no option that is not there."""
+    command = program.get_command(CONTEXT, verb)
+    assert command is not None
+    options = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
+    table = {word.split()[0] for line in section(f"holdfast {verb}").splitlines() if line.startswith("| `--")
+             for word in re.findall(r"`(--[^`]+)`", line.split("|")[1])}  # fmt: skip
+    assert table == options
+
+
+def test_global_options_are_documented() -> None:
+    """What all verbs share is explained once."""
+    assert {"--version", "-h", "--help", "--json", "--keyring REF"} <= words(section("For all verbs"))
+
+
+@pytest.mark.parametrize(
+    ("title", "types"),
+    [
+        ("For all verbs", [output.ErrorLine]),
+        ("holdfast append", [Receipt]),
+        ("holdfast read", [text.RecordLine]),
+        (
+            "holdfast status",
+            [status.Status, status.TopicStatus, status.PartitionStatus, status.KeyName, output.Problem],
+        ),
+    ],
+)
+def test_every_json_field_is_documented(title: str, types: list[type[Any]]) -> None:
+    """Each field that a verb prints with --json is in its section."""
+    assert fields(*types) <= words(section(title))
+
+
+@pytest.mark.parametrize("line", lines.LINES)
+def test_every_line_of_an_inspection_is_documented(line: type[Any]) -> None:
+    """Each type of line has a row in the table, which names each of its fields."""
+    tag = line.__struct_config__.tag
+    rows = [row for row in section("holdfast inspect").splitlines() if row.startswith(f"| `{tag}` |")]
+    assert len(rows) == 1
+    assert fields(line) <= words(rows[0])
+
+
+def test_every_exit_code_is_documented() -> None:
+    """The table of exit codes has exactly those that there are."""
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", section("For all verbs"), re.MULTILINE)}
+    assert codes == {exits.FINE, exits.REFUSED, exits.USAGE, exits.DAMAGED, exits.INTERRUPTED}
+
+
+def test_every_kind_of_error_is_documented() -> None:
+    """All kinds that `error` can be are named."""
+    from holdfast import errors
+
+    kinds = {
+        name for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.HoldfastError) and kind is not errors.HoldfastError
+    }  # fmt: skip
+    assert kinds | {"Usage", "OSError", "Defect"} <= words(section("For all verbs"))

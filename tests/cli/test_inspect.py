@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import Keyring
+from tests.cli.conftest import Run, objects, tamper
+
+pytestmark = pytest.mark.disk
+
+
+def by_type(text: str) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in objects(text):
+        found.setdefault(line["type"], []).append(line)
+    return found
+
+
+def checks(found: dict[str, list[dict[str, Any]]], type: str) -> set[str]:
+    return {value for line in found[type] for name, value in line.items() if name.endswith("_check")}
+
+
+def test_a_sound_log_is_shown_whole(run: Run, log: Path) -> None:
+    """Every kind of row is there, every check is ok, and there is no problem."""
+    result = run("inspect", log, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    found = by_type(result.stdout)
+    assert {name: len(lines) for name, lines in found.items()} == {
+        "format": 1, "log": 1, "epoch": 1, "topic": 2, "head": 3, "entry": 5,
+    }  # fmt: skip
+    for name in found:
+        assert checks(found, name) == {"ok"}
+    assert [(line["first"], line["end"], line["count"]) for line in found["entry"]] == [
+        (n, n + 2, 2) for n in range(0, 10, 2)
+    ]
+    assert found["log"][0]["next_seq"] == 6
+    assert found["head"][0]["link"] == found["entry"][-1]["digest"]
+
+
+def test_text_has_the_same_fields(run: Run, log: Path) -> None:
+    """In text each part has its title, and the columns are the fields of the JSON."""
+    text = run("inspect", log).stdout
+    for title in ("FORMAT", "log", "epochs", "topics", "heads", "entries"):
+        assert f"-- {title}\n" in text
+    entry = by_type(run("inspect", log, "--json").stdout)["entry"][0]
+    assert text[text.index("-- entries\n") :].splitlines()[1].split() == [name for name in entry if name != "type"]
+
+
+def test_the_database_itself_or_a_copy_can_be_named(run: Run, log: Path, tmp_path: Path) -> None:
+    """PATH may be durable.db, or a copy of it away from its log."""
+    assert run("inspect", log / "durable.db", "--json").stdout == run("inspect", log, "--json").stdout
+    shutil.copy(log / "durable.db", tmp_path / "copy.db")
+    found = by_type(run("inspect", tmp_path / "copy.db", "--json").stdout)
+    assert found["format"][0]["format_check"] == "absent"
+    assert checks(found, "entry") == {"ok"}
+
+
+@pytest.mark.parametrize(("number", "seqs"), [("2", [4, 5]), ("0", []), ("all", [1, 2, 3, 4, 5])])
+def test_entries_chooses_the_newest(run: Run, log: Path, number: str, seqs: list[int]) -> None:
+    """--entries takes the newest so many, or all."""
+    found = by_type(run("inspect", log, "--entries", number, "--json").stdout)
+    assert [line["seq"] for line in found.get("entry", [])] == seqs
+
+
+def test_entries_shows_twenty_by_default(run: Run, tmp_path: Path) -> None:
+    """Of many entries and epochs the newest twenty are shown."""
+    for _ in range(22):
+        with holdfast.open(tmp_path / "many") as opened:
+            opened.topic("orders").append(b"x")
+    found = by_type(run("inspect", tmp_path / "many", "--json").stdout)
+    assert [line["seq"] for line in found["entry"]] == list(range(3, 23))
+    assert [line["number"] for line in found["epoch"]] == list(range(3, 23))
+
+
+def test_entries_must_be_a_number(run: Run, log: Path) -> None:
+    """Anything but a number or 'all' is wrong usage."""
+    assert run("inspect", log, "--entries", "many").exit_code == 2
+
+
+def test_topic_filters(run: Run, log: Path) -> None:
+    """With --topic only that topic's rows are shown; an unknown topic exits with 1."""
+    with holdfast.open(log) as opened:
+        opened.topic("idle").append(b"x", partition=1)
+    found = by_type(run("inspect", log, "--topic", "idle", "--json").stdout)
+    assert [line["topic"] for line in found["topic"]] == ["idle"]
+    assert [line["partition"] for line in found["head"]] == [0, 1]
+    assert [(line["topic"], line["partition"]) for line in found["entry"]] == [("idle", 1)]
+    assert run("inspect", log, "--topic", "nothing").exit_code == 1
+
+
+def test_records_are_listed_by_size(run: Run, log: Path) -> None:
+    """With --records each entry is followed by its records: where, when and how large, never what."""
+    with holdfast.open(log) as opened:
+        opened.topic("orders").append(b"12345", key=b"123", kind="12", headers={"h": b"v"}, time=0)
+    result = run("inspect", log, "--records", "--entries", 1, "--json")
+    lines = objects(result.stdout)
+    assert [line["type"] for line in lines[-2:]] == ["entry", "record"]
+    assert lines[-1] == {
+        "type": "record", "topic": "orders", "partition": 0, "offset": 10, "time": "1970-01-01T00:00:00.000000Z",
+        "time_us": 0, "key_bytes": 3, "kind_bytes": 2, "headers_bytes": 6, "payload_bytes": 5,
+    }  # fmt: skip
+    text = run("inspect", log, "--records").stdout
+    assert "-- records of entry 6\n" in text
+    assert "payload-" not in text
+
+
+def test_reveal_shows_payloads_after_a_warning(run: Run, log: Path) -> None:
+    """--reveal prints what is in the records, and warns on stderr."""
+    result = run("inspect", log, "--reveal", "--json")
+    records = by_type(result.stdout)["record"]
+    assert [line["payload"] for line in records] == [f"payload-{n}" for n in range(10)]
+    assert (records[0]["key"], records[0]["payload_bytes"]) == (None, 9)
+    assert "warning: payloads, keys and headers follow" in result.stderr
+    assert "payload-9" in run("inspect", log, "--reveal").stdout
+
+
+def test_idempotency_keys_are_counted(run: Run, log: Path) -> None:
+    """Remembered idempotency keys are counted, not shown."""
+    with holdfast.open(log) as opened:
+        opened.topic("orders").append(b"x", idempotency_key=b"unique")
+    assert by_type(run("inspect", log, "--json").stdout)["log"][0]["idempotency_keys"] == 1
+
+
+def test_what_is_not_there_exits_with_1(run: Run, tmp_path: Path) -> None:
+    """A path without a log is not found."""
+    for path in (tmp_path / "nowhere", tmp_path):
+        assert run("inspect", path).exit_code == 1
+
+
+# -- encrypted ------------------------------------------------------------------------------------------------
+
+
+def test_without_the_key_digests_are_still_checked(run: Run, secret_log: Path) -> None:
+    """Of an encrypted log without its key, digests, links and tails are checked, stamps and bodies are not."""
+    result = run("inspect", secret_log, "--json")
+    assert result.exit_code == 0
+    assert "stamps and bodies are unchecked" in result.stderr
+    found = by_type(result.stdout)
+    entry = found["entry"][0]
+    assert (entry["digest_check"], entry["link_check"], entry["body_check"]) == ("ok", "ok", "unchecked")
+    assert (found["head"][0]["tail_check"], found["head"][0]["stamp_check"]) == ("ok", "unchecked")
+    assert found["key_epoch"][0]["key_id"] == "k1"
+    tamper(secret_log, "UPDATE entries SET body = zeroblob(length(body))")
+    damaged = run("inspect", secret_log, "--json")
+    assert (damaged.exit_code, by_type(damaged.stdout)["entry"][0]["digest_check"]) == (3, "BAD")
+
+
+def test_with_the_key_everything_is_checked(run: Run, secret_log: Path) -> None:
+    """With the key every check of an encrypted log is ok, and records can be listed and revealed."""
+    result = run("inspect", secret_log, "--json", "--reveal", "--keyring", "file:keys")
+    assert result.exit_code == 0
+    found = by_type(result.stdout)
+    for name in set(found) - {"record"}:
+        assert checks(found, name) == {"ok"}
+    assert found["record"][0]["payload"] == "the-secret-payload"
+    assert found["record"][0]["headers"] == {"h": "the-secret-header"}
+
+
+@pytest.mark.parametrize("option", ["--records", "--reveal"])
+def test_records_of_an_encrypted_log_need_the_key(run: Run, secret_log: Path, option: str) -> None:
+    """Without the key records are refused, with the hint that names the option."""
+    result = run("inspect", secret_log, option)
+    assert result.exit_code == 1
+    assert "hint: give --keyring" in result.stderr
+
+
+def test_a_wrong_key_is_refused(run: Run, tmp_path: Path, secret_log: Path, log: Path) -> None:
+    """Another key, or a key for a log that has none, is refused and not taken for damage."""
+    Keyring.generate().save(tmp_path / "other")
+    assert run("inspect", secret_log, "--keyring", "file:other").exit_code == 1
+    assert run("inspect", log, "--keyring", "file:other").exit_code == 1
+
+
+def test_an_older_key_that_is_missing_leaves_its_rows_unchecked(
+    run: Run, tmp_path: Path, secret_log: Path, keyring: Keyring
+) -> None:
+    """With the new key alone, what the old one sealed is unchecked and the rest is ok."""
+    rotated = keyring.rotated("k2")
+    with holdfast.open(secret_log, keyring=keyring) as opened:
+        opened.rotate_key(rotated)
+        opened.topic("orders").append(b"new")
+    Keyring({"k2": rotated.key("k2")}).save(tmp_path / "new")
+    result = run("inspect", secret_log, "--json", "--keyring", "file:new")
+    assert result.exit_code == 0
+    assert [line["body_check"] for line in by_type(result.stdout)["entry"]] == ["unchecked", "ok"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE key_epochs SET commitment = zeroblob(32) WHERE number = 1",
+        "UPDATE key_epochs SET salt = zeroblob(32) WHERE number = 1",
+        "UPDATE key_epochs SET stamp = zeroblob(32) WHERE number = 1",
+        "DELETE FROM key_epochs WHERE number = 1",
+        "UPDATE log SET log_id = zeroblob(16)",
+    ],
+)
+def test_a_damaged_key_epoch_hides_only_its_own_rows(run: Run, secret_log: Path, keyring: Keyring, sql: str) -> None:
+    """A damaged key epoch or log id is found; what other epochs sealed is still opened."""
+    with holdfast.open(secret_log, keyring=keyring) as opened:
+        opened.topic("orders").append(b"new")
+    tamper(secret_log, sql)
+    result = run("inspect", secret_log, "--json", "--keyring", "file:keys")
+    assert result.exit_code == 3
+    found = by_type(result.stdout)
+    assert found["problem"]
+    assert found["entry"][-1]["body_check"] == "ok"
+
+
+# -- damaged --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sql", "type", "field", "bad"),
+    [
+        ("UPDATE entries SET body = zeroblob(length(body)) WHERE seq = 3", "entry", "digest_check", [2]),
+        ("UPDATE entries SET first_offset = 100 WHERE seq = 3", "entry", "digest_check", [2]),
+        ("UPDATE entries SET count = -1 WHERE seq = 3", "entry", "digest_check", [2]),
+        ("UPDATE entries SET link = zeroblob(16) WHERE seq = 3", "entry", "link_check", [2]),
+        ("DELETE FROM entries WHERE seq = 3", "entry", "link_check", [2]),
+        ("DELETE FROM entries WHERE seq = 5", "head", "tail_check", [0]),
+        ("UPDATE heads SET next_offset = 8 WHERE next_offset = 10", "head", "tail_check", [0]),
+        ("UPDATE heads SET stamp = x'00' WHERE partition_id = 2", "head", "stamp_check", [1]),
+        ("UPDATE topics SET stamp = x'00' WHERE id = 2", "topic", "stamp_check", [1]),
+        ("UPDATE epochs SET pid = 1", "epoch", "stamp_check", [0]),
+        ("UPDATE log SET groups = 99", "log", "stamp_check", [0]),
+    ],
+)
+def test_damage_is_shown_in_its_place_and_the_rest_is_still_shown(
+    run: Run, log: Path, sql: str, type: str, field: str, bad: list[int]
+) -> None:
+    """A changed row is BAD where it lies, a problem is listed, all other rows are there: exit code 3."""
+    tamper(log, sql)
+    result = run("inspect", log, "--json")
+    assert result.exit_code == 3
+    found = by_type(result.stdout)
+    assert [i for i, line in enumerate(found[type]) if line[field] == "BAD"] == bad
+    assert set(found) == {"format", "log", "epoch", "topic", "head", "entry", "problem"}
+    assert len(found["entry"]) >= 4
+    text = run("inspect", log)
+    assert (text.exit_code, "BAD" in text.stdout, "\nproblems: " in text.stdout) == (3, True, True)
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("DELETE FROM log", "the database has lost the log's own row"),
+        ("DELETE FROM heads WHERE partition_id = 2", "a topic has lost a partition's head"),
+        ("DELETE FROM topics WHERE name = 'idle'", "a head belongs to no topic"),
+        ("UPDATE heads SET number = -1 WHERE partition_id = 2", "a head is out of range"),
+        ("UPDATE entries SET partition_id = 77 WHERE seq = 2", "an entry belongs to no partition"),
+        ("UPDATE log SET next_seq = 77", "the sequence does not end where it should"),
+        ("UPDATE log SET log_id = zeroblob(16)", "the database belongs to another log"),
+        ("DROP TABLE idempotency", "a table cannot be read to its end table=idempotency"),
+        ("UPDATE entries SET body = zeroblob(100000000) WHERE seq = 2", "an entry is larger than the limits allow"),
+    ],
+)
+def test_whatever_is_lost_is_named(run: Run, log: Path, sql: str, message: str) -> None:
+    """Lost, orphaned and oversized rows are problems; all entries that are left are still shown and checked."""
+    tamper(log, sql)
+    result = run("inspect", log, "--json")
+    found = by_type(result.stdout)
+    assert result.exit_code == 3
+    assert any(message in problem["message"] for problem in found["problem"])
+    assert len(found["entry"]) == 5
+    assert [line["digest_check"] for line in found["entry"]].count("ok") >= 4
+
+
+def test_a_row_that_claims_another_key_epoch_is_found(run: Run, log: Path) -> None:
+    """In a log without keys a row that names a key epoch is damage."""
+    tamper(log, "UPDATE topics SET key_epoch = 7 WHERE id = 1")
+    result = run("inspect", log, "--json")
+    assert result.exit_code == 3
+    assert any("key_epoch=7" in problem["message"] for problem in by_type(result.stdout)["problem"])
+
+
+def test_a_damaged_format_file_does_not_hide_the_database(run: Run, log: Path) -> None:
+    """A FORMAT that cannot be read is a problem, and the database is shown."""
+    (log / "FORMAT").write_text("nonsense")
+    result = run("inspect", log, "--json")
+    found = by_type(result.stdout)
+    assert (result.exit_code, found["format"][0]["format_check"]) == (3, "BAD")
+    assert checks(found, "entry") == {"ok"}
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database " * 1000])
+def test_a_destroyed_database_is_told_after_what_is_left(run: Run, log: Path, content: bytes) -> None:
+    """When the database is no database, FORMAT is still shown and the damage is told."""
+    (log / "durable.db").write_bytes(content)
+    result = run("inspect", log, "--json")
+    assert (result.exit_code, set(by_type(result.stdout))) == (3, {"format", "problem"})
+
+
+def test_a_lost_database_is_told_after_what_is_left(run: Run, log: Path) -> None:
+    """When the database is gone, FORMAT is still shown and the damage is told."""
+    (log / "durable.db").unlink()
+    result = run("inspect", log, "--json")
+    assert (result.exit_code, set(by_type(result.stdout))) == (3, {"format", "problem"})
+
+
+def test_a_broken_page_hides_only_what_lies_on_it(run: Run, tmp_path: Path) -> None:
+    """When a page of the database cannot be read, the entries on other pages are still shown."""
+    path = tmp_path / "pages"
+    with holdfast.open(path) as opened:
+        topic = opened.topic("orders")
+        for _ in range(40):
+            topic.append(b"x" * 2000)
+    connection = apsw.Connection(str(path / "durable.db"))
+    leaves = connection.execute("SELECT pageno FROM dbstat WHERE name='entries' AND pagetype='leaf'").fetchall()
+    size = int(connection.pragma("page_size"))
+    connection.close()
+    with (path / "durable.db").open("r+b") as file:
+        file.seek((leaves[len(leaves) // 2][0] - 1) * size)
+        file.write(b"\xff" * size)
+    result = run("inspect", path, "--entries", "all", "--json")
+    assert result.exit_code == 3
+    found = by_type(result.stdout)
+    assert any("entries cannot be read seq=" in problem["message"] for problem in found["problem"])
+    assert 30 < len(found["entry"]) < 40
+    assert {line["digest_check"] for line in found["entry"]} == {"ok"}
+    assert {line["link_check"] for line in found["entry"]} <= {"ok", "unchecked"}
+
+
+def test_a_forged_body_is_found_by_decoding(run: Run, log: Path) -> None:
+    """A body that is no frame, under a digest that was made to fit, is found."""
+    from holdfast.crypto import chain
+    from holdfast.journal.bell import Bell
+    from holdfast.journal.entry import Entry, header_of
+    from holdfast.journal.partition import Partition
+
+    connection = apsw.Connection(str(log / "durable.db"))
+    entry = Entry._make(connection.execute("SELECT * FROM entries WHERE seq=5").fetchone())
+    log_id = connection.execute("SELECT log_id FROM log").get
+    place = Partition(entry.partition_id, "orders", 0, log_id, Bell()).place
+    digest = chain.digest(header_of(place, entry), b"forged")
+    connection.execute("UPDATE entries SET body=?, digest=? WHERE seq=5", (b"forged", digest))
+    connection.close()
+    result = run("inspect", log, "--json")
+    entry_line = by_type(result.stdout)["entry"][-1]
+    assert (result.exit_code, entry_line["digest_check"], entry_line["body_check"]) == (3, "ok", "BAD")
+
+
+def test_inspection_works_while_the_log_is_written(run: Run, log: Path) -> None:
+    """A log that its owner writes to meanwhile is shown as of one moment, without false alarms."""
+    with holdfast.open(log) as opened:
+        topic = opened.topic("orders")
+        for _ in range(5):
+            tickets = [topic.submit(b"x") for _ in range(500)]
+            assert run("inspect", log, "--json", "--entries", "all").exit_code == 0
+            for ticket in tickets:
+                ticket.result()

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.cli.text import iso, printable, shown
+from tests.cli.conftest import PATIENCE, Run, Spawn, objects, tamper
+
+pytestmark = pytest.mark.disk
+
+
+def payloads(text: str) -> list[str]:
+    return [found["payload"] for found in objects(text)]
+
+
+def test_read_prints_a_line_per_record(run: Run, log: Path) -> None:
+    """In text a record is one line: partition, offset, time, key, kind, payload."""
+    with holdfast.open(log) as opened:
+        opened.topic("orders").append(b"x\ny", key=b"k", kind="made", time=0)
+    result = run("read", log, "orders", "--start", -1)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "0       10  1970-01-01T00:00:00.000000Z  k  made  x\\ny\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], range(10)),
+        (["--start", "7"], range(7, 10)),
+        (["--start", "-2"], range(8, 10)),
+        (["--end", "2"], range(2)),
+        (["--end", "-8"], range(2)),
+        (["--limit", "3"], range(3)),
+        (["--limit", "0"], range(0)),
+        (["--reverse", "--limit", "3"], range(9, 6, -1)),
+        (["--partition", "0"], range(10)),
+        (["--start", "20"], range(0)),
+    ],
+)
+def test_read_takes_a_span(run: Run, log: Path, options: list[str], expected: range) -> None:
+    """Start, end, limit, reverse and partition choose the records that the library would."""
+    result = run("read", log, "orders", "--json", *options)
+    assert result.exit_code == 0
+    assert [found["offset"] for found in objects(result.stdout)] == list(expected)
+
+
+def test_json_has_the_documented_fields(run: Run, log: Path) -> None:
+    """A record is one JSON object with all its fields, null where it has none."""
+    with holdfast.open(log) as opened:
+        opened.topic("orders").append(b'{"a": "b"}\n', key=b"k", kind="made", headers={"h": b"v"}, time=1)
+    plain, full = objects(run("read", log, "orders", "--json", "--start", -2).stdout)
+    assert full == {
+        "topic": "orders", "partition": 0, "offset": 10, "time": "1970-01-01T00:00:00.000001Z", "time_us": 1,
+        "key": "k", "kind": "made", "headers": {"h": "v"}, "payload": '{"a": "b"}\n',
+    }  # fmt: skip
+    assert (plain["key"], plain["kind"], plain["headers"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"\xff", "/w=="),
+        (b"\x1b[31m", "G1szMW0="),
+        (b"\x00", "AA=="),
+        ("\x9b".encode(), "wps="),
+    ],
+)
+def test_what_is_not_text_is_base64(run: Run, log: Path, value: bytes, text: str) -> None:
+    """Bytes that are no text, or hold control characters, become base64, and a field says so."""
+    with holdfast.open(log) as opened:
+        opened.topic("orders").append(value, key=value, headers={"h": value, "t": b"text"})
+    found = objects(run("read", log, "orders", "--json", "--start", -1).stdout)[0]
+    assert (found["payload"], found["payload_encoding"]) == (text, "base64")
+    assert (found["key"], found["key_encoding"]) == (text, "base64")
+    assert (found["headers"], found["headers_encoding"]) == ({"h": text, "t": "dGV4dA=="}, "base64")
+
+
+def test_text_of_all_languages_stays_text(run: Run, log: Path) -> None:
+    """Text in any script, with tabs and line ends, is text in JSON."""
+    text = "größer\t大きい\u3000\r\n👩‍🚀"
+    with holdfast.open(log) as opened:
+        opened.topic("orders").append(text.encode())
+    assert payloads(run("read", log, "orders", "--json", "--start", -1).stdout) == [text]
+
+
+def test_a_payload_cannot_steer_a_terminal() -> None:
+    """Nothing that does not print reaches a terminal from a record."""
+    for value in (b"\x1b]0;title\x07", "\u202ereversed".encode(), b"\r\n", b"\xff"):
+        assert shown(value).isprintable()
+    assert printable("\udcff\n") == "\\udcff\\n"
+    assert shown(None) == "-"
+
+
+def test_times_beyond_the_calendar_are_null() -> None:
+    """A time that no calendar has is null in ISO form; its microseconds are always there."""
+    assert iso(2**63 - 1) is None
+    assert iso(-(2**63)) is None
+    assert iso(0) == "1970-01-01T00:00:00.000000Z"
+
+
+def test_a_record_beyond_the_calendar_can_be_read(run: Run, log: Path) -> None:
+    """Any time that the log takes can be printed."""
+    with holdfast.open(log) as opened:
+        opened.topic("orders").append(b"late", time=2**62)
+    assert objects(run("read", log, "orders", "--json", "--start", -1).stdout)[0]["time_us"] == 2**62
+    assert str(2**62) in run("read", log, "orders", "--start", -1).stdout
+
+
+def test_raw_is_byte_by_byte(run: Run, log: Path) -> None:
+    """With --raw the payloads come as they are, separated by newlines or, with --no-newline, by nothing."""
+    with holdfast.open(log) as opened:
+        opened.topic("raw").append_batch([b"\xff\x00", b"", b"x"])
+    assert run("read", log, "raw", "--raw").stdout_bytes == b"\xff\x00\n\nx\n"
+    assert run("read", log, "raw", "--raw", "--no-newline").stdout_bytes == b"\xff\x00x"
+
+
+def test_raw_lines_can_be_appended_again(run: Run, log: Path) -> None:
+    """What --raw prints, append --lines takes."""
+    printed = run("read", log, "orders", "--raw").stdout_bytes
+    assert run("append", "copy", "orders", "--lines", stdin=printed).exit_code == 0
+    assert run("read", "copy", "orders", "--raw").stdout_bytes == printed
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--follow", "--end", "3"], ["--follow", "--reverse"], ["--raw", "--json"], ["--no-newline"], ["--limit", "-1"]],
+)
+def test_options_that_contradict_are_wrong_usage(run: Run, log: Path, options: list[str]) -> None:
+    """Options that make no sense together exit with 2 and print no record."""
+    result = run("read", log, "orders", *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nowhere", "orders"], ["log", "nothing"], ["log", "orders", "--partition", "7"]]
+)
+def test_what_is_not_there_exits_with_1(run: Run, log: Path, arguments: list[str]) -> None:
+    """A log, topic or partition that does not exist is an error with a hint, and nothing is created."""
+    result = run("read", *arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "error: " in result.stderr
+    assert "hint: " in result.stderr
+    assert not Path("nowhere").exists()
+
+
+def test_reading_works_while_another_process_owns_the_log(run: Run, spawn: Spawn, log: Path) -> None:
+    """A log that a service owns can be read, and what the service has committed is there."""
+    owner = spawn("append", log, "orders", "--lines")
+    assert owner.stdin is not None
+    assert owner.stdout is not None
+    owner.stdin.write(b"from the owner\n")
+    owner.stdin.flush()
+    assert owner.stdout.readline()
+    assert owner.poll() is None
+    assert payloads(run("read", log, "orders", "--json", "--start", -1).stdout) == ["from the owner"]
+
+
+def test_follow_prints_what_comes(spawn: Spawn, log: Path) -> None:
+    """With --follow new records are printed as they become durable, until the limit is reached."""
+    process = spawn("read", log, "orders", "--follow", "--start", 9, "--limit", 2, "--raw")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"payload-9\n"
+    with holdfast.open(log) as opened:
+        opened.topic("orders").append(b"new")
+        assert process.stdout.readline() == b"new\n"
+    assert process.wait(PATIENCE) == 0
+
+
+def test_an_interrupt_ends_quietly(spawn: Spawn, log: Path) -> None:
+    """Ctrl-C exits with 130 and says nothing."""
+    process = spawn("read", log, "orders", "--follow", "--start", 0)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, words) == (130, b"")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--raw"]])
+def test_a_reader_that_has_seen_enough_ends_it_quietly(spawn: Spawn, tmp_path: Path, options: list[str]) -> None:
+    """A broken pipe, as after `| head -1`, ends the output with exit code 0 and not a word."""
+    with holdfast.open(tmp_path / "long") as opened:
+        opened.topic("orders").append_batch([b"x" * 100] * 20_000)
+    process = spawn("read", tmp_path / "long", "orders", *options)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert (process.wait(PATIENCE), process.stderr.read()) == (0, b"")
+
+
+def test_damage_ends_the_output_with_3(run: Run, log: Path) -> None:
+    """Records before the damage are printed, nothing damaged is, and the exit code is 3."""
+    tamper(log, "UPDATE entries SET body = zeroblob(length(body)) WHERE seq=3")
+    result = run("read", log, "orders", "--raw")
+    assert (result.exit_code, result.stdout) == (3, "payload-0\npayload-1\npayload-2\npayload-3\n")
+    assert "error: an entry's digest does not match" in result.stderr
+
+
+def test_damage_elsewhere_is_told_and_what_was_asked_for_is_printed(run: Run, log: Path) -> None:
+    """A damaged head is told on stderr with exit code 3; the records that can be proved are printed."""
+    tamper(log, "UPDATE heads SET stamp = zeroblob(32) WHERE partition_id=2")
+    result = run("read", log, "orders", "--raw")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (3, 10)
+    assert "error: a head does not match its stamp" in result.stderr
+
+
+def test_an_encrypted_log_needs_its_key(run: Run, secret_log: Path) -> None:
+    """Without the key nothing is printed and the hint names the option; with it the records are."""
+    refused = run("read", secret_log, "orders")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "hint: give --keyring env:NAME" in refused.stderr
+    assert run("read", secret_log, "orders", "--raw", "--keyring", "file:keys").stdout == "the-secret-payload\n"
+    keys = Path("keys").read_text()
+    assert run("read", secret_log, "orders", "--raw", "--keyring", "env:KEYS", KEYS=keys).exit_code == 0

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Keyring
+from tests.cli.conftest import Run, Spawn, objects, tamper
+
+pytestmark = pytest.mark.disk
+
+
+def test_status_in_json_is_complete(run: Run, log: Path) -> None:
+    """One object says who, what, how large and how far, as documented."""
+    result = run("status", log, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    (found,) = objects(result.stdout)
+    with holdfast.open(log, read_only=True) as opened:
+        assert found.pop("log_id") == opened.id
+    assert found.pop("created").startswith("20")
+    assert found.pop("database_bytes") == (log / "durable.db").stat().st_size
+    assert found.pop("path") == str(log)
+    zero = {"sealed": 0, "shipped": 0, "settled": 0}
+    assert found == {
+        "owner_pid": None, "epoch": 1, "encrypted": False, "keys": [], "verified": True, "wal_bytes": 0, "records": 10,
+        "topics": [
+            {"topic": "idle", "partitions": [{"partition": n, "appended": 0, "durable": 0, **zero} for n in (0, 1)]},
+            {"topic": "orders", "partitions": [{"partition": 0, "appended": 10, "durable": 10, **zero}]},
+        ],
+        "problems": [],
+    }  # fmt: skip
+
+
+def test_status_in_text_is_plain_and_aligned(run: Run, log: Path) -> None:
+    """Away from a terminal the table is aligned text without colours or frames."""
+    result = run("status", log)
+    assert result.exit_code == 0
+    table = result.stdout[result.stdout.index("topic ") :].splitlines()
+    assert table[0].split() == ["topic", "partition", "appended", "durable", "sealed", "shipped", "settled"]
+    assert [line.split()[:4] for line in table[1:]] == [
+        ["idle", "0", "0", "0"],
+        ["idle", "1", "0", "0"],
+        ["orders", "0", "10", "10"],
+    ]
+    assert len({len(line) for line in table}) == 1
+    assert result.stdout.isascii()
+
+
+def test_status_names_the_owner(run: Run, spawn: Spawn, log: Path) -> None:
+    """While another process owns the log, status shows its pid, the log's epoch and its write-ahead log."""
+    owner = spawn("append", log, "orders", "--lines")
+    assert owner.stdin is not None
+    assert owner.stdout is not None
+    owner.stdin.write(b"from the owner\n")
+    owner.stdin.flush()
+    assert owner.stdout.readline()
+    (found,) = objects(run("status", log, "--json").stdout)
+    assert (found["owner_pid"], found["epoch"], found["records"]) == (owner.pid, 2, 11)
+    assert found["wal_bytes"] > 0
+
+
+@pytest.mark.parametrize("path", ["nowhere", "."])
+def test_a_directory_without_a_log_exits_with_1(run: Run, path: str) -> None:
+    """Where there is no log, status says so and creates nothing."""
+    result = run("status", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "error: there is no log" in result.stderr
+    assert os.listdir() == []
+
+
+def test_an_encrypted_log_without_its_key_is_shown_and_not_verified(run: Run, secret_log: Path) -> None:
+    """Without the key the clear numbers are shown, keys by name only, and it says that nothing was verified."""
+    (found,) = objects(run("status", secret_log, "--json").stdout)
+    assert (found["encrypted"], found["verified"], found["records"]) == (True, False, 1)
+    assert found["keys"] == [{"scheme": "aes-256-gcm", "key_id": "k1"}]
+    result = run("status", secret_log)
+    assert result.exit_code == 0
+    assert "nothing was verified" in result.stdout
+    assert "nothing was verified" in result.stderr
+
+
+def test_an_encrypted_log_with_its_key_is_verified(run: Run, secret_log: Path) -> None:
+    """With the key the stamps are verified, and a forged one is found."""
+    (found,) = objects(run("status", secret_log, "--json", "--keyring", "file:keys").stdout)
+    assert (found["verified"], found["problems"]) == (True, [])
+    tamper(secret_log, "UPDATE topics SET created_us = created_us + 1")
+    assert run("status", secret_log).exit_code == 0
+    assert run("status", secret_log, "--keyring", "file:keys").exit_code == 3
+
+
+def test_all_keys_in_use_are_named(run: Run, tmp_path: Path, keyring: Keyring, secret_log: Path) -> None:
+    """After a rotation status names the old and the new key, each once."""
+    with holdfast.open(secret_log, keyring=keyring) as opened:
+        opened.rotate_key(keyring.rotated("k2"))
+    (found,) = objects(run("status", secret_log, "--json").stdout)
+    assert [key["key_id"] for key in found["keys"]] == ["k1", "k2"]
+
+
+def test_a_wrong_key_is_refused(run: Run, tmp_path: Path, secret_log: Path) -> None:
+    """Another key under the same name is not damage: exit code 1."""
+    Keyring.generate().save(tmp_path / "other")
+    result = run("status", secret_log, "--keyring", "file:other")
+    assert (result.exit_code, "is not the key" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("UPDATE heads SET next_offset = 12 WHERE next_offset = 10", "a head does not match its stamp"),
+        ("DELETE FROM entries WHERE seq = 5", "the journal's tail is cut"),
+        ("UPDATE topics SET partitions = 3 WHERE name = 'idle'", "a topic has lost a partition's head"),
+        ("DELETE FROM log", "the database has lost the log's own row"),
+        ("DROP TABLE heads", "a table cannot be read to its end table=heads"),
+    ],
+)
+def test_damage_is_listed_with_exit_code_3(run: Run, log: Path, sql: str, message: str) -> None:
+    """Whatever is damaged is listed, in text and in JSON, and the rest is still shown."""
+    tamper(log, sql)
+    result = run("status", log)
+    assert (result.exit_code, message in result.stdout) == (3, True)
+    assert "orders" in result.stdout or "heads" in message
+    found = run("status", log, "--json")
+    (status,) = objects(found.stdout)
+    assert found.exit_code == 3
+    assert any(message in problem["message"] for problem in status["problems"])
+    assert all(set(problem) == {"message", "topic", "partition", "offset", "hint"} for problem in status["problems"])
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database " * 1000])
+def test_a_destroyed_database_is_damage(run: Run, log: Path, content: bytes) -> None:
+    """A database that was emptied or overwritten is damage, not an empty log."""
+    (log / "durable.db").write_bytes(content)
+    result = run("status", log, "--json")
+    assert result.exit_code == 3
+    (found,) = objects(result.stdout)
+    assert (found["epoch"], found["topics"], len(found["problems"])) == (None, [], 1)
+
+
+def test_a_lost_database_is_damage(run: Run, log: Path) -> None:
+    """A log whose database is gone exits with 3."""
+    (log / "durable.db").unlink()
+    assert run("status", log).exit_code == 3
+
+
+def test_a_newer_log_is_refused(run: Run, log: Path) -> None:
+    """A log of a newer holdfast is refused with the remedy, not called damaged."""
+    tamper(log, "PRAGMA user_version = 999")
+    result = run("status", log)
+    assert (result.exit_code, "hint: upgrade holdfast" in result.stderr) == (1, True)

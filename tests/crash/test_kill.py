@@ -1,0 +1,130 @@
+"""kill -9, again and again: what was acknowledged is there once, in order, where its receipt said."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from tests.crash.victim import KEYRING, SETTINGS
+
+pytestmark = pytest.mark.crash
+
+
+def kill_after(directory: Path, cycle: int, seconds: float) -> dict[tuple[int, int], bytes]:
+    """Run the victim, kill it after so long, and return what it was acknowledged for."""
+    victim = subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.victim", str(directory), str(cycle)], stdout=subprocess.PIPE
+    )
+    assert victim.stdout is not None
+    assert victim.stdout.readline() == b"ready\n"
+    timer = threading.Timer(seconds, os.kill, (victim.pid, signal.SIGKILL))
+    timer.start()
+    lines = victim.stdout.read().split(b"\n")
+    timer.join()
+    assert victim.wait() == -signal.SIGKILL
+    victim.stdout.close()
+    acked = {}
+    for line in lines[:-1]:  # the last one may be cut
+        partition, offset, name = line.split(b" ")
+        place = int(partition), int(offset)
+        assert place not in acked, "an offset was acknowledged twice"
+        acked[place] = name
+    return acked
+
+
+class History:
+    """All that was ever seen durable; it may only grow."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[int, int], bytes] = {}
+        self.nonces: set[tuple[bytes, bytes]] = set()
+        self.entries = 0
+        self.acked = 0
+
+    def check(self, directory: Path, acked: dict[tuple[int, int], bytes]) -> None:
+        with holdfast.open(directory, keyring=KEYRING, settings=SETTINGS) as log:
+            found = {(r.partition, r.offset): r.payload for r in log.topic("t").read()}
+            marks = log.marks("t")
+        for number, mark in enumerate(marks):
+            offsets = sorted(offset for partition, offset in found if partition == number)
+            assert offsets == list(range(mark.durable)), "offsets are not dense"
+        names = list(found.values())
+        assert len(names) == len(set(names)), "a record is there twice"
+        for place, name in {**self.records, **acked}.items():
+            assert found.get(place) == name, f"lost or changed at {place}: {name!r}"
+        self._check_whole(found)
+        self._check_order(found)
+        self._check_nonces(directory)
+        self.records = found
+        self.acked += len(acked)
+
+    @staticmethod
+    def _check_whole(found: dict[tuple[int, int], bytes]) -> None:
+        """A batch that was not acknowledged is there as a whole or not at all."""
+        batches: dict[bytes, set[int]] = {}
+        for name in found.values():
+            if b"-batch-" in name:
+                batch, _, member = name.rpartition(b".")
+                batches.setdefault(batch, set()).add(int(member))
+        for batch, members in batches.items():
+            size = int(batch.rpartition(b"-")[2]) % 50 + 1
+            assert members == set(range(size)), f"half a batch: {batch!r}"
+
+    @staticmethod
+    def _check_order(found: dict[tuple[int, int], bytes]) -> None:
+        """Each writer's records are in the order in which it wrote them, per partition."""
+        last: dict[tuple[int, bytes], int] = {}
+        for (partition, _), name in sorted(found.items()):
+            writer, _, number = name.partition(b".")[0].rpartition(b"-")
+            assert last.get((partition, writer), -1) <= int(number), f"out of order: {name!r}"
+            last[partition, writer] = int(number)
+
+    def _check_nonces(self, directory: Path) -> None:
+        """No key and nonce were used twice: salts are fresh for every epoch, counters within one never repeat."""
+        db = apsw.Connection(str(directory / "durable.db"), flags=apsw.SQLITE_OPEN_READONLY)
+        salts = dict(db.execute("SELECT number, salt FROM key_epochs"))
+        assert len(set(salts.values())) == len(salts)
+        rows = db.execute("SELECT seq, key_epoch, substr(body, 1, 8) FROM entries WHERE seq > ?", (self.entries,))
+        for seq, epoch, counter in rows:
+            pair = salts[epoch], counter
+            assert pair not in self.nonces, "a nonce was used twice"
+            self.nonces.add(pair)
+            self.entries = seq
+        db.close()
+
+
+def run_cycles(directory: Path, cycles: int, seed: int, longest: float) -> History:
+    rng, history = random.Random(seed), History()
+    for cycle in range(cycles):
+        history.check(directory, kill_after(directory, cycle, rng.random() ** 2 * longest))
+    return history
+
+
+def test_forty_kills(tmp_path, record_property):
+    """Forty kills at random moments: every acknowledged record is there once, in order, sealed, in its place."""
+    started = time.monotonic()
+    history = run_cycles(tmp_path / "log", 40, seed=int(time.time()), longest=0.08)
+    record_property("acked", history.acked)
+    assert history.acked > 1000
+    print(f"40 kills, {history.acked} acknowledged, {len(history.records)} durable, {time.monotonic() - started:.0f} s")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_a_thousand_kills(tmp_path):
+    """A thousand kills, in logs that are started anew now and then so that checking stays quick."""
+    acked = durable = 0
+    for part in range(20):
+        history = run_cycles(tmp_path / f"log{part}", 50, seed=part, longest=0.2)
+        acked, durable = acked + history.acked, durable + len(history.records)
+    print(f"1000 kills, {acked} acknowledged, {durable} durable, none lost")

@@ -1,0 +1,1000 @@
+"""Tampering: whatever somebody changes in a stored log is refused, or changes nothing that is read.
+
+Two small logs with the same records, one with keys and one without, are prepared once. Each test damages a
+copy with plain SQLite or with bytes, then opens it as its owner would (refused with a typed error, or exactly
+the records that were written) and with `read_only=True` (everything outside the damage is still readable).
+
+Without keys, digests find accidents; somebody who recomputes them is not found, and nothing here says so.
+What cannot be found even with keys is said in docs/formats/0003-sealing.md, and has its test here too.
+
+The normal run samples with a fixed seed; the soak run does all of it. Every test also proves that no error
+and no log record shows a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import resource
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from hmac import compare_digest
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings
+from holdfast.crypto import chain
+from holdfast.journal.entry import Entry, Place, header_of
+from holdfast.journal.migrations import migrations
+from holdfast.testing.manual_clock import ManualClock
+
+pytestmark = pytest.mark.disk
+
+MASTER, NEWER, OTHER = b"MASTER-KEY-0123456789-abcdefghij", b"NEWER-KEY-9876543210-jihgfedcba.", bytes(range(32))
+FIRST = Keyring({"k1": MASTER})
+ROTATED = Keyring({"k2": NEWER, "k1": MASTER})
+INNER = (b"PAYLOAD", b"KEY-OF", b"KIND-OF", b"HEADER-NAME", b"HEADER-VALUE")
+"""Marks of all that a sealed log hides."""
+SECRETS = [
+    *(mark.decode() for mark in INNER),
+    *(text for key in (MASTER, NEWER) for text in (key.decode(), key.hex(), base64.b64encode(key).decode())),
+]
+PLAIN_SETTINGS = Settings()
+
+Where = tuple[str, int]
+Records = dict[Where, list[Record]]
+
+
+# -- the subject ------------------------------------------------------------------------------------------
+
+
+class Span(NamedTuple):
+    """One stored entry: its row's columns without the blobs, and whose it is."""
+
+    topic: str
+    partition: int
+    partition_id: int
+    seq: int
+    first: int
+    count: int
+    key_epoch: int
+
+
+class Subject:
+    """A log that was written once and is damaged again and again, always from the same state."""
+
+    def __init__(self, path: Path, *, keyed: bool, seed: int = 1) -> None:
+        self.path = path
+        self.seed = seed
+        self.keyring = ROTATED if keyed else None
+        self.history: list[dict[str, list[dict[str, Any]]]] = []
+        """All rows after each commit."""
+        self.states: list[Records] = []
+        """All records after each commit."""
+        self.receipts: dict[str, Receipt] = {}
+        self._write(ManualClock(seed=seed), FIRST if keyed else None)
+        self.files = {file.name: file.read_bytes() for file in path.iterdir()}
+        self.records = self.states[-1]
+        self.spans = self._spans()
+        self.wholes = [Span(topic, partition, 0, 0, 0, 0, 0) for topic, partition in self.records]
+
+    def _write(self, clock: ManualClock, keyring: Keyring | None) -> None:
+        with holdfast.open(self.path, settings=PLAIN_SETTINGS, keyring=keyring, clock=clock) as log:
+            log.topic("orders", partitions=2)
+            self._append(log, clock, "orders", 0, idempotency_key="once-0")
+            self._append(log, clock, "orders", 1)
+            extras = {"key": b"KEY-OF", "kind": "KIND-OF", "headers": {"HEADER-NAME": b"HEADER-VALUE"}}
+            log.topic("orders").append_batch([b"PAYLOAD a", Record(b"PAYLOAD b", **extras), b"PAYLOAD"], partition=0)
+            self._keep(log)
+            self._append(log, clock, "users", 0, **extras)
+        with holdfast.open(self.path, settings=PLAIN_SETTINGS, keyring=keyring, clock=clock) as log:
+            self._append(log, clock, "users", 0)
+            if keyring is not None:
+                log.rotate_key(ROTATED)
+            self._append(log, clock, "orders", 1)
+            self._append(log, clock, "orders", 0, idempotency_key="once-1")
+
+    def _append(self, log: Log, clock: ManualClock, topic: str, partition: int, **given: Any) -> None:
+        clock.advance(1)
+        payload = b"PAYLOAD %d of %d" % (len(self.states), self.seed)
+        receipt = log.topic(topic).append(payload, partition=partition, **given)
+        if "idempotency_key" in given:
+            self.receipts[given["idempotency_key"]] = receipt
+        self._keep(log)
+
+    def _keep(self, log: Log) -> None:
+        with self.database() as connection:
+            self.history.append({table: rows_of(connection, table) for table in TABLES})
+        self.states.append(all_records(log))
+
+    def _spans(self) -> list[Span]:
+        now = self.history[-1]
+        names = {row["id"]: row["name"] for row in now["topics"]}
+        heads = {row["partition_id"]: (names[row["topic_id"]], row["number"]) for row in now["heads"]}
+        return [
+            Span(
+                *heads[row["partition_id"]], row["partition_id"], row["seq"],
+                row["first_offset"], row["count"], row["key_epoch"],
+            )
+            for row in now["entries"]
+        ]  # fmt: skip
+
+    def database(self) -> apsw.Connection:
+        """Plain SQLite, as anybody could use it; fast and careless. As a context manager it is one transaction."""
+        connection = apsw.Connection(str(self.path / "durable.db"))
+        connection.execute("PRAGMA synchronous=OFF")
+        return connection
+
+    def change(self, *statements: tuple[str, Sequence[Any]]) -> bool:
+        """Run SQL on the database; False if SQLite itself refuses it."""
+        connection = self.database()
+        try:
+            with connection:
+                for sql, values in statements:
+                    connection.execute(sql, values)
+        except apsw.ConstraintError:
+            return False
+        finally:
+            connection.close()
+        return True
+
+    def change_loosely(self, table: str, column: str, value: Any, key: Any) -> None:
+        """Store a value of any type in a column: the schema forbids it only for as long as it is asked."""
+        schema = dict(self.database().execute("SELECT name, sql FROM sqlite_schema WHERE type='table'"))
+        loose = schema[table].replace("STRICT", "").replace("NOT NULL", "")
+        rewrite = "UPDATE sqlite_schema SET sql=? WHERE name=?"
+        self.change(("PRAGMA writable_schema=ON", ()), (rewrite, (loose, table)))
+        self.change((f"UPDATE {table} SET {column}=? WHERE {TABLES[table][0]}=?", (value, key)))
+        self.change(("PRAGMA writable_schema=ON", ()), (rewrite, (schema[table], table)))
+
+    def put_back(self, table: str, rows: list[dict[str, Any]]) -> None:
+        """Write rows as they are over whatever stands there."""
+        self.change(*(insert(table, row) for row in rows))
+
+    def restore(self, **files: bytes | None) -> None:
+        """Undo everything; `files` are written otherwise, or not at all (None)."""
+        for file in self.path.iterdir():
+            file.unlink()
+        for name, content in {**self.files, **{name.replace("_", "."): file for name, file in files.items()}}.items():
+            if content is not None:
+                (self.path / name).write_bytes(content)
+
+    def open(self, **given: Any) -> Log:
+        """Open the log."""
+        return holdfast.open(self.path, settings=PLAIN_SETTINGS, **{"keyring": self.keyring, **given})
+
+    def own(self) -> Records:
+        """Everything, as the owner reads it."""
+        with self.open() as log:
+            return all_records(log)
+
+    def look(self) -> dict[Span, list[Record] | HoldfastError]:
+        """Every entry on its own, and each partition as a whole, as somebody reads it who only looks."""
+        found: dict[Span, list[Record] | HoldfastError] = {}
+        with self.open(read_only=True) as log:
+            for span in self.spans + self.wholes:
+                end = span.first + span.count if span.count else None
+                try:
+                    found[span] = list(log.topic(span.topic).read(span.first, end, partition=span.partition))
+                except HoldfastError as error:
+                    found[span] = note(error)
+        return found
+
+    def expected(self, span: Span) -> list[Record]:
+        """The records of one entry, or of a whole partition."""
+        return self.records[span.topic, span.partition][span.first : span.first + span.count if span.count else None]
+
+
+def all_records(log: Log) -> Records:
+    return {
+        (name, number): list(log.topic(name).read(partition=number))
+        for name in log.topics()
+        for number in range(log.topic(name).partitions)
+    }
+
+
+def rows_of(connection: apsw.Connection, table: str) -> list[dict[str, Any]]:
+    cursor = connection.execute(f"SELECT * FROM {table} ORDER BY 1")
+    return [dict(zip(TABLES[table], row, strict=True)) for row in cursor]
+
+
+def insert(table: str, row: dict[str, Any]) -> tuple[str, list[Any]]:
+    return f"INSERT OR REPLACE INTO {table} VALUES ({','.join('?' * len(row))})", list(row.values())
+
+
+def _tables() -> dict[str, list[str]]:
+    """All tables and their columns, as the migrations make them."""
+    connection = apsw.Connection(":memory:")
+    for _, script in migrations():
+        connection.execute(script)
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type='table'")]
+    return {name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")] for name in names}
+
+
+TABLES = _tables()
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
+    return {
+        name: Subject(tmp_path_factory.mktemp(name) / "log", keyed="keyed" in name, seed=seed)
+        for seed, name in enumerate(("plain", "keyed", "plain sibling", "keyed sibling"))
+    }
+
+
+@pytest.fixture(params=["plain", "keyed"])
+def subject(subjects: dict[str, Subject], request: pytest.FixtureRequest) -> Subject:
+    subjects[request.param].restore()
+    return subjects[request.param]
+
+
+@pytest.fixture
+def keyed(subjects: dict[str, Subject]) -> Subject:
+    subjects["keyed"].restore()
+    return subjects["keyed"]
+
+
+# -- what must hold ---------------------------------------------------------------------------------------
+
+
+_noted: list[BaseException] = []
+
+
+def note(error: HoldfastError) -> HoldfastError:
+    """Remember an error, to be searched for secrets."""
+    _noted.append(error)
+    return error
+
+
+@pytest.fixture(autouse=True)
+def _nothing_secret_is_told(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No error and no log record of any test shows a payload, key, kind, header or master key."""
+    _noted.clear()
+    caplog.set_level(logging.DEBUG, logger="holdfast")
+    yield
+    told = [caplog.text, *(repr(vars(record)) for record in caplog.records)]
+    for error in _noted:
+        link: BaseException | None = error
+        while link is not None:
+            told += [str(link), repr(link), repr(vars(link))]
+            link = link.__cause__ or link.__context__
+    shown = {secret for secret in SECRETS for text in told if secret in text}
+    assert not shown
+
+
+@pytest.fixture
+def _little_memory() -> Iterator[None]:
+    """A damaged number must not make us ask for all the memory there is."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def owner_faults(
+    subject: Subject, refusals: tuple[type[HoldfastError], ...] = (Corrupt,), *, must: bool = False
+) -> list[str]:
+    """What is wrong with what the owner gets: nothing if it was refused or, unless it must be, is what was written."""
+    try:
+        found = subject.own()
+    except refusals as error:
+        note(error)
+        return []
+    except Exception as error:
+        return [f"owner: {type(error).__name__}: {error}"]
+    if found != subject.records:
+        return ["owner: other records"]
+    return ["owner: not refused"] if must else []
+
+
+def looker_faults(subject: Subject, harmed: set[Span], refusals: tuple[type[HoldfastError], ...] = ()) -> list[str]:
+    """What is wrong with what a reader gets: nothing if all but `harmed` is there and none of it is wrong."""
+    try:
+        found = subject.look()
+    except refusals as error:
+        note(error)
+        return []
+    except Exception as error:
+        return [f"looker: {type(error).__name__}: {error}"]
+    lost = [span for span in subject.spans if span not in harmed and found[span] != subject.expected(span)]
+    return [f"looker: {found[s]} at {s}" for s in lost] + [
+        f"looker: other records at {s}" for s in wrong(subject, found)
+    ]
+
+
+def wrong(subject: Subject, found: dict[Span, list[Record] | HoldfastError]) -> list[Span]:
+    """Where a reader got something that was not written there; less than was written is not wrong."""
+    return [
+        span
+        for span, records in found.items()
+        if isinstance(records, list) and records != [r for r in subject.expected(span) if r in records]
+    ]
+
+
+# -- (a) every column of every row ------------------------------------------------------------------------
+
+
+FEW, ALL = pytest.param(True, id="few"), pytest.param(False, id="all", marks=pytest.mark.soak)
+
+TYPES = "a stored value is used before its type, range and length are checked"
+EPOCHS = "one row with a damaged key epoch keeps a reader from everything"
+LOG_ID = "a reader trusts the id in the log's row, not the one in FORMAT"
+HEADS = "nothing says which heads there should be"
+KNOWN: dict[tuple[str, str], str] = {
+    ("log", "log_id"): LOG_ID,
+    ("log", "key_epoch"): EPOCHS,
+    ("topics", "key_epoch"): EPOCHS,
+    ("heads", "key_epoch"): EPOCHS,
+    ("key_epochs", "number"): EPOCHS,
+    ("key_epochs", "salt"): EPOCHS,
+    ("key_epochs", "stamp"): EPOCHS,
+    ("key_epochs", "scheme"): TYPES,
+    ("key_epochs", "key_id"): TYPES,
+    ("topics", "name"): TYPES,
+    ("topics", "partitions"): TYPES,
+    ("heads", "number"): TYPES,
+    ("entries", "first_offset"): TYPES,
+    ("entries", "count"): TYPES,
+    ("heads", "topic_id"): "a lost head lets the next partition take its number",
+    ("epochs", "number"): "a damaged number is told as Invalid, by a constraint of SQLite",
+}
+"""Open defects, by where they show; whoever mends one takes its line away."""
+
+
+READ_BY_OWNER = {"log", "key_epochs", "topics", "heads", "entries"}
+"""The tables of which opening the log and reading everything reads every row."""
+
+
+def known(*values: Any, id: str, reason: str | None) -> Any:
+    """A case that is known to fail, if there is a reason."""
+    return pytest.param(*values, id=id, marks=[pytest.mark.xfail(strict=True, reason=reason)] if reason else [])
+
+
+def _columns() -> Iterator[Any]:
+    for name in ("plain", "keyed"):
+        for table, columns in TABLES.items():
+            for column in columns if (name, table) != ("plain", "key_epochs") else ():
+                yield known(name, table, column, id=f"{name}-{table}.{column}", reason=KNOWN.get((table, column)))
+
+
+def changes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Other values for a stored one, each with the SQL that makes it."""
+    if isinstance(value, int):
+        for other in sorted({value + 1, value - 1, 0, 2**40, 2**63 - 1} - {value}):
+            yield "?", other
+        return
+    cast = "CAST(? AS TEXT)" if isinstance(value, str) else "?"
+    raw = value.encode() if isinstance(value, str) else value
+    for place in range(len(raw)):
+        for mask in (0x80, 1 << place % 7) if isinstance(value, str) else (1 << place % 8,):
+            yield cast, raw[:place] + bytes([raw[place] ^ mask]) + raw[place + 1 :]
+    for other in (raw + b"\0", raw[:-1], b""):
+        if other != raw:
+            yield cast, other
+
+
+class Change(NamedTuple):
+    """One value changed in one row."""
+
+    table: str
+    column: str
+    row: dict[str, Any]
+    sql: str
+    value: Any
+
+    def harmed(self, subject: Subject) -> set[Span]:
+        """The entries that this may take away from a reader."""
+        row = self.row
+        match self.table, self.column:
+            case "key_epochs", _:
+                return {span for span in subject.spans if span.key_epoch == row["number"]}
+            case "topics", _:
+                mine = {head["partition_id"] for head in subject.history[-1]["heads"] if head["topic_id"] == row["id"]}
+                return {span for span in subject.spans if span.partition_id in mine}
+            case ("heads", _) | ("entries", "first_offset"):
+                return {span for span in subject.spans if span.partition_id == row["partition_id"]}
+            case "entries", "partition_id":
+                return {span for span in subject.spans if span.partition_id in (row["partition_id"], self.value)}
+            case "entries", _:
+                return {span for span in subject.spans if span.seq == row["seq"]}
+            case _:
+                return set()
+
+    def refusals(self) -> tuple[type[HoldfastError], ...]:
+        """Wrong keys and lost keys look the same: there the caller may be told to check the keyring."""
+        asks_for_key = self.table == "key_epochs" or (self.table, self.column) == ("log", "keyed")
+        return (Corrupt, Invalid) if asks_for_key else (Corrupt,)
+
+
+def all_changes(subject: Subject, table: str, column: str, few: bool) -> list[Change]:
+    """Every change of a column; or a few, most of them in the newest row."""
+    rows = [
+        [Change(table, column, row, sql, value) for sql, value in changes(row[column])]
+        for row in subject.history[-1][table]
+    ]
+    if not few:
+        return [change for row in rows for change in row]
+    random, newest = Random(f"{table}.{column}"), rows[-1]
+    some = newest if len(newest) < 6 else [newest[0], *random.sample(newest[1:-3], 2), *newest[-3:]]
+    return [*some, *(random.choice(row) for row in rows[:1] if row is not newest)]
+
+
+def apply(subject: Subject, change: Change) -> bool:
+    subject.restore()
+    key = TABLES[change.table][0]
+    sql = f"UPDATE {change.table} SET {change.column}={change.sql} WHERE {key}=?"
+    return subject.change((sql, (change.value, change.row[key])))
+
+
+@pytest.mark.parametrize("few", [FEW, ALL])
+@pytest.mark.parametrize(("name", "table", "column"), list(_columns()))
+def test_a_changed_value_is_refused_or_does_not_matter(
+    subjects: dict[str, Subject], name: str, table: str, column: str, few: bool
+) -> None:
+    """Each byte and each number of each row: Corrupt when the row is read; else all records are as written."""
+    subject, faults = subjects[name], []
+    for change in all_changes(subject, table, column, few):
+        if apply(subject, change):
+            refusals = change.refusals()
+            found = owner_faults(subject, refusals, must=table in READ_BY_OWNER)
+            found += looker_faults(subject, change.harmed(subject), refusals[1:])
+            faults += [f"{change.row[TABLES[table][0]]}: {change.value!r}: {fault}" for fault in found]
+    assert not faults
+
+
+STRANGERS: list[Any] = [None, 5, "text", b"bytes"]
+
+
+def _tables_with_rows() -> Iterator[Any]:
+    for name in ("plain", "keyed"):
+        for table in TABLES if name == "keyed" else TABLES.keys() - {"key_epochs"}:
+            yield known(name, table, id=f"{name}-{table}", reason=TYPES if table in READ_BY_OWNER else None)
+
+
+@pytest.mark.parametrize(("name", "table"), sorted(_tables_with_rows(), key=lambda case: case.id))
+def test_a_value_of_another_type_is_refused(subjects: dict[str, Subject], name: str, table: str) -> None:
+    """A number that has become text or nothing, as one flipped bit in a row's head makes it, is Corrupt."""
+    subject, faults = subjects[name], []
+    key, *columns = TABLES[table]
+    row = subject.history[-1][table][-1]
+    for column in columns:
+        for value in (value for value in STRANGERS if type(value) is not type(row[column])):
+            subject.restore()
+            subject.change_loosely(table, column, value, row[key])
+            change = Change(table, column, row, "?", value)
+            harmed, refusals = change.harmed(subject), change.refusals()
+            found = owner_faults(subject, refusals, must=table in READ_BY_OWNER)
+            found += looker_faults(subject, harmed, refusals[1:])
+            faults += [f"{column}={value!r}: {fault}" for fault in found]
+    assert not faults
+
+
+@pytest.mark.parametrize("few", [FEW, ALL])
+@pytest.mark.parametrize("column", [column for column in TABLES["idempotency"] if column != "hash"])
+def test_a_changed_idempotency_key_is_refused_when_it_is_asked_for(subject: Subject, column: str, few: bool) -> None:
+    """A repeat gets its original receipt, or Corrupt; never another receipt and never a second record."""
+    faults = []
+    for change in all_changes(subject, "idempotency", column, few):
+        if apply(subject, change):
+            with subject.open() as log:
+                faults += [f"{change.value!r}: {fault}" for fault in repeat_faults(subject, log)]
+                log._journal._writer.failure = None  # what was refused above would be told again by close()
+    assert not faults
+
+
+def test_a_lost_idempotency_key_is_a_forgotten_one(subject: Subject) -> None:
+    """A key whose row or hash is gone is not known any more: the repeat is a new record, and only that."""
+    for sql in ("UPDATE idempotency SET hash=x'00'", "DELETE FROM idempotency"):
+        subject.restore()
+        subject.change((sql + " WHERE id=1", ()))
+        with subject.open() as log:
+            assert log.topic("orders").append(b"PAYLOAD again", idempotency_key="once-0", partition=0).offset == 5
+            assert log.topic("orders").append(b"", idempotency_key="once-1") == subject.receipts["once-1"]
+
+
+def repeat_faults(subject: Subject, log: Log) -> list[str]:
+    faults = []
+    for key, receipt in subject.receipts.items():
+        try:
+            again = log.topic("orders").append(b"PAYLOAD again", idempotency_key=key)
+        except Corrupt as error:
+            note(error)
+        else:
+            faults += [] if again == receipt else [f"another receipt: {again}"]
+    return faults
+
+
+# -- (b) rows in other places, older rows, lost rows ------------------------------------------------------
+
+
+def assert_refused(subject: Subject) -> None:
+    """The owner is refused, and whoever only looks gets nothing wrong."""
+    with pytest.raises(Corrupt) as caught:
+        subject.own()
+    note(caught.value)
+    assert not wrong(subject, subject.look())
+
+
+TRADES = [
+    ("first_offset",), ("partition_id",), ("partition_id", "first_offset"), ("seq",), ("body",), ("digest", "body"),
+    ("link", "digest", "body"), ("group_number", "key_epoch", "time_min", "time_max", "link", "digest", "body"),
+]  # fmt: skip
+PAIRS = [(1, 7), (1, 2), (1, 4)]
+"""Of one partition; of two partitions; of two topics."""
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        pytest.param(PAIRS, id="sampled"),
+        pytest.param([(a, b) for a in range(1, 8) for b in range(1, a)], id="all", marks=pytest.mark.soak),
+    ],
+)
+def test_swapped_entries_are_refused(subject: Subject, pairs: list[tuple[int, int]]) -> None:
+    """Two entries of one partition, two partitions or two topics cannot trade places, times, links or bodies."""
+    rows = {row["seq"]: row for row in subject.history[-1]["entries"]}
+    for one, two in pairs:
+        for columns in TRADES:
+            subject.restore()
+            first = rows[one] | {column: rows[two][column] for column in columns}
+            second = rows[two] | {column: rows[one][column] for column in columns}
+            gone = ("DELETE FROM entries WHERE seq IN (?, ?)", (one, two))
+            if first not in rows.values() and subject.change(gone, insert("entries", first), insert("entries", second)):
+                assert_refused(subject)
+
+
+FORGERIES: list[dict[str, Any]] = [
+    {"seq": 100}, {"partition_id": 2}, {"first_offset": 3}, {"count": 2}, {"group_number": 1}, {"kind": 2},
+    {"codec": 1}, {"key_epoch": 1}, {"key_epoch": 0}, {"time_min": 1}, {"time_max": 2**60},
+    {"link": b"0123456789abcdef"}, {"body": bytes(60)}, {"body": b""},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("forged", FORGERIES, ids=lambda forged: next(iter(forged)))
+def test_an_entry_with_a_forged_digest_is_refused_by_its_seal(keyed: Subject, forged: dict[str, Any]) -> None:
+    """Whoever changes an entry and makes its digest anew cannot make its seal."""
+    row = next(row for row in keyed.history[-1]["entries"] if row["seq"] == 7) | forged
+    number = next(head["number"] for head in keyed.history[-1]["heads"] if head["partition_id"] == row["partition_id"])
+    place = Place(keyed.history[-1]["log"][0]["log_id"], "orders", number)
+    digest = chain.digest(header_of(place, Entry(*row.values())), row["body"])
+    keyed.change(("DELETE FROM entries WHERE seq=7", ()), insert("entries", row | {"digest": digest}))
+    with keyed.open(read_only=True) as log, pytest.raises(Corrupt) as caught:
+        list(log.topic("orders").read(row["first_offset"], row["first_offset"] + 1, partition=number))
+    note(caught.value)
+    assert_refused(keyed)
+
+
+def test_an_unsealed_entry_in_a_sealed_log_is_refused(subjects: dict[str, Subject], keyed: Subject) -> None:
+    """A keyed log takes no entry that says it is plain, however well its digest fits."""
+    row = next(row for row in subjects["plain"].history[-1]["entries"] if row["seq"] == 7)
+    place = Place(keyed.history[-1]["log"][0]["log_id"], "orders", 0)
+    digest = chain.digest(header_of(place, Entry(*row.values())), row["body"])
+    keyed.put_back("entries", [row | {"digest": digest}])
+    assert isinstance(keyed.look()[keyed.spans[-1]], Corrupt)
+    assert_refused(keyed)
+
+
+def _tables_of_siblings() -> Iterator[Any]:
+    for name in ("plain", "keyed"):
+        for table in ("log", "key_epochs", "topics", "heads", "entries", "idempotency"):
+            reason = LOG_ID if (name, table) == ("keyed", "log") else None
+            yield known(name, table, id=f"{name}-{table}", reason=reason)
+
+
+@pytest.mark.parametrize(("name", "table"), list(_tables_of_siblings()))
+def test_rows_of_another_log_are_refused(subjects: dict[str, Subject], name: str, table: str) -> None:
+    """Rows cannot move between two logs, although both have the same key, topics and partitions."""
+    subject, theirs = subjects[name], subjects[name + " sibling"].history[-1]
+    allowed = (Corrupt, Invalid) if table == "key_epochs" else (Corrupt,)
+    for rows in (theirs[table], *([row] for row in theirs[table])):
+        subject.restore()
+        subject.put_back(table, rows)
+        found = outcome(subject.look)
+        assert isinstance(found, allowed) or not wrong(subject, found)
+        if table == "idempotency":
+            with subject.open() as log:
+                assert repeat_faults(subject, log) == []
+                log._journal._writer.failure = None
+        assert owner_faults(subject, allowed) == []
+
+
+def test_the_database_of_another_log_is_refused(subjects: dict[str, Subject], keyed: Subject) -> None:
+    """A whole database under another log's FORMAT is not taken for that log's."""
+    keyed.restore(durable_db=subjects["keyed sibling"].files["durable.db"])
+    with pytest.raises(Corrupt, match="another log") as caught:
+        keyed.own()
+    note(caught.value)
+
+
+ROLLBACKS: dict[str, Callable[[dict[str, list[dict[str, Any]]]], list[tuple[str, list[dict[str, Any]]]]]] = {
+    "head": lambda old: [("heads", old["heads"][:1])],
+    "heads": lambda old: [("heads", old["heads"])],
+    "log": lambda old: [("log", old["log"])],
+    "head and log": lambda old: [("heads", old["heads"][:1]), ("log", old["log"])],
+    "heads and log": lambda old: [("heads", old["heads"]), ("log", old["log"])],
+}
+
+
+@pytest.mark.parametrize("rows", list(ROLLBACKS))
+@pytest.mark.parametrize("step", [0, 4, 5])
+def test_older_control_rows_are_refused(subject: Subject, rows: str, step: int) -> None:
+    """A head, the log's row, or both, put back as they once were, no longer fit the entries."""
+    for table, old in ROLLBACKS[rows](subject.history[step]):
+        subject.put_back(table, old)
+    with pytest.raises(Corrupt) as caught:
+        subject.own()
+    note(caught.value)
+    assert not wrong(subject, subject.look())
+
+
+@pytest.mark.parametrize("seq", range(1, 8))
+def test_a_deleted_entry_is_missed(subject: Subject, seq: int) -> None:
+    """First, middle or last: the hole is refused, and everything else can still be read."""
+    subject.change(("DELETE FROM entries WHERE seq=?", (seq,)))
+    assert_refused(subject)
+    assert looker_faults(subject, {span for span in subject.spans if span.seq == seq}) == []
+
+
+@pytest.mark.parametrize(
+    "table", ["log", "key_epochs", "topics", known("heads", id="heads", reason=KNOWN["heads", "topic_id"])]
+)
+def test_a_deleted_control_row_is_missed(keyed: Subject, table: str) -> None:
+    """Without its log row, key epoch, topic or head a log does not open."""
+    key = TABLES[table][0]
+    for row in keyed.history[-1][table]:
+        keyed.restore()
+        keyed.change((f"DELETE FROM {table} WHERE {key}=?", (row[key],)))
+        with pytest.raises(Corrupt) as caught:
+            keyed.own()
+        note(caught.value)
+        found = outcome(keyed.look)
+        assert isinstance(found, Corrupt) or not wrong(keyed, found)
+
+
+@pytest.mark.xfail(strict=True, reason=KNOWN["epochs", "number"])
+def test_an_older_log_row_of_the_same_length_is_refused(subject: Subject) -> None:
+    """The log's row of an earlier ownership is refused, although nothing was appended since."""
+    subject.own()
+    subject.put_back("log", subject.history[-1]["log"])
+    assert_refused(subject)
+
+
+def test_an_entry_repeated_at_the_end_is_refused(subject: Subject) -> None:
+    """What was appended once cannot be appended again by whoever only copies rows."""
+    row = subject.history[-1]["entries"][-1]
+    subject.put_back("entries", [row | {"seq": 8, "first_offset": 5, "link": row["digest"]}])
+    assert_refused(subject)
+
+
+def test_a_tail_cut_without_the_log_row_is_refused(subject: Subject) -> None:
+    """The newest entry and its head put back together still contradict the log's own row."""
+    old = subject.history[5]
+    subject.change(("DELETE FROM entries WHERE seq=7", ()), *(insert("heads", row) for row in old["heads"]))
+    assert_refused(subject)
+
+
+@pytest.mark.xfail(strict=True, reason=HEADS)
+def test_a_partition_rolled_back_alone_is_refused(subject: Subject) -> None:
+    """One partition's newest entry and head put back, all else as it is: the log's row knows better."""
+    old = subject.history[3]["heads"][-1]
+    subject.change(("DELETE FROM entries WHERE seq=5", ()), insert("heads", old))
+    assert_refused(subject)
+
+
+@pytest.mark.xfail(strict=True, reason=HEADS)
+def test_a_topic_deleted_with_all_its_rows_is_missed(subject: Subject) -> None:
+    """A topic cannot vanish with its heads and entries."""
+    subject.change(
+        ("DELETE FROM topics WHERE name='users'", ()),
+        ("DELETE FROM heads WHERE partition_id=3", ()),
+        ("DELETE FROM entries WHERE partition_id=3", ()),
+    )
+    assert_refused(subject)
+
+
+def test_a_rollback_of_everything_is_an_older_log(subject: Subject) -> None:
+    """All rows put back as they once were are that older log, exactly; without a store nobody can tell."""
+    for step, (rows, records) in enumerate(zip(subject.history, subject.states, strict=True)):
+        subject.restore()
+        subject.change(*((f"DELETE FROM {table}", ()) for table in TABLES))
+        for table in TABLES:
+            subject.put_back(table, rows[table])
+        assert subject.own() == records, step
+
+
+# -- (c) bytes of the file --------------------------------------------------------------------------------
+
+
+Outcome = Records | dict[Span, list[Record] | HoldfastError] | Exception
+
+
+def outcome(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except Exception as error:
+        if isinstance(error, HoldfastError):
+            note(error)
+        return error
+
+
+def flips(content: bytes, sample: int | None) -> Iterator[tuple[int, bytes]]:
+    """The content with one byte changed: half of the places are where something is stored."""
+    random = Random(sample)
+    used = [place for place, byte in enumerate(content) if byte]
+    places = range(len(content)) if sample is None else [
+        random.choice(used) if n % 2 else random.randrange(len(content)) for n in range(sample)
+    ]  # fmt: skip
+    for place in places:
+        changed = bytearray(content)
+        changed[place] ^= 1 << random.randrange(8)
+        yield place, bytes(changed)
+
+
+FLIPS = [
+    pytest.param(150, id="sampled"),
+    pytest.param(None, id="all", marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
+]
+
+
+@pytest.fixture(scope="module")
+def flipped(subjects: dict[str, Subject]) -> Callable[[str, int | None], list[tuple[int, Any, Any]]]:
+    """What owner and looker got for every flip; done once for all tests that ask."""
+    done: dict[tuple[str, int | None], list[tuple[int, Any, Any]]] = {}
+
+    def run(name: str, sample: int | None) -> list[tuple[int, Any, Any]]:
+        subject = subjects[name]
+        if (name, sample) not in done:
+            done[name, sample] = found = []
+            for place, content in flips(subject.files["durable.db"], sample):
+                subject.restore(durable_db=content)
+                found.append((place, outcome(subject.own), outcome(subject.look)))
+        return done[name, sample]
+
+    return run
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("sample", FLIPS)
+@pytest.mark.parametrize("name", ["plain", "keyed"])
+def test_a_flipped_byte_never_gives_a_wrong_record(
+    subjects: dict[str, Subject], flipped: Callable[..., Any], name: str, sample: int | None
+) -> None:
+    """Wherever in the file a bit flips: what is read is what was written, or nothing."""
+    subject = subjects[name]
+    for place, owned, looked in flipped(name, sample):
+        assert isinstance(owned, Exception) or owned == subject.records, place
+        assert isinstance(looked, Exception) or not wrong(subject, looked), place
+
+
+@pytest.mark.xfail(strict=True, reason="a damaged schema is told as Unavailable; " + TYPES)
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("sample", FLIPS)
+@pytest.mark.parametrize("name", ["plain", "keyed"])
+def test_a_flipped_byte_is_told_in_our_own_words(flipped: Callable[..., Any], name: str, sample: int | None) -> None:
+    """Wherever in the file a bit flips: no error of SQLite, of Python or of a codec reaches the caller."""
+    errors = [
+        (place, error) for place, *both in flipped(name, sample) for error in both if isinstance(error, Exception)
+    ]
+    assert [(place, repr(error)) for place, error in errors if not isinstance(error, (Corrupt, Invalid))] == []
+
+
+# -- (d) cut files ----------------------------------------------------------------------------------------
+
+
+def lengths(size: int, sample: int | None) -> list[int]:
+    edges = {1000, *(page + d for page in range(0, size, 8192) for d in (-1, 0, 1) if page)}
+    more = range(600, size, 97) if sample is None else Random(sample).sample(range(600, size), sample)
+    return sorted({*(edge for edge in edges if edge < size), *more})
+
+
+CUTS = [pytest.param(20, id="sampled"), pytest.param(None, id="all", marks=[pytest.mark.soak, pytest.mark.timeout(0)])]
+
+
+@pytest.mark.parametrize("sample", CUTS)
+def test_a_cut_database_is_refused(subject: Subject, sample: int | None) -> None:
+    """A database file that lost its end is Corrupt, or only what was not asked for is lost; it is never wrong."""
+    content = subject.files["durable.db"]
+    for length in lengths(len(content), sample):
+        subject.restore(durable_db=content[:length])
+        found = outcome(subject.look)
+        assert isinstance(found, Corrupt) or not wrong(subject, found), length
+        assert owner_faults(subject) == [], length
+
+
+@pytest.mark.parametrize("length", [0, 1])
+@pytest.mark.parametrize(
+    "read_only",
+    [
+        known(False, id="owner", reason=None),
+        known(True, id="looker", reason="a reader is told that the log is empty, and to append something"),
+    ],
+)
+def test_an_emptied_database_is_corrupt(subject: Subject, read_only: bool, length: int) -> None:
+    """FORMAT says that there is a log; a database without anything in it has lost it."""
+    subject.restore(durable_db=subject.files["durable.db"][:length])
+    with pytest.raises(Corrupt) as caught:
+        subject.open(read_only=read_only).close()
+    note(caught.value)
+
+
+class Crash(NamedTuple):
+    """The files of a log whose process died, and what was acknowledged after each commit."""
+
+    files: dict[str, bytes]
+    states: list[Records]
+
+
+@pytest.fixture(scope="module", params=["plain", "keyed"])
+def crashed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Crash:
+    """A log with records in its database and more in its write-ahead log."""
+    path = tmp_path_factory.mktemp("crashed")
+    keyring = FIRST if request.param == "keyed" else None
+    with holdfast.open(path, settings=PLAIN_SETTINGS, keyring=keyring, clock=ManualClock()) as log:
+        log.topic("t", partitions=2).append(b"PAYLOAD settled", partition=0)
+        states = [all_records(log)]
+    with holdfast.open(path, settings=PLAIN_SETTINGS, keyring=keyring, clock=ManualClock()) as log:
+        for n in range(6):
+            log.topic("t").append(b"PAYLOAD %d" % n, partition=n % 2)
+            states.append(all_records(log))
+        files = {file.name: file.read_bytes() for file in path.iterdir() if not file.name.endswith("-shm")}
+    assert len(files["durable.db-wal"]) > 6 * 8192
+    return Crash(files, states)
+
+
+def reopened(path: Path, files: dict[str, bytes], keyring: Keyring | None) -> Records:
+    path.mkdir(exist_ok=True)
+    for file in path.iterdir():
+        file.unlink()
+    for name, content in files.items():
+        (path / name).write_bytes(content)
+    with holdfast.open(path, settings=PLAIN_SETTINGS, keyring=keyring) as log:
+        return all_records(log)
+
+
+@pytest.mark.parametrize("sample", CUTS)
+def test_a_cut_write_ahead_log_loses_only_its_end(
+    crashed: Crash, tmp_path: Path, sample: int | None, request: pytest.FixtureRequest
+) -> None:
+    """What is left after a cut is the log as it was after one of its commits: never less, mixed or wrong."""
+    keyring = FIRST if "keyed" in request.node.name else None
+    wal = crashed.files["durable.db-wal"]
+    assert reopened(tmp_path / "log", crashed.files, keyring) == crashed.states[-1]
+    newest = 0
+    for length in lengths(len(wal), sample):
+        found = reopened(tmp_path / "log", crashed.files | {"durable.db-wal": wal[:length]}, keyring)
+        assert found in crashed.states, length
+        assert crashed.states.index(found) >= newest, length
+        newest = crashed.states.index(found)
+
+
+@pytest.mark.parametrize("sample", CUTS)
+def test_a_flip_in_the_write_ahead_log_loses_only_what_follows(
+    crashed: Crash, tmp_path: Path, sample: int | None, request: pytest.FixtureRequest
+) -> None:
+    """What is left after a flip is the log as it was after one of its commits."""
+    keyring = FIRST if "keyed" in request.node.name else None
+    for place, wal in list(flips(crashed.files["durable.db-wal"], sample or 5000)):
+        assert reopened(tmp_path / "log", crashed.files | {"durable.db-wal": wal}, keyring) in crashed.states, place
+
+
+# -- (e) size ---------------------------------------------------------------------------------------------
+
+
+BIG = 1 << 25
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        known("entries", "body", id="entries.body", reason=None),
+        known("entries", "link", id="entries.link", reason=TYPES),
+        known("heads", "link", id="heads.link", reason=TYPES),
+        known("log", "stamp", id="log.stamp", reason=TYPES),
+    ],
+)
+def test_a_value_beyond_the_limit_is_refused_before_it_is_fetched(subject: Subject, table: str, column: str) -> None:
+    """A value that nobody could have written costs no memory: it is refused by its length alone."""
+    assert PLAIN_SETTINGS.journal.entry_bytes_max < BIG
+    subject.change((f"UPDATE {table} SET {column}=zeroblob(?) WHERE rowid=(SELECT max(rowid) FROM {table})", (BIG,)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Corrupt) as caught:
+            subject.own()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    note(caught.value)
+    assert peak < BIG // 8
+
+
+# -- (f) keys ---------------------------------------------------------------------------------------------
+
+
+class Toy:
+    """Somebody's own cipher."""
+
+    def __init__(self, name: str, key: bytes = b"toy") -> None:
+        self.name = name
+        self._key = key
+
+    def mac(self, message: bytes) -> bytes:
+        return blake2b(message, key=self._key, digest_size=32).digest()
+
+    def seal(self, plaintext: bytes, associated: bytes) -> bytes:
+        return self.mac(plaintext + associated) + plaintext[::-1]
+
+    def open(self, sealed: bytes, associated: bytes) -> bytes:
+        plaintext = sealed[32:][::-1]
+        if not compare_digest(self.mac(plaintext + associated), sealed[:32]):
+            raise ValueError("no")
+        return plaintext
+
+
+WRONG_KEYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a sealed log without a key": ("keyed", {"keyring": None}),
+    "a plain log with a key": ("plain", {"keyring": FIRST}),
+    "a plain log with a cipher": ("plain", {"keyring": None, "cipher": Toy("toy")}),
+    "another key under the same id": ("keyed", {"keyring": Keyring({"k2": OTHER, "k1": MASTER})}),
+    "another older key under the same id": ("keyed", {"keyring": Keyring({"k2": NEWER, "k1": OTHER})}),
+    "without the current key": ("keyed", {"keyring": FIRST}),
+    "without the older key": ("keyed", {"keyring": Keyring({"k2": NEWER})}),
+    "with a cipher instead of a keyring": ("keyed", {"keyring": None, "cipher": Toy("toy")}),
+}
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["owner", "looker"])
+@pytest.mark.parametrize("case", list(WRONG_KEYS))
+def test_wrong_keys_are_refused(subjects: dict[str, Subject], case: str, read_only: bool) -> None:
+    """The wrong key, no key, or a key too many: Invalid, with a remedy, and nothing was written."""
+    name, given = WRONG_KEYS[case]
+    subjects[name].restore()
+    with pytest.raises(Invalid) as caught:
+        subjects[name].open(read_only=read_only, **given)
+    assert note(caught.value).hint
+    assert (subjects[name].path / "durable.db").read_bytes() == subjects[name].files["durable.db"]
+
+
+def test_a_cipher_of_another_name_is_refused(tmp_path: Path) -> None:
+    """A log is opened only by the cipher it was written with; one of the same name with another key is found too."""
+    with holdfast.open(tmp_path / "log", settings=PLAIN_SETTINGS, cipher=Toy("toy-1")) as log:
+        log.topic("t").append(b"PAYLOAD")
+    for wrong_one, kind in (
+        ({"cipher": Toy("toy-2")}, Invalid),
+        ({"keyring": FIRST}, (Invalid, Corrupt)),
+        ({"cipher": Toy("toy-1", b"another key")}, Corrupt),
+    ):
+        for read_only in (False, True):
+            with pytest.raises(kind) as caught:
+                holdfast.open(tmp_path / "log", settings=PLAIN_SETTINGS, read_only=read_only, **wrong_one)
+            note(caught.value)
+    with holdfast.open(tmp_path / "log", settings=PLAIN_SETTINGS, cipher=Toy("toy-1")) as log:
+        assert [record.payload for record in log.topic("t").read()] == [b"PAYLOAD"]
+
+
+# -- (g) plaintext ----------------------------------------------------------------------------------------
+
+
+def test_a_sealed_log_shows_no_plaintext(subjects: dict[str, Subject], crashed: Crash) -> None:
+    """No payload, key, kind or header lies in any file of a sealed log; in a plain one they do."""
+    plain, sealed = (b"".join(subjects[name].files.values()) for name in ("plain", "keyed"))
+    assert [mark for mark in INNER if mark not in plain] == []
+    assert [mark for mark in (*INNER, MASTER, NEWER) if mark in sealed] == []
+    wal = crashed.files["durable.db-wal"]
+    assert (b"PAYLOAD" in wal) == (b"aes-256-gcm" not in wal)
+
+
+# -- (h) secrets ------------------------------------------------------------------------------------------
+
+
+def test_nothing_that_can_be_printed_shows_a_secret(keyed: Subject) -> None:
+    """Logs, topics, stats, settings and keyrings can be printed anywhere."""
+    with keyed.open() as log:
+        things = [log, log.topic("orders"), log.stats(), log.settings, log.marks("orders"), FIRST, ROTATED]
+        shown = " ".join(f"{thing} {thing!r}" for thing in things)
+    assert [secret for secret in SECRETS if secret in shown] == []

@@ -1,0 +1,93 @@
+"""The bell: no ring is missed, no sleeper is left, one wake-up per event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast.journal.bell import Bell
+
+pytestmark = pytest.mark.unit
+
+
+def test_what_happened_before_sleeping_is_noticed():
+    """A sleeper that comes late looks before it sleeps."""
+    assert Bell().sleep(lambda: True, 60)
+
+
+def test_a_time_out_is_false_and_leaves_nothing_behind():
+    """Sleeping in vain ends in time and leaves no lock in the bell."""
+    bell = Bell()
+    for _ in range(100):
+        assert not bell.sleep(lambda: False, 0.0001)
+    assert len(bell._sleepers) == 0
+
+
+def test_no_ring_is_missed():
+    """Many sleepers, many changes: everybody sees the change he waited for."""
+    bell, state, missed = Bell(), [0], []
+
+    def wait(for_value):
+        while state[0] < for_value:
+            if not bell.sleep(lambda: state[0] >= for_value, 10) and state[0] < for_value:
+                missed.append(for_value)
+                return
+
+    threads = [threading.Thread(target=wait, args=(n % 500 + 1,)) for n in range(64)]
+    for thread in threads:
+        thread.start()
+    for _ in range(500):
+        state[0] += 1
+        bell.ring()
+    for thread in threads:
+        thread.join(20)
+    assert not missed
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_one_call_wakes_all_coroutines_of_a_loop():
+    """However many coroutines wait, the loop is called once per ring."""
+    bell = Bell()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        calls = []
+        original = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *a, **k: calls.append(1) or original(*a, **k)
+        futures = [bell.future(loop, 10) for _ in range(50)]
+        futures[7].cancel()
+        threading.Thread(target=bell.ring).start()
+        await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
+        return calls, futures
+
+    calls, futures = asyncio.run(main())
+    assert len(calls) == 1
+    assert sum(f.cancelled() for f in futures) == 1
+
+
+def test_a_loop_that_is_gone_does_not_matter():
+    """Ringing for a closed event loop is no error."""
+    bell = Bell()
+
+    async def register():
+        bell.future(asyncio.get_running_loop(), 10)
+
+    asyncio.run(register())
+    bell.ring()
+
+
+def test_futures_expire():
+    """A future is done after the time-out even if nobody rings; the next one waits anew."""
+    bell = Bell()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        await asyncio.wait_for(bell.future(loop, 0.01), 5)
+        assert not bell._loops
+        second = bell.future(loop, 10)
+        bell.ring()
+        await asyncio.wait_for(second, 5)
+
+    asyncio.run(main())

@@ -1,0 +1,200 @@
+"""Keys, sealing, commitments: fail closed, show nothing, never use a nonce twice."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import pickle
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Corrupt, Invalid, Keyring, NotFound, Unavailable
+from holdfast.crypto import chain
+from holdfast.crypto.cipher import OVERHEAD_BYTES, AesGcmCipher, NotAuthentic
+from holdfast.crypto.vault import KeyEpoch, Vault
+from holdfast.testing.manual_clock import ManualClock
+
+pytestmark = pytest.mark.unit
+
+KEY = bytes(range(32))
+TEXT = "k1:" + base64.b64encode(KEY).decode()
+
+
+def cipher(**changes):
+    options = {"master": KEY, "salt": b"s" * 32, "context": b"log", "sealing": True, **changes}
+    return AesGcmCipher(options["master"], options["salt"], options["context"], sealing=options["sealing"])
+
+
+@given(st.binary(max_size=300), st.binary(max_size=50))
+def test_seal_and_open(plaintext, associated):
+    """What was sealed opens, in its place only."""
+    sealer = cipher()
+    sealed = sealer.seal(plaintext, associated)
+    assert len(sealed) == len(plaintext) + OVERHEAD_BYTES
+    assert sealer.open(sealed, associated) == plaintext
+    with pytest.raises(NotAuthentic):
+        sealer.open(sealed, associated + b"x")
+
+
+def test_every_changed_byte_is_found():
+    """Any flipped byte of a sealed blob, counter included, and any cut, fails to open."""
+    sealer = cipher()
+    sealed = sealer.seal(b"payload", b"place")
+    for i in range(len(sealed)):
+        with pytest.raises(NotAuthentic):
+            sealer.open(sealed[:i] + bytes([sealed[i] ^ 1]) + sealed[i + 1 :], b"place")
+        with pytest.raises(NotAuthentic):
+            sealer.open(sealed[:i], b"place")
+
+
+def test_nonces_are_a_counter():
+    """A hundred thousand seals use a hundred thousand different nonces, in order."""
+    sealer = cipher()
+    counters = [sealer.seal(b"", b"")[:8] for _ in range(100_000)]
+    assert counters == [i.to_bytes(8, "big") for i in range(100_000)]
+
+
+def test_a_cipher_for_opening_never_seals():
+    """An older epoch's cipher cannot reuse its nonces: it refuses to seal."""
+    with pytest.raises(Unavailable):
+        cipher(sealing=False).seal(b"x", b"")
+
+
+@pytest.mark.parametrize("change", [{"master": b"m" * 32}, {"salt": b"t" * 32}, {"context": b"gol"}])
+def test_every_input_of_a_subkey_matters(change):
+    """Another master key, salt or log gives another subkey, MAC key and commitment."""
+    one, other = cipher(), cipher(**change)
+    with pytest.raises(NotAuthentic):
+        other.open(one.seal(b"x", b""), b"")
+    assert one.commitment != other.commitment
+    assert one.mac(b"m") != other.mac(b"m")
+
+
+def test_subkeys_are_independent():
+    """Commitment and MAC key reveal nothing that opens: they differ from each other and from the AEAD key."""
+    one = cipher()
+    assert one.commitment != one._mac_key
+    assert len({one.commitment, one._mac_key, KEY}) == 3
+
+
+def test_canonical_rows_are_injective():
+    """Values cannot slide from one column into the next, nor from one table into another."""
+    rows = [("a", 1, 2), ("a", 12), ("a", "12"), ("a", b"12"), ("a", None), ("b", 1, 2), ("a", "1", "2"), ("a",)]
+    assert len({chain.canonical(*row) for row in rows}) == len(rows)
+
+
+def test_keyrings_are_read_from_references(tmp_path, monkeypatch):
+    """Environment, file, callable and reference text all give the same keyring."""
+    monkeypatch.setenv("RING", f"# comment\n{TEXT}, k0:{base64.urlsafe_b64encode(b'?' * 32).decode()}")
+    ring = Keyring.from_env("RING")
+    assert ring.current == "k1"
+    assert ring.key("k1") == KEY
+    assert ring.key("k0") == b"?" * 32
+    ring.save(tmp_path / "ring")
+    assert stat.S_IMODE((tmp_path / "ring").stat().st_mode) == 0o600
+    for again in (
+        Keyring.from_file(tmp_path / "ring"),
+        Keyring.from_callable(lambda: os.environ["RING"]),
+        Keyring.from_reference("env:RING"),
+        Keyring.from_reference(f"file:{tmp_path / 'ring'}"),
+    ):
+        assert (again.current, again.key("k0"), again.key("k1")) == ("k1", b"?" * 32, KEY)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "#", "k1", "k1:", ":" + TEXT, "k1:!!!!", "k1:" + base64.b64encode(b"short").decode(), f"{TEXT},{TEXT}",
+     "a b:" + base64.b64encode(KEY).decode(), base64.b64encode(KEY).decode()],
+)  # fmt: skip
+def test_malformed_keyrings_fail_closed_and_show_nothing(text):
+    """A keyring that cannot be read is Invalid, and no part of it is in the message."""
+    with pytest.raises(Invalid) as caught:
+        Keyring.from_callable(lambda: text)
+    assert base64.b64encode(KEY).decode()[:12] not in str(caught.value)
+
+
+def test_missing_references(tmp_path, monkeypatch):
+    """What is not there is NotFound with a hint; other schemes are refused."""
+    monkeypatch.delenv("RING", raising=False)
+    for call in (lambda: Keyring.from_env("RING"), lambda: Keyring.from_file(tmp_path / "absent")):
+        with pytest.raises(NotFound) as caught:
+            call()
+        assert caught.value.hint
+    for reference in ("", "env:", "vault:x", TEXT):
+        with pytest.raises(Invalid) as invalid:
+            Keyring.from_reference(reference)
+        assert TEXT[5:20] not in str(invalid.value)
+
+
+def test_a_keyring_never_shows_its_keys():
+    """repr, str and errors have ids only; pickling is refused."""
+    ring = Keyring({"k1": KEY})
+    assert repr(ring) == "Keyring(current='k1', older=[])"
+    with pytest.raises(Invalid, match="pickled"):
+        pickle.dumps(ring)
+    with pytest.raises(Invalid, match="no key 'nope'"):
+        ring.key("nope")
+
+
+def test_a_keyring_file_open_to_others_is_warned_about(tmp_path, caplog):
+    """A key file that others can read is told of, by path."""
+    (tmp_path / "ring").write_text(TEXT)
+    (tmp_path / "ring").chmod(0o644)
+    with caplog.at_level(logging.WARNING):
+        Keyring.from_file(tmp_path / "ring")
+    assert [r.action for r in caplog.records] == ["keyring_mode"]
+
+
+def test_rotated_keyrings():
+    """The new key comes first, the older ones stay; an id is never used twice."""
+    ring = Keyring.generate("a")
+    newer = ring.rotated("b")
+    assert newer.current == "b"
+    assert newer.key("a") == ring.key("a")
+    with pytest.raises(Invalid, match="in use"):
+        newer.rotated("a")
+    assert Keyring.generate("x", clock=ManualClock()).key("x") == Keyring.generate("x", clock=ManualClock()).key("x")
+
+
+def vault_with(epoch: KeyEpoch | None, ring: Keyring | None = None) -> Vault:
+    vault = Vault(b"l" * 16, ring or Keyring({"k1": KEY}))
+    vault.attach(lambda number: epoch)
+    return vault
+
+
+def test_stored_epochs_are_proved_before_use():
+    """A key epoch that was changed, moved or is missing is refused."""
+    good = Vault(b"l" * 16, Keyring({"k1": KEY})).begin(3, b"s" * 32)
+    assert vault_with(good).verify(3, b"row", _stamp(good))
+    changes = {"number": 4, "scheme": "rot13", "key_id": "k2", "salt": b"t" * 32, "commitment": b"c" * 32, "stamp": b"x" * 32}
+    for field, value in changes.items():
+        values = {f: getattr(good, f) for f in KeyEpoch.__struct_fields__} | {field: value}
+        with pytest.raises((Corrupt, Invalid)):
+            vault_with(KeyEpoch(**values)).cipher(3)
+    with pytest.raises(Corrupt, match="missing"):
+        vault_with(None).cipher(3)
+    with pytest.raises(Invalid, match="not the key"):
+        vault_with(good, Keyring({"k1": b"z" * 32})).cipher(3)
+
+
+def _stamp(epoch: KeyEpoch) -> bytes:
+    sealing = Vault(b"l" * 16, Keyring({"k1": KEY}))
+    sealing.enter(sealing.begin(epoch.number, epoch.salt))
+    return sealing.stamp(b"row")
+
+
+def test_a_keyed_vault_accepts_nothing_plain():
+    """Under a key, an entry or row that claims to be plain is not authentic."""
+    vault = vault_with(None)
+    with pytest.raises(NotAuthentic):
+        vault.open(0, b"body", b"")
+    assert not vault.verify(0, b"row", chain.plain_stamp(b"row"))
+    plain = Vault(b"l" * 16)
+    assert plain.open(0, b"body", b"") == b"body"
+    assert plain.verify(0, b"row", plain.stamp(b"row"))
+    with pytest.raises(Corrupt):
+        plain.open(1, b"body", b"")

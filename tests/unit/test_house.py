@@ -1,0 +1,85 @@
+"""The house itself: public names, lazy imports, the closed set of backends, no time or randomness elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import typing
+
+import pytest
+
+import holdfast
+from holdfast import errors
+from holdfast.journal import backend
+from holdfast.journal.sqlite import SqliteBackend
+
+pytestmark = pytest.mark.unit
+
+
+def fresh(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def test_public_names_are_sorted_complete_and_real():
+    """__all__ is sorted, every name resolves, and dir() shows them."""
+    assert list(holdfast.__all__) == sorted(holdfast.__all__)
+    assert set(holdfast.__all__) == set(holdfast._HOMES)
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name) is not None
+        assert name in dir(holdfast)
+    with pytest.raises(AttributeError, match="nope"):
+        holdfast.nope  # noqa: B018
+
+
+def test_importing_holdfast_loads_nothing():
+    """`import holdfast` loads no writer, no database, no crypto and no asyncio."""
+    code = "import sys, holdfast; print([m for m in ('apsw', 'asyncio', 'cryptography', 'msgspec', 'holdfast.journal') if m in sys.modules])"
+    assert fresh(code) == "[]"
+
+
+def test_errors_can_be_named_without_a_writer():
+    """Catching an error does not drag in the journal."""
+    assert fresh("import sys, holdfast; holdfast.Corrupt; print('holdfast.journal' in sys.modules)") == "False"
+
+
+def test_the_set_of_backends_is_closed():
+    """There is one backend, named by a type; nothing registers another."""
+    members = typing.get_args(backend.Backend) or (backend.Backend,)
+    assert members == (SqliteBackend,)
+    assert not inspect.isabstract(SqliteBackend)
+    assert SqliteBackend.__subclasses__() == []
+    public = {name for name in vars(backend) if name[0].isalpha()}
+    assert public == {"annotations", "Backend", "SqliteBackend", "TypeAlias"}
+    assert SqliteBackend.capabilities.name == "sqlite"
+    assert SqliteBackend.capabilities.embedded
+
+
+def test_every_error_has_one_root_and_a_hint():
+    """All kinds descend from HoldfastError and can say what to do; copies keep everything."""
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.HoldfastError)]
+    assert len(kinds) == 8
+    cases = [
+        errors.Invalid("m", hint="h"),
+        errors.Full("m"),
+        errors.Closed("m", reason="poisoned"),
+        errors.Corrupt("m", path="p", topic="t", partition=1, offset=2),
+        errors.OutcomeUnknown("m", idempotency_key=b"k"),
+    ]
+    for case in cases:
+        case.__cause__ = ValueError("root")
+        twin = case.again()
+        assert type(twin) is type(case)
+        assert twin is not case
+        assert (str(twin), twin.hint, vars(twin)) == (str(case), case.hint, vars(case))
+        assert twin.__cause__ is case.__cause__
+        assert "hint:" in str(case)
+    assert str(errors.Corrupt("m", path="p", offset=2)).startswith("m path=p offset=2")
+
+
+def test_version_is_one():
+    """The package and its metadata tell the same version."""
+    from importlib.metadata import version
+
+    assert holdfast.__version__ == version("holdfast")
