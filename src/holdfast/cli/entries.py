@@ -1,6 +1,6 @@
 """Stored entries one by one, also when some of them cannot be read.
 
-Each is looked up by its number, so that a damaged page hides only what lies on it. Lookups are grouped into
+Each is sought by its number, so that a damaged page hides only what lies on it. Lookups are grouped into
 short read transactions. The newest entry of the glance is the last one: what an owner commits meanwhile is
 left for next time.
 """
@@ -8,7 +8,7 @@ left for next time.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -20,6 +20,8 @@ from holdfast.journal.sqlite import SqliteBackend
 
 _PAGE_ENTRIES = 256
 _PAGE_BYTES = 4 * 2**20
+_LOST_MAX = 10_000
+"""After so many numbers in a row that cannot be read the rest is given up: they are not dense, so they are forged."""
 _COLUMNS = (
     "seq, partition_id, first_offset, count, group_number, kind, codec, key_epoch, time_min, time_max, link, digest"
 )
@@ -48,11 +50,9 @@ class StoredEntries:
 
     def newest(self, count: int | None, partitions: Collection[int] | None) -> Iterator[Stored]:
         """The newest `count` entries (None: all) of these partitions (None: all), in order."""
-        if count == 0:
-            return
-        chosen = "" if partitions is None else f" AND partition_id IN ({','.join(map(str, partitions))})"
+        chosen = "1" if partitions is None else f"partition_id IN ({','.join(map(str, partitions))})"
         at = self._first(count, chosen)
-        while at <= self._seen.last_seq:
+        while count != 0 and at <= self._seen.last_seq:
             page, at = self._page(at, chosen)
             yield from page
         self._tell_lost()
@@ -67,52 +67,64 @@ class StoredEntries:
         return found
 
     def _first(self, count: int | None, chosen: str) -> int:
-        if count is None:
+        if not count:
             return self._seen.first_seq
-        sql = f"SELECT seq FROM entries WHERE seq <= ?{chosen} ORDER BY seq DESC LIMIT 1 OFFSET ?"
+        sql = f"SELECT seq FROM entries WHERE seq <= ? AND {chosen} ORDER BY seq DESC LIMIT 1 OFFSET ?"
         with looking(self._backend) as connection:
             try:
-                return int(connection.execute(sql, (self._seen.last_seq, count - 1)).get or self._seen.first_seq)
+                row = connection.execute(sql, (self._seen.last_seq, count - 1)).fetchone()
             except apsw.Error:
                 return max(self._seen.first_seq, self._seen.last_seq - count + 1)
+        return self._seen.first_seq if row is None else int(row[0])
 
     def _page(self, at: int, chosen: str) -> tuple[list[Stored], int]:
+        """Some entries from `at` on, and where to go on."""
         page: list[Stored] = []
-        end, size = min(at + _PAGE_ENTRIES, self._seen.last_seq + 1), 0
+        size, end = 0, self._seen.last_seq + 1
         with looking(self._backend) as connection:
-            while at < end and size < _PAGE_BYTES:
-                found = self._look(connection, at, chosen)
-                if found is not None:
-                    page.append(found)
-                    size += len(found.entry.body)
-                at += 1
+            for _ in range(_PAGE_ENTRIES):
+                if at >= end or size >= _PAGE_BYTES:
+                    break
+                row = self._look(connection, at, chosen)
+                if row is None:
+                    at = at + 1 if len(self._lost) < _LOST_MAX else end
+                    continue
+                entry, (length, is_too_large, is_chosen) = Entry._make(row[:13]), row[13:]
+                at = entry.seq + 1
+                after_lost = self._tell_lost()
+                if is_chosen:
+                    page.append(Stored(entry, length, bool(is_too_large), after_lost))
+                    size += len(entry.body)
         return page, at
 
-    def _look(self, connection: apsw.Connection, seq: int, chosen: str) -> Stored | None:
+    def _look(self, connection: apsw.Connection, at: int, chosen: str) -> tuple[Any, ...] | None:
+        """The first entry from number `at` on; None where it cannot be read.
+
+        There is one, because `at` is not beyond the last; and it is this very seek that a damaged page fails.
+        """
         sql = (
-            f"SELECT {_COLUMNS}, CASE WHEN length(body) <= ? THEN body END, length(body)"
-            f" FROM entries WHERE seq=?{chosen}"
+            f"SELECT {_COLUMNS}, CASE WHEN length(body) <= ? AND {chosen} THEN body ELSE x'' END,"
+            f" length(body), length(body) > ?, {chosen} FROM entries WHERE seq >= ? ORDER BY seq LIMIT 1"
         )
         try:
-            row = connection.execute(sql, (self._bytes_max, seq)).fetchone()
+            row = connection.execute(sql, (self._bytes_max, self._bytes_max, at)).fetchone()
         except apsw.Error:
-            self._lost.append(seq)
-            return None
+            row = None
         if row is None:
-            return None
-        after_lost = self._tell_lost()
-        return Stored(Entry._make((*row[:-2], row[-2] or b"")), row[-1], row[-2] is None, after_lost)
+            self._lost.append(at)
+        return row
 
     def _look_before(self, entry: Entry) -> tuple[int, bytes] | None:
         sql = (
-            "SELECT first_offset + count, digest FROM entries WHERE partition_id=? AND first_offset < ?"
+            "SELECT first_offset, count, digest FROM entries WHERE partition_id=? AND first_offset < ?"
             " ORDER BY first_offset DESC LIMIT 1"
         )
         with looking(self._backend) as connection:
             try:
-                return connection.execute(sql, (entry.partition_id, entry.first)).fetchone() or (0, chain.NO_LINK)
+                row = connection.execute(sql, (entry.partition_id, entry.first)).fetchone()
             except apsw.Error:
                 return None
+        return (0, chain.NO_LINK) if row is None else (row[0] + row[1], row[2])
 
     def _tell_lost(self) -> bool:
         """One problem for a run of entries that cannot be read; whether there was any."""

@@ -145,9 +145,9 @@ class _Tables:
 
     def tail(self, partition_id: int) -> list[Tail]:
         """Where a partition's entries end; nothing if that cannot be read."""
-        sql = "SELECT first_offset + count, digest FROM entries WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
+        sql = "SELECT first_offset, count, digest FROM entries WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
         failed = len(self._seen.problems)
-        found = self.read("entries", sql, Tail._make, (partition_id,))
+        found = self.read("entries", sql, lambda row: Tail(row[0] + row[1], row[2]), (partition_id,))
         return found if found or len(self._seen.problems) > failed else [Tail(0, chain.NO_LINK)]
 
     def read(self, name: str, sql: str, make: Callable[[tuple[Any, ...]], T], values: tuple[int, ...] = ()) -> list[T]:
