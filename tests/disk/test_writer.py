@@ -219,24 +219,31 @@ def test_a_dying_writer_releases_every_waiter(open_log, monkeypatch):
         log.close()
 
 
+class _Xor:
+    """A cipher of the user's own; not a good one."""
+
+    name = "xor"
+
+    def seal(self, plaintext, associated):
+        return bytes(b ^ 0x55 for b in plaintext)
+
+    def open(self, sealed, associated):
+        return bytes(b ^ 0x55 for b in sealed)
+
+    def mac(self, message):
+        from blake3 import blake3
+
+        return blake3(message, key=b"m" * 32).digest()
+
+
 def test_a_failing_cipher_fails_only_what_it_was_to_seal(open_log):
     """An injected cipher that refuses one partition's records leaves the others alone."""
 
-    class Moody:
-        name = "moody"
-
+    class Moody(_Xor):
         def seal(self, plaintext, associated):
             if b"bad" in plaintext:
                 raise ConnectionError("the HSM is away")
-            return bytes(b ^ 0x55 for b in plaintext)
-
-        def open(self, sealed, associated):
-            return bytes(b ^ 0x55 for b in sealed)
-
-        def mac(self, message):
-            from blake3 import blake3
-
-            return blake3(message, key=b"m" * 32).digest()
+            return super().seal(plaintext, associated)
 
     topic = open_log(cipher=Moody()).topic("t", partitions=2)
     with stalled(topic):
@@ -247,6 +254,42 @@ def test_a_failing_cipher_fails_only_what_it_was_to_seal(open_log):
         bad.result()
     assert isinstance(caught.value.__cause__, ConnectionError)
     assert topic.append(b"fine", partition=0).offset == 0
+
+
+def test_a_failing_cipher_leaves_no_key_behind(open_log):
+    """An idempotency key whose record could not be sealed is not remembered: the retry writes."""
+    trouble = [True]
+
+    class Flaky(_Xor):
+        def seal(self, plaintext, associated):
+            if trouble[0] and b"x" in plaintext:
+                raise ConnectionError("the HSM is away")
+            return super().seal(plaintext, associated)
+
+    topic = open_log(cipher=Flaky()).topic("t")
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            topic.append(b"x", idempotency_key="k")
+    assert topic.append(b"other").offset == 0
+    trouble[0] = False
+    assert topic.append(b"x", idempotency_key="k").offset == 1
+    assert topic.append(b"x", idempotency_key="k").offset == 1
+
+
+def test_a_group_with_an_error_before_its_commit_was_not_written(open_log, monkeypatch):
+    """A defect before the commit poisons, but its waiters learn that nothing was written."""
+    from holdfast.journal.staging import Staging
+
+    log = open_log()
+    topic = log.topic("t")
+    monkeypatch.setattr(Staging, "flush", lambda self: 1 / 0)
+    with pytest.raises(Closed) as caught:
+        topic.append(b"x")
+    assert caught.value.reason == "poisoned"
+    monkeypatch.undo()
+    with pytest.raises(Closed):
+        log.close()
+    assert list(open_log().topic("t").read()) == []
 
 
 def test_the_queue_depth_is_true_and_returns_to_zero(open_log):

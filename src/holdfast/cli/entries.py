@@ -8,11 +8,12 @@ left for next time.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apsw
+import msgspec
 
-from holdfast.cli.glance import Glance, looking
+from holdfast.cli.glance import UNREADABLE, Glance, looking
 from holdfast.crypto import chain
 from holdfast.errors import Corrupt
 from holdfast.journal.entry import Entry
@@ -34,6 +35,13 @@ class Stored(NamedTuple):
     bytes: int
     too_large: bool
     after_lost: bool
+
+
+class _Found(NamedTuple):
+    entry: Entry
+    bytes: int
+    is_too_large: int
+    is_chosen: int
 
 
 class StoredEntries:
@@ -73,7 +81,7 @@ class StoredEntries:
         with looking(self._backend) as connection:
             try:
                 row = connection.execute(sql, (self._seen.last_seq, count - 1)).fetchone()
-            except apsw.Error:
+            except UNREADABLE:
                 return max(self._seen.first_seq, self._seen.last_seq - count + 1)
         return self._seen.first_seq if row is None else int(row[0])
 
@@ -89,15 +97,14 @@ class StoredEntries:
                 if row is None:
                     at = at + 1 if len(self._lost) < _LOST_MAX else end
                     continue
-                entry, (length, is_too_large, is_chosen) = Entry._make(row[:13]), row[13:]
-                at = entry.seq + 1
+                at = row.entry.seq + 1
                 after_lost = self._tell_lost()
-                if is_chosen:
-                    page.append(Stored(entry, length, bool(is_too_large), after_lost))
-                    size += len(entry.body)
+                if row.is_chosen:
+                    page.append(Stored(row.entry, row.bytes, bool(row.is_too_large), after_lost))
+                    size += len(row.entry.body)
         return page, at
 
-    def _look(self, connection: apsw.Connection, at: int, chosen: str) -> tuple[Any, ...] | None:
+    def _look(self, connection: apsw.Connection, at: int, chosen: str) -> _Found | None:
         """The first entry from number `at` on; None where it cannot be read.
 
         There is one, because `at` is not beyond the last; and it is this very seek that a damaged page fails.
@@ -108,11 +115,13 @@ class StoredEntries:
         )
         try:
             row = connection.execute(sql, (self._bytes_max, self._bytes_max, at)).fetchone()
-        except apsw.Error:
-            row = None
-        if row is None:
+            found = msgspec.convert(row and (row[:13], *row[13:]), _Found)
+        except UNREADABLE:
+            found = None
+        if found is None or found.entry.seq < at:  # the tree may be out of order: go forward whatever it says
             self._lost.append(at)
-        return row
+            return None
+        return found
 
     def _look_before(self, entry: Entry) -> tuple[int, bytes] | None:
         sql = (
@@ -122,7 +131,7 @@ class StoredEntries:
         with looking(self._backend) as connection:
             try:
                 row = connection.execute(sql, (entry.partition_id, entry.first)).fetchone()
-            except apsw.Error:
+            except UNREADABLE:
                 return None
         return (0, chain.NO_LINK) if row is None else (row[0] + row[1], row[2])
 

@@ -172,7 +172,8 @@ class Examination:
         for head in seen.heads:
             numbers.setdefault(head.topic_id, []).append(head.number)
         for topic in seen.topics:
-            if numbers.get(topic.id, []) != list(range(topic.partitions)):
+            own = numbers.get(topic.id, [])
+            if len(own) != topic.partitions or own != list(range(len(own))):
                 self._damaged("a topic has lost a partition's head", topic.name)
 
     def _damaged(

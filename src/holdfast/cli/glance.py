@@ -8,10 +8,10 @@ that another program or a newer holdfast wrote is still refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import apsw
 import msgspec
@@ -26,7 +26,10 @@ from holdfast.journal.sqlite import SqliteBackend
 _IDEMPOTENCY_SINCE = 2
 _ALL = -1
 
-T = TypeVar("T")
+UNREADABLE = (apsw.Error, UnicodeDecodeError, msgspec.ValidationError)
+"""What a damaged row raises: from SQLite, from text that is none, from columns that are of another type."""
+
+Row = TypeVar("Row")
 
 
 class KeyEpochRow(NamedTuple):
@@ -43,6 +46,16 @@ class Tail(NamedTuple):
 
     end: int
     digest: bytes
+
+
+class _Last(msgspec.Struct, array_like=True):
+    first_offset: int
+    count: int
+    digest: bytes
+
+
+class _Number(NamedTuple):
+    number: int | None
 
 
 class Glance(msgspec.Struct):
@@ -99,20 +112,15 @@ def glance(backend: SqliteBackend, newest: int | None = None) -> Glance:
     limit = _ALL if newest is None else newest
     with looking(backend) as connection:
         table = _Tables(connection, seen)
-        rows = table.read("log", f"SELECT {_columns(LogRow)} FROM log", LogRow._make)
-        seen.log = rows[0] if rows else None
-        seen.epochs = table.newest("epochs", EpochRow, limit)
-        seen.key_epochs = table.newest("key_epochs", KeyEpochRow, limit)
-        seen.topics = table.read("topics", f"SELECT {_columns(TopicRow)} FROM topics ORDER BY id", TopicRow._make)
-        seen.heads = table.read(
-            "heads", f"SELECT {_columns(HeadRow)} FROM heads ORDER BY topic_id, number", HeadRow._make
-        )
+        seen.log = next(iter(table.read("log", LogRow)), None)
+        seen.epochs = table.read("epochs", EpochRow, "ORDER BY number DESC LIMIT ?", limit)[::-1]
+        seen.key_epochs = table.read("key_epochs", KeyEpochRow, "ORDER BY number DESC LIMIT ?", limit)[::-1]
+        seen.topics = table.read("topics", TopicRow, "ORDER BY id")
+        seen.heads = table.read("heads", HeadRow, "ORDER BY topic_id, number")
         seen.tails = {head.partition_id: tail for head in seen.heads for tail in table.tail(head.partition_id)}
-        spans = table.read("entries", "SELECT min(seq), max(seq) FROM entries", tuple[int | None, ...])
-        seen.first_seq, seen.last_seq = (n or 0 for n in spans[0]) if spans else (0, 0)
+        seen.first_seq, seen.last_seq = table.number("entries", "min(seq)"), table.number("entries", "max(seq)")
         if seen.version >= _IDEMPOTENCY_SINCE:
-            counts = table.read("idempotency", "SELECT count(*) FROM idempotency", lambda row: int(row[0]))
-            seen.idempotency_keys = sum(counts)
+            seen.idempotency_keys = table.number("idempotency", "count(*)")
     if seen.log is None:
         seen.problems.append(Corrupt("the database has lost the log's own row", path=str(backend.path)))
     return seen
@@ -127,10 +135,6 @@ def is_keyed(directory: Path) -> bool:
         return False
 
 
-def _columns(row: type[Any]) -> str:
-    return ", ".join(row._fields)
-
-
 class _Tables:
     """Reads rows of one transaction, noting what cannot be read."""
 
@@ -138,26 +142,31 @@ class _Tables:
         self._connection = connection
         self._seen = seen
 
-    def newest(self, name: str, row: type[T], limit: int) -> list[T]:
-        """The rows with the highest numbers, in order."""
-        sql = f"SELECT {_columns(row)} FROM {name} ORDER BY number DESC LIMIT ?"
-        return self.read(name, sql, lambda values: row(*values), (limit,))[::-1]
+    def read(self, name: str, row: type[Row], rest: str = "", *values: int) -> list[Row]:
+        """The rows of a table, by its columns, that can be read."""
+        return self._select(name, row, f"SELECT {', '.join(row.__annotations__)} FROM {name} {rest}", values)
+
+    def number(self, name: str, what: str) -> int:
+        """A number about a table; 0 if there is none."""
+        return sum(row.number or 0 for row in self._select(name, _Number, f"SELECT {what} FROM {name}", ()))
 
     def tail(self, partition_id: int) -> list[Tail]:
         """Where a partition's entries end; nothing if that cannot be read."""
-        sql = "SELECT first_offset, count, digest FROM entries WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
-        failed = len(self._seen.problems)
-        found = self.read("entries", sql, lambda row: Tail(row[0] + row[1], row[2]), (partition_id,))
-        return found if found or len(self._seen.problems) > failed else [Tail(0, chain.NO_LINK)]
+        rest = "WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
+        known = len(self._seen.problems)
+        found = [
+            Tail(row.first_offset + row.count, row.digest) for row in self.read("entries", _Last, rest, partition_id)
+        ]
+        return found if found or len(self._seen.problems) > known else [Tail(0, chain.NO_LINK)]
 
-    def read(self, name: str, sql: str, make: Callable[[tuple[Any, ...]], T], values: tuple[int, ...] = ()) -> list[T]:
-        """All rows that can be read."""
-        rows: list[T] = []
+    def _select(self, name: str, row: type[Row], sql: str, values: tuple[int, ...]) -> list[Row]:
+        rows: list[Row] = []
         try:
-            rows.extend(make(found) for found in self._connection.execute(sql, values))
+            for found in self._connection.execute(sql, values):
+                rows.append(msgspec.convert(found, row))  # noqa: PERF401 - what came before an error is kept
         except (apsw.BusyError, apsw.LockedError):
             raise
-        except (apsw.Error, UnicodeDecodeError):
+        except UNREADABLE:
             self._seen.problems.append(
                 Corrupt(f"a table cannot be read to its end table={name}", path=str(self._seen.path))
             )

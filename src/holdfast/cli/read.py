@@ -17,6 +17,7 @@ from holdfast.cli.exits import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, topic_argument
 from holdfast.cli.output import emit, emit_bytes, emit_json, flush, say_holdfast_error
 from holdfast.cli.text import iso, printable, record_line, shown
+from holdfast.errors import NotFound
 
 EPILOG = """\b
 Examples:
@@ -68,7 +69,13 @@ def read_command(
     with open_log(directory, reference, Settings.load(), read_only=True) as log:
         for problem in log.problems:
             say_holdfast_error(problem, as_json=as_json)
-        source = log.topic(topic)
+        try:
+            source = log.topic(topic)
+        except NotFound as error:
+            if not log.problems:
+                raise
+            say_holdfast_error(error, as_json=as_json)
+            return DAMAGED  # the damage may be why it is not found
         write = _raw(b"" if no_newline else b"\n") if raw else _json(source) if as_json else _line
         if follow:
             for record in _follow(source, start, limit, partition):

@@ -194,7 +194,8 @@ class Journal:
 
     def appended(self, partition: Partition) -> int:
         """The `appended` mark: durable, or waiting in the queue."""
-        return partition.durable + self.queue.waiting(partition)
+        durable = partition.durable
+        return max(durable + self.queue.waiting(partition), partition.durable)
 
     # -- lifetime -----------------------------------------------------------------------------------------
 

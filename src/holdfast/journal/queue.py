@@ -43,6 +43,8 @@ class Queue:
         self._asleep = AWAKE
         self._closed: deque[Group] = deque()
         self._open = Group(0, 0)
+        self._taken: Group | None = None
+        """The group that is being committed."""
         self._pending_records = 0
         self._pending_bytes = 0
         """Records and bytes of all groups but the open one: queued or being committed."""
@@ -134,9 +136,11 @@ class Queue:
             return self._open
 
     def waiting(self, partition: Partition) -> int:
-        """Records of this partition that are not durable yet and not being committed."""
+        """Records of this partition that are not durable yet."""
         with self._lock:
             groups = [*self._closed, self._open]
+            if self._taken is not None:
+                groups.append(self._taken)
             return sum(
                 len(run.columns)
                 for group in groups
@@ -168,11 +172,13 @@ class Queue:
         while True:
             with self._lock:
                 if self._closed:
-                    return self._closed.popleft()
+                    self._taken = self._closed.popleft()
+                    return self._taken
                 group = self._open
                 if group.items or group.acked:
                     if group.acked or self._finishing or lingered:
-                        return self._rotate()
+                        self._taken = self._rotate()
+                        return self._taken
                     self._asleep = LINGERING
                 elif self._finishing:
                     return None
@@ -186,6 +192,7 @@ class Queue:
     def complete(self, group: Group) -> None:
         """The group is settled: what it held makes room."""
         with self._lock:
+            self._taken = None
             self._pending_records -= group.records
             self._pending_bytes -= group.bytes
         self._room.ring()

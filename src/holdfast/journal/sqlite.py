@@ -123,8 +123,12 @@ class SqliteBackend:
 
     def rollback(self) -> None:
         """Undo the transaction, if one is open."""
-        if not self.connection.get_autocommit():
+        if not self.transaction_ended():
             self._run("ROLLBACK")
+
+    def transaction_ended(self) -> bool:
+        """Whether no transaction is open: after some errors the database has undone it by itself."""
+        return self.connection.get_autocommit()
 
     def savepoint(self) -> None:
         """Mark where a unit begins."""

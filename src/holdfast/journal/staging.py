@@ -7,6 +7,8 @@ back and its offsets go to the next one, so that offsets stay dense.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast.crypto import chain
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
@@ -17,6 +19,22 @@ from holdfast.journal.group import Run, Unit
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import HeadRow, KeyRow, stamped
 from holdfast.record import Receipt
+
+Head = tuple[int, bytes]
+"""Next offset and link of a partition."""
+
+Keyed = tuple[Partition, int, int]
+"""Where a record with an idempotency key went: partition, offset, seq."""
+
+
+class Snapshot(NamedTuple):
+    """A moment in the staging of a group, to come back to when a unit fails."""
+
+    next_seq: int
+    heads: dict[Partition, Head]
+    keys: dict[bytes, Keyed]
+    records: int
+    bytes: int
 
 
 class Staging:
@@ -31,10 +49,10 @@ class Staging:
         self._group = group
         self.next_seq = next_seq
         self.entries: list[Entry] = []
-        self.heads: dict[Partition, tuple[int, bytes]] = {}
-        """Next offset and link of each partition that changes."""
-        self.keys: dict[bytes, tuple[Partition, int, int]] = {}
-        """Idempotency keys that this group remembers: partition, offset, seq."""
+        self.heads: dict[Partition, Head] = {}
+        """The heads of the partitions that change."""
+        self.keys: dict[bytes, Keyed] = {}
+        """Idempotency keys that this group remembers."""
         self._keys_stored = 0
         self.units: list[Unit] = []
         """Units that succeeded; what they declare is published after the commit."""
@@ -42,17 +60,14 @@ class Staging:
         self.bytes = 0
         self.repeats = 0
 
-    def snapshot(
-        self,
-    ) -> tuple[int, dict[Partition, tuple[int, bytes]], dict[bytes, tuple[Partition, int, int]], int, int]:
+    def snapshot(self) -> Snapshot:
         """What `restore` needs to take back what comes after."""
-        return self.next_seq, dict(self.heads), dict(self.keys), self.records, self.bytes
+        return Snapshot(self.next_seq, dict(self.heads), dict(self.keys), self.records, self.bytes)
 
-    def restore(
-        self, saved: tuple[int, dict[Partition, tuple[int, bytes]], dict[bytes, tuple[Partition, int, int]], int, int]
-    ) -> None:
+    def restore(self, saved: Snapshot) -> None:
         """Take back all that was staged since `snapshot`; entries were flushed before it."""
         self.next_seq, self.heads, self.keys, self.records, self.bytes = saved
+        self._keys_stored = len(self.keys)
         self.entries.clear()
 
     def add(self, run: Run) -> None:
@@ -60,8 +75,9 @@ class Staging:
         columns = run.columns
         partition = run.partition
         first, link = self.heads.get(partition) or (partition.durable, partition.link)
+        fresh: dict[bytes, Keyed] = {}
         if run.keys:
-            kept = self._settle_repeats(run, first)
+            kept, fresh = self._settle_repeats(run, first)
             if not kept:
                 return
             if len(kept) < len(columns):
@@ -74,6 +90,7 @@ class Staging:
         digest = chain.digest(head, body)
         self.entries.append(Entry(self.next_seq, partition.id, *place, digest, body))
         self.heads[partition] = (first + count, digest)
+        self.keys.update(fresh)
         run.first, run.seq = first, self.next_seq
         self.next_seq += 1
         self.records += count
@@ -106,11 +123,11 @@ class Staging:
         except Exception as error:  # an injected cipher: its failure is that of what it was to seal
             raise Unavailable("the cipher could not seal; nothing was written", hint="see the cause") from error
 
-    def _settle_repeats(self, run: Run, first: int) -> list[int]:
-        """Give known keys their original receipts; returns the positions that are new."""
+    def _settle_repeats(self, run: Run, first: int) -> tuple[list[int], dict[bytes, Keyed]]:
+        """Give known keys their original receipts; returns the positions that are new, and their keys."""
         kept: list[int] = []
         slots: list[int] = []
-        fresh: dict[bytes, tuple[Partition, int, int]] = {}
+        fresh: dict[bytes, Keyed] = {}
         for index in range(len(run.columns)):
             slots.append(len(kept))
             key = run.keys.get(index)
@@ -127,10 +144,9 @@ class Staging:
         if run.repeats:
             run.slots = slots
             self.repeats += len(run.repeats)
-        self.keys.update(fresh)
-        return kept
+        return kept, fresh
 
-    def _remembered(self, key: bytes) -> tuple[Partition, int, int] | None:
+    def _remembered(self, key: bytes) -> Keyed | None:
         row = self._backend.find_key(key)
         if row is None:
             return None

@@ -9,8 +9,8 @@ rest of the group commits. Units of more than one operation run behind a savepoi
 
 Failing together. A full or locked disk refuses the whole group, nothing was written, and the next group is
 tried as if nothing had happened. Everything else that goes wrong while storing *poisons* the writer: an
-fsync is never tried again, waiters of that group learn that the outcome is unknown, all others and all
-later callers get `Closed(reason="poisoned")`. A defect in this very thread ends the same way: nobody is
+fsync is never tried again, waiters of a group whose commit failed learn that its outcome is unknown, all
+others and all later callers get `Closed(reason="poisoned")`. A defect in this very thread ends the same way: nobody is
 left waiting.
 """
 
@@ -63,6 +63,8 @@ class Writer:
         self.poison: Closed | None = None
         self.failure: HoldfastError | None = None
         """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
+        self._in_doubt = False
+        """A commit was asked for and has not answered."""
         self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
 
     def start(self) -> None:
@@ -99,10 +101,13 @@ class Writer:
             for item in group.items:
                 self._stage(item, staging)
             row = self._store(staging)
+            self._in_doubt = True
             self._backend.commit()
         except Unavailable as error:
+            self._in_doubt = False
             self._refuse(group, error)
             return
+        self._in_doubt = False
         self._row = row
         if staging.units:
             for unit in staging.units:
@@ -136,6 +141,8 @@ class Writer:
                 self._apply(operation, staging)
             staging.flush()
         except HoldfastError as error:
+            if self._backend.transaction_ended():  # the database undid all of it: this is not the unit's own failure
+                raise
             self._backend.rollback_unit()
             staging.restore(saved)
             self._fail_unit(unit, error)
@@ -209,9 +216,13 @@ class Writer:
         logger.critical("journal poisoned: %s", reason, extra={"action": "poisoned", "reason": reason}, exc_info=error)
         abandoned = self._queue.abandon(poison)
         if group is not None and not group.done:
-            unknown = OutcomeUnknown("the commit failed and may or may not be durable", hint=poison.hint)
-            unknown.__cause__ = poison
-            group.finish(unknown)
+            group.finish(_unknown(poison) if self._in_doubt else poison)
         for waiting in abandoned:
             waiting.finish(poison)
         self._topics.ring_all()
+
+
+def _unknown(poison: Closed) -> OutcomeUnknown:
+    unknown = OutcomeUnknown("the commit failed and may or may not be durable", hint=poison.hint)
+    unknown.__cause__ = poison
+    return unknown
