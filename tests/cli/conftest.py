@@ -27,10 +27,10 @@ PATIENCE = 30
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings from outside."""
+    """No settings from outside; stdout is buffered, as it is for a user."""
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_") or name == "NO_COLOR"]:
-        monkeypatch.delenv(name)
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")] + ["NO_COLOR", "PYTHONUNBUFFERED"]:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

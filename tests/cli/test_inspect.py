@@ -40,6 +40,7 @@ def test_a_sound_log_is_shown_whole(run: Run, log: Path) -> None:
     ]
     assert found["log"][0]["next_seq"] == 6
     assert found["head"][0]["link"] == found["entry"][-1]["digest"]
+    assert len(found["entry"][-1]["digest"]) == 12
 
 
 def test_text_has_the_same_fields(run: Run, log: Path) -> None:
@@ -65,6 +66,7 @@ def test_entries_chooses_the_newest(run: Run, log: Path, number: str, seqs: list
     """--entries takes the newest so many, or all."""
     found = by_type(run("inspect", log, "--entries", number, "--json").stdout)
     assert [line["seq"] for line in found.get("entry", [])] == seqs
+    assert len(found.get("epoch", [])) == min(1, len(seqs))
 
 
 def test_entries_shows_twenty_by_default(run: Run, tmp_path: Path) -> None:
@@ -79,7 +81,8 @@ def test_entries_shows_twenty_by_default(run: Run, tmp_path: Path) -> None:
 
 def test_entries_must_be_a_number(run: Run, log: Path) -> None:
     """Anything but a number or 'all' is wrong usage."""
-    assert run("inspect", log, "--entries", "many").exit_code == 2
+    for number in ("many", "-1", "²", "9" * 30):
+        assert run("inspect", log, "--entries", number).exit_code == 2
 
 
 def test_topic_filters(run: Run, log: Path) -> None:
@@ -145,6 +148,7 @@ def test_without_the_key_digests_are_still_checked(run: Run, secret_log: Path) -
     assert (entry["digest_check"], entry["link_check"], entry["body_check"]) == ("ok", "ok", "unchecked")
     assert (found["head"][0]["tail_check"], found["head"][0]["stamp_check"]) == ("ok", "unchecked")
     assert found["key_epoch"][0]["key_id"] == "k1"
+    assert len(found["key_epoch"][0]["commitment"]) == 12
     tamper(secret_log, "UPDATE entries SET body = zeroblob(length(body))")
     damaged = run("inspect", secret_log, "--json")
     assert (damaged.exit_code, by_type(damaged.stdout)["entry"][0]["digest_check"]) == (3, "BAD")
@@ -173,6 +177,7 @@ def test_a_wrong_key_is_refused(run: Run, tmp_path: Path, secret_log: Path, log:
     """Another key, or a key for a log that has none, is refused and not taken for damage."""
     Keyring.generate().save(tmp_path / "other")
     assert run("inspect", secret_log, "--keyring", "file:other").exit_code == 1
+    assert run("inspect", secret_log, "--keyring", "file:other", "--entries", 0).exit_code == 1
     assert run("inspect", log, "--keyring", "file:other").exit_code == 1
 
 
@@ -198,6 +203,9 @@ def test_an_older_key_that_is_missing_leaves_its_rows_unchecked(
         "UPDATE key_epochs SET stamp = zeroblob(32) WHERE number = 1",
         "DELETE FROM key_epochs WHERE number = 1",
         "UPDATE log SET log_id = zeroblob(16)",
+        "UPDATE log SET keyed = 0",
+        "UPDATE key_epochs SET number = -1 WHERE number = 1",
+        "DELETE FROM log",
     ],
 )
 def test_a_damaged_key_epoch_hides_only_its_own_rows(run: Run, secret_log: Path, keyring: Keyring, sql: str) -> None:
@@ -210,6 +218,13 @@ def test_a_damaged_key_epoch_hides_only_its_own_rows(run: Run, secret_log: Path,
     found = by_type(result.stdout)
     assert found["problem"]
     assert found["entry"][-1]["body_check"] == "ok"
+
+
+def test_lost_key_epochs_are_damage_only_for_who_has_the_key(run: Run, secret_log: Path) -> None:
+    """Without key epochs an encrypted log is still one: unchecked without the key, damaged with it."""
+    tamper(secret_log, "DELETE FROM key_epochs")
+    assert run("inspect", secret_log).exit_code == 0
+    assert run("inspect", secret_log, "--keyring", "file:keys").exit_code == 3
 
 
 # -- damaged --------------------------------------------------------------------------------------------------
@@ -256,6 +271,8 @@ def test_damage_is_shown_in_its_place_and_the_rest_is_still_shown(
         ("UPDATE entries SET partition_id = 77 WHERE seq = 2", "an entry belongs to no partition"),
         ("UPDATE log SET next_seq = 77", "the sequence does not end where it should"),
         ("UPDATE log SET log_id = zeroblob(16)", "the database belongs to another log"),
+        ("UPDATE topics SET partitions = 2147483648 WHERE id = 2", "a topic has lost a partition's head"),
+        ("UPDATE entries SET seq = 9223372036854775807 WHERE seq = 2", "the sequence does not end where it should"),
         ("DROP TABLE idempotency", "a table cannot be read to its end table=idempotency"),
         ("UPDATE entries SET body = zeroblob(100000000) WHERE seq = 2", "an entry is larger than the limits allow"),
     ],
@@ -324,6 +341,27 @@ def test_a_broken_page_hides_only_what_lies_on_it(run: Run, tmp_path: Path) -> N
     assert 30 < len(found["entry"]) < 40
     assert {line["digest_check"] for line in found["entry"]} == {"ok"}
     assert {line["link_check"] for line in found["entry"]} <= {"ok", "unchecked"}
+
+
+def test_a_tree_out_of_order_does_not_hold_it_up(run: Run, log: Path) -> None:
+    """When entries are stored out of order each is still shown at most once, and it ends."""
+    connection = apsw.Connection(str(log / "durable.db"))
+    page = int(connection.execute("SELECT pageno FROM dbstat WHERE name='entries' AND pagetype='leaf'").get)
+    start = (page - 1) * int(connection.pragma("page_size"))
+    connection.close()
+    with (log / "durable.db").open("r+b") as file:
+        file.seek(start + 8 + 2 * 2)  # the page's header, then two bytes per cell: the third cell
+        cell = start + int.from_bytes(file.read(2), "big")
+        file.seek(cell)
+        size = file.read(9)
+        file.seek(cell + next(i for i, byte in enumerate(size) if byte < 128) + 1)
+        assert file.read(1) == b"\x03"
+        file.seek(-1, 1)
+        file.write(b"\x01")
+    result = run("inspect", log, "--json", "--entries", "all")
+    assert result.exit_code == 3
+    seqs = [line["seq"] for line in by_type(result.stdout)["entry"]]
+    assert seqs == sorted(set(seqs))
 
 
 def test_a_forged_body_is_found_by_decoding(run: Run, log: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def test_read_prints_a_line_per_record(run: Run, log: Path) -> None:
         (["--reverse", "--limit", "3"], range(9, 6, -1)),
         (["--partition", "0"], range(10)),
         (["--start", "20"], range(0)),
+        (["--limit", "9" * 30, "--start", "-" + "9" * 30], range(10)),
     ],
 )
 def test_read_takes_a_span(run: Run, log: Path, options: list[str], expected: range) -> None:
@@ -169,6 +171,20 @@ def test_follow_prints_what_comes(spawn: Spawn, log: Path) -> None:
     assert process.wait(PATIENCE) == 0
 
 
+def test_follow_without_a_start_prints_only_what_is_new(spawn: Spawn, log: Path) -> None:
+    """Without --start what was there before is not printed."""
+    process = spawn("read", log, "orders", "--follow", "--limit", 1, "--raw")
+    with holdfast.open(log) as opened:
+        while process.poll() is None:  # nobody can tell from outside when it has begun to follow
+            opened.topic("orders").append(b"new")
+            try:
+                process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue
+    assert process.stdout is not None
+    assert (process.returncode, process.stdout.read()) == (0, b"new\n")
+
+
 def test_an_interrupt_ends_quietly(spawn: Spawn, log: Path) -> None:
     """Ctrl-C exits with 130 and says nothing."""
     process = spawn("read", log, "orders", "--follow", "--start", 0)
@@ -206,6 +222,13 @@ def test_damage_elsewhere_is_told_and_what_was_asked_for_is_printed(run: Run, lo
     result = run("read", log, "orders", "--raw")
     assert (result.exit_code, len(result.stdout.splitlines())) == (3, 10)
     assert "error: a head does not match its stamp" in result.stderr
+
+
+def test_a_topic_that_damage_hides_is_damage(run: Run, log: Path) -> None:
+    """When a topic is not found in a damaged log, the exit code speaks of the damage."""
+    tamper(log, "UPDATE topics SET name = 'other' WHERE name = 'orders'")
+    result = run("read", log, "orders")
+    assert (result.exit_code, "error: there is no topic" in result.stderr) == (3, True)
 
 
 def test_an_encrypted_log_needs_its_key(run: Run, secret_log: Path) -> None:

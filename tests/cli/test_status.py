@@ -90,6 +90,12 @@ def test_an_encrypted_log_with_its_key_is_verified(run: Run, secret_log: Path) -
     assert run("status", secret_log, "--keyring", "file:keys").exit_code == 3
 
 
+def test_damage_that_needs_no_key_is_found_without_it(run: Run, secret_log: Path) -> None:
+    """A tail that is cut is found without the key as well."""
+    tamper(secret_log, "DELETE FROM entries")
+    assert run("status", secret_log).exit_code == 3
+
+
 def test_all_keys_in_use_are_named(run: Run, tmp_path: Path, keyring: Keyring, secret_log: Path) -> None:
     """After a rotation status names the old and the new key, each once."""
     with holdfast.open(secret_log, keyring=keyring) as opened:
@@ -109,10 +115,13 @@ def test_a_wrong_key_is_refused(run: Run, tmp_path: Path, secret_log: Path) -> N
     ("sql", "message"),
     [
         ("UPDATE heads SET next_offset = 12 WHERE next_offset = 10", "a head does not match its stamp"),
-        ("DELETE FROM entries WHERE seq = 5", "the journal's tail is cut"),
+        ("DELETE FROM entries WHERE seq = 5", "a head and its last entry disagree"),
         ("UPDATE topics SET partitions = 3 WHERE name = 'idle'", "a topic has lost a partition's head"),
         ("DELETE FROM log", "the database has lost the log's own row"),
         ("DROP TABLE heads", "a table cannot be read to its end table=heads"),
+        ("UPDATE heads SET number = -1 WHERE partition_id = 2", "a head is out of range"),
+        ("UPDATE topics SET partitions = 2147483648 WHERE id = 2", "a topic has lost a partition's head"),
+        ("UPDATE topics SET name = CAST(x'ff' AS TEXT) WHERE id = 2", "a table cannot be read to its end table=topics"),
     ],
 )
 def test_damage_is_listed_with_exit_code_3(run: Run, log: Path, sql: str, message: str) -> None:

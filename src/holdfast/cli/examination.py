@@ -102,6 +102,16 @@ class Examination:
         message = f"a head and its last entry disagree head={head.next_offset} entries={found.end}"
         return self._damaged(message, self.topic_of(head), head.number, min(found.end, head.next_offset))
 
+    def check_rows(self) -> None:
+        """Check the log's own row, its topics and heads, for whoever wants only the problems."""
+        if self._seen.log is not None:
+            self.stamp(self._seen.log, "the log's own row")
+        for topic in self._seen.topics:
+            self.stamp(topic, "a topic", topic.name)
+        for head in self._seen.heads:
+            self.stamp(head, "a head", self.topic_of(head), head.number)
+            self.tail(head)
+
     def topic_of(self, head: HeadRow) -> str | None:
         """The name of the topic that a head belongs to."""
         topic = self.topics.get(head.topic_id)

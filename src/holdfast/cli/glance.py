@@ -109,7 +109,7 @@ def looking(backend: SqliteBackend) -> Iterator[apsw.Connection]:
 def glance(backend: SqliteBackend, newest: int | None = None) -> Glance:
     """Read the control rows; of epochs and key epochs only the `newest`."""
     seen = Glance(backend.path, check_version(backend))
-    limit = _ALL if newest is None else newest
+    limit = _ALL if newest is None else max(1, newest)  # one key epoch at least: it proves the key
     with looking(backend) as connection:
         table = _Tables(connection, seen)
         seen.log = next(iter(table.read("log", LogRow)), None)

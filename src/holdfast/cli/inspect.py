@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import msgspec
@@ -25,6 +26,10 @@ from holdfast.directory import Directory
 from holdfast.errors import Corrupt, Invalid, NotFound
 
 _PAGE_LINES = 500
+_ENTRIES_MAX = 2**32
+_FORMAT = "FORMAT"
+
+Row = TypeVar("Row")
 
 EPILOG = """\b
 Checks: ok, BAD, or unchecked (encrypted and no key, or behind other damage).
@@ -36,7 +41,7 @@ Example:
 def _count(_ctx: click.Context, _option: click.Parameter, value: str) -> int | None:
     if value == "all":
         return None
-    if not value.isdigit():
+    if not value.isdecimal() or int(value) > _ENTRIES_MAX:
         raise click.BadParameter("give a number or 'all'")
     return int(value)
 
@@ -81,13 +86,14 @@ def inspect_command(
     return DAMAGED if inspection.problems else FINE
 
 
-def _find(path: Path) -> tuple[Directory, Path]:
-    """The log's directory and its database, given either."""
+def _find(path: Path) -> tuple[Directory | None, Path]:
+    """The log's directory and its database, given either; a copy of a database has no directory."""
     place = Directory(path if path.is_dir() else path.parent)
-    file = place.database if path.is_dir() else path
-    if not file.exists() and not (path.is_dir() and (path / "FORMAT").exists()):
+    if path.is_dir() and (place.database.exists() or (path / _FORMAT).exists()):
+        return place, place.database
+    if not path.is_file():
         raise NotFound(f"there is no log path={path}", hint="give a log's directory, or its durable.db")
-    return place, file
+    return place if path == place.database else None, path
 
 
 class _Inspection:
@@ -104,17 +110,18 @@ class _Inspection:
         self._bytes_max = bytes_max
         self.problems: list[Corrupt] = []
 
-    def show_format(self, place: Directory) -> bytes | None:
+    def show_format(self, place: Directory | None) -> bytes | None:
         """The file FORMAT; returns the log's id if it can be read."""
+        if place is None or not (file := place.path / _FORMAT).exists():
+            self._facts(_FORMAT, lines.FormatLine(None, None, "absent"))
+            return None
         try:
             log_id, check = place.log_id(), OK
         except Corrupt as error:
             log_id, check = None, BAD
             self.problems.append(error)
-        file = place.path / "FORMAT"
-        text = file.read_text("ascii", "replace").partition("\n")[0][:80] if file.exists() else None
-        line = lines.FormatLine(text, None if log_id is None else log_id.hex(), check if text is not None else "absent")
-        self._facts("FORMAT", line)
+        text = file.read_text("ascii", "replace").partition("\n")[0][:80]
+        self._facts(_FORMAT, lines.FormatLine(text, None if log_id is None else log_id.hex(), check))
         return log_id
 
     def show(self, seen: Glance, examination: Examination) -> None:
@@ -128,8 +135,8 @@ class _Inspection:
         chosen = self._chosen(seen)
         if seen.log is not None:
             self._facts("log", lines.log_line(seen.log, seen.version, seen.idempotency_keys, examination))
-        self._table("epochs", (lines.epoch_line(row, examination) for row in seen.epochs))
-        self._table("key epochs", (lines.key_epoch_line(row, examination) for row in seen.key_epochs))
+        self._table("epochs", (lines.epoch_line(row, examination) for row in self._newest_of(seen.epochs)))
+        self._table("key epochs", (lines.key_epoch_line(row, examination) for row in self._newest_of(seen.key_epochs)))
         self._table("topics", (lines.topic_line(row, examination) for row in seen.topics if row.id in chosen))
         heads = [row for row in seen.heads if row.topic_id in chosen or self._topic is None]
         self._table("heads", (lines.head_line(row, examination) for row in heads))
@@ -143,6 +150,9 @@ class _Inspection:
                 emit_json(lines.problem_line(found))
         else:
             emit_problems(self.problems)
+
+    def _newest_of(self, rows: list[Row]) -> list[Row]:
+        return rows if self._newest is None else rows[max(0, len(rows) - self._newest) :]
 
     def _chosen(self, seen: Glance) -> set[int]:
         chosen = {row.id for row in seen.topics if self._topic in {None, row.name}}
@@ -169,7 +179,7 @@ class _Inspection:
         if self._as_json:
             emit_json(line)
         else:
-            emit(f"-- {title}")
+            emit(f"{'' if title == _FORMAT else chr(10)}-- {title}")
             emit_facts(list(zip(line.__struct_fields__, _values(line), strict=True)))
 
     def _table(self, title: str, rows: Iterable[lines.Line]) -> None:

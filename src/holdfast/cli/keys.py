@@ -26,7 +26,7 @@ class Keys:
         self._seen = seen
         self._keyring = keyring
         self._checks: dict[int, tuple[str, str]] = {}
-        encrypted = bool(seen.log.keyed) if seen.log is not None else bool(seen.key_epochs)
+        encrypted = bool(seen.key_epochs) or (seen.log is not None and bool(seen.log.keyed))
         if keyring is not None and not encrypted:
             raise Invalid("this log is not encrypted, but a key was given", hint="leave the keyring out")
         ids = [log_id for log_id in (seen.log and seen.log.log_id, format_id) if log_id] or [bytes(LOG_ID_BYTES)]

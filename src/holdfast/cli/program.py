@@ -69,7 +69,8 @@ class Program(click.Group):
         try:
             code = super().main(arguments, *rest, **extra)
         except (Exception, KeyboardInterrupt) as error:
-            code = tell(error, as_json="--json" in arguments)
+            options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+            code = tell(error, as_json="--json" in options)
         sys.exit(code or FINE)
 
 
@@ -91,7 +92,7 @@ def tell(error: BaseException, *, as_json: bool) -> int:
         say_holdfast_error(error, as_json=as_json)
         return DAMAGED if isinstance(error, Corrupt) else REFUSED
     if isinstance(error, OSError):
-        say_error("OSError", f"{error.strerror or 'input or output failed'}", "check files and disk", as_json=as_json)
+        say_error("OSError", error.strerror or "input or output failed", "check files and disk", as_json=as_json)
         return REFUSED
     hint = "this is a defect in holdfast; HOLDFAST_DEBUG=1 shows where"
     say_error("Defect", f"unexpected {type(error).__name__}", hint, as_json=as_json)
@@ -101,13 +102,9 @@ def tell(error: BaseException, *, as_json: bool) -> int:
 def _tell_usage(error: click.ClickException, as_json: bool) -> int:
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     path = ctx.command_path if ctx is not None else "holdfast"
-    message = error.format_message()
-    if "\n" in message:  # no arguments at all: click's message is the whole help
-        say(message)
-        return USAGE
     if ctx is not None and not as_json:
         say(ctx.get_usage())
-    say_error("Usage", message, f"see '{path} -h'", as_json=as_json)
+    say_error("Usage", error.format_message(), f"see '{path} -h'", as_json=as_json)
     return USAGE
 
 
@@ -124,10 +121,16 @@ Data goes to stdout, words go to stderr. Settings come from holdfast.toml and HO
 HOLDFAST_DEBUG=1 shows tracebacks, NO_COLOR=1 switches colours off."""
 
 
-@click.group(cls=Program, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Program, epilog=EPILOG, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(holdfast.__version__, "--version", message="holdfast %(version)s")
-def program() -> None:
+@click.pass_context
+def program(ctx: click.Context) -> None:
     """An embedded durable log: append, read, look at it."""
+    if ctx.invoked_subcommand is None:
+        say(ctx.get_help())
+        ctx.exit(USAGE)
     logger = logging.getLogger("holdfast.crypto")
     if not any(isinstance(handler, _Warnings) for handler in logger.handlers):
         logger.addHandler(_Warnings(logging.WARNING))

@@ -6,6 +6,7 @@ is printed; the first that cannot be proved ends the output with exit code 3.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -60,6 +61,7 @@ def read_command(
 
     Damage ends the output where it begins, with exit code 3; everything printed was proved.
     """
+    limit = None if limit is None else min(limit, sys.maxsize)
     if follow and (reverse or end is not None):
         raise click.UsageError("--follow has no end: leave --end and --reverse out", ctx)
     if raw and as_json:

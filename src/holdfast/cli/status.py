@@ -1,9 +1,9 @@
 """`holdfast status`: who owns a log, how far each partition got, and whether it is damaged.
 
-The numbers are one consistent look at the control rows. What is wrong with them is what opening the log
-would find: stamps, heads, tails; entries further back are proved when they are read (`holdfast inspect
---entries all` proves them all). Without the key of an encrypted log the same numbers are shown, and the
-report says that nothing was verified.
+The numbers are one consistent look at the control rows. What is checked is what opening the log would check:
+stamps, heads, tails; entries further back are proved when they are read (`holdfast inspect --entries all`
+proves them all). Without the key of an encrypted log the same numbers are shown, and the report says that
+nothing was verified.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 import msgspec
 
-import holdfast
-from holdfast import Keyring, Settings
+from holdfast import Settings
+from holdfast.cli.examination import Examination
 from holdfast.cli.exits import DAMAGED, FINE
 from holdfast.cli.glance import Glance, database, glance
 from holdfast.cli.options import NEEDS_KEY, directory_argument, json_option, keyring_option, load_keyring
@@ -80,18 +80,19 @@ class Status(msgspec.Struct, frozen=True):
 @json_option
 def status_command(directory: Path, reference: str | None, as_json: bool) -> int:
     """Show owner, size, topics and marks of the log in DIR, and damage if there is any (exit code 3)."""
-    settings = Settings.load()
-    keyring = load_keyring(reference, settings)
+    keyring = load_keyring(reference, Settings.load())
     place = Directory(directory.absolute())
     log_id = place.require_log()
+    seen, problems, keyless = Glance(place.database), list[Corrupt](), False
     try:
         with database(place.database) as backend:
             seen = glance(backend)
+            examination = Examination(backend, seen, log_id, keyring, problems)
+            keyless = examination.keyless
+            examination.check_rows()
     except Corrupt as error:
-        seen = Glance(place.database, problems=[error])
-    keyless = seen.log is not None and bool(seen.log.keyed) and keyring is None
-    verified = not keyless and not seen.problems
-    problems = _verify(directory, settings, keyring) if verified else seen.problems
+        problems.append(error)
+    verified = seen.log is not None and not keyless and not seen.problems
     status = _status(place, log_id, seen, problems, verified)
     if as_json:
         emit_json(status)
@@ -101,15 +102,6 @@ def status_command(directory: Path, reference: str | None, as_json: bool) -> int
         say(f"note: the log is encrypted and there is no key: nothing was verified; {NEEDS_KEY}")
     flush()
     return DAMAGED if problems else FINE
-
-
-def _verify(directory: Path, settings: Settings, keyring: Keyring | None) -> list[Corrupt]:
-    """What opening the log finds wrong with it."""
-    try:
-        with holdfast.open(directory, settings=settings, keyring=keyring, read_only=True) as log:
-            return list(log.problems)
-    except Corrupt as error:
-        return [error]
 
 
 def _status(place: Directory, log_id: bytes, seen: Glance, problems: list[Corrupt], verified: bool) -> Status:

@@ -96,14 +96,23 @@ def close_quietly(connection: apsw.Connection) -> None:
 
 def meaning(error: apsw.Error, path: Path) -> HoldfastError | DiskFailed:
     """What an error of SQLite means to us."""
-    if isinstance(error, apsw.FullError):
-        return Unavailable(f"the disk is full; nothing was written path={path}", hint="free space and try again")
-    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
-        return Unavailable(f"another program has locked the database path={path}", hint="let it finish, then try again")
-    if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
-        return Corrupt("the database file is damaged", path=str(path))
-    if isinstance(error, (apsw.CantOpenError, apsw.PermissionsError, apsw.AuthError)):
-        return Unavailable(f"cannot open the database path={path}", hint="check that it exists and may be read")
-    if isinstance(error, apsw.ConstraintError):
-        return Invalid(f"the database refused a row: {error}", hint="this is a defect in holdfast or a damaged index")
-    return DiskFailed(f"{type(error).__name__}: {error}")
+    match error:
+        case apsw.FullError():
+            found: HoldfastError | DiskFailed = Unavailable(
+                f"the disk is full; nothing was written path={path}", hint="free space and try again"
+            )
+        case apsw.BusyError() | apsw.LockedError():
+            message = f"another program has locked the database path={path}"
+            found = Unavailable(message, hint="let it finish, then try again")
+        case apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
+            found = Unavailable(f"cannot open the database path={path}", hint="check that it exists and may be read")
+        case apsw.CorruptError() | apsw.NotADBError():
+            found = Corrupt("the database file is damaged", path=str(path))
+        case apsw.SQLError():  # our statements are right for this schema: then the schema is not
+            found = Corrupt("the database's schema is damaged", path=str(path))
+        case apsw.ConstraintError():
+            hint = "this is a defect in holdfast or a damaged index"
+            found = Invalid(f"the database refused a row: {error}", hint=hint)
+        case _:
+            found = DiskFailed(f"{type(error).__name__}: {error}")
+    return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
-from holdfast.errors import Closed, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import Closed, Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
 from holdfast.journal.group import CreateTopic, RotateKey, Unit
 from holdfast.journal.migrations import check_version, migrate
@@ -96,7 +96,7 @@ class Journal:
             backend = SqliteBackend(path, read_only=True)
             try:
                 if not check_version(backend):
-                    raise NotFound(f"the log is empty path={path}", hint="append something first")
+                    raise Corrupt("the database has lost all its tables", path=str(path))
                 recovered = recovery.recover(backend, log_id, keyring, cipher, clock)
             except BaseException:
                 _close_quietly(backend)
@@ -171,6 +171,8 @@ class Journal:
 
     def reader(self, partition: Partition) -> Reader:
         """A reader of one partition."""
+        if partition.damage is not None:
+            raise partition.damage.again()
         return Reader(self.backend, self.vault, partition, self.settings.entry_bytes_max)
 
     def read(self, partition: Partition, start: int, end: int, reverse: bool) -> Iterator[Record]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt
-from holdfast.journal import frame
+from holdfast.journal import frame, stored
 from holdfast.journal.backend import Backend
 from holdfast.journal.columns import BadFrame, Columns
 from holdfast.journal.entry import CODECS, KINDS, Entry, header_of, is_whole
@@ -81,13 +81,19 @@ class Reader:
         """The next entries that overlap start..end, with no more bytes than a page may have."""
         page, size = [], 0
         with self._backend.reading() as connection:
-            for row in self._backend.entries(
-                connection, self._partition.id, start, end, self._entry_bytes_max, _PAGE_ENTRIES, descending
+            for entry in stored.entries(
+                connection,
+                self._backend.path,
+                self._partition.id,
+                (start, end),
+                self._entry_bytes_max,
+                _PAGE_ENTRIES,
+                descending=descending,
             ):
-                if row[-1] is None:
-                    raise self._corrupt("an entry is larger than the limits allow", row[2], hint=_TOO_LARGE)
-                page.append(Entry._make(row))
-                size += len(row[-1])
+                if isinstance(entry, int):
+                    raise self._corrupt("an entry is larger than the limits allow", entry, hint=_TOO_LARGE)
+                page.append(entry)
+                size += len(entry.body)
                 if size >= _PAGE_BYTES:
                     break
         if not page:

@@ -1,9 +1,12 @@
 """Opening a journal: prove that what is stored is what was acknowledged, then take ownership.
 
 SQLite has already undone what was not committed. What is left to prove is that nobody else changed it:
-stamps of the control rows, heads that end exactly where their entries end, counters that agree with both.
-A tail that is shorter than its head (lost entries) or longer (a head that was put back) is refused, located
-and left untouched. Only the last entry of each partition is looked at; readers verify each entry they read.
+stamps of the control rows; as many topics, heads and entries as the log's own row says; heads that end
+exactly where their entries end. A tail that is shorter than its head (lost entries) or longer (a head that
+was put back) is refused, located and left untouched. Of the entries only the last one of each partition is
+looked at; readers prove each entry that they read.
+
+An owner is refused at the first problem. Whoever only looks is told all of them and may read what is left.
 
 Taking ownership is one transaction: a new epoch, a new key epoch with a fresh salt, the log's row. It is
 durable before the writer seals or acknowledges anything.
@@ -21,12 +24,14 @@ from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import PLAIN, KeyEpoch, Vault
 from holdfast.errors import Corrupt, Invalid
+from holdfast.journal import stored
 from holdfast.journal.backend import Backend
-from holdfast.journal.partition import Partition
 from holdfast.journal.rows import EpochRow, HeadRow, LogRow, TopicRow, stamped
 from holdfast.journal.topics import Topics
 
 LOG_ID_BYTES = 16
+_PARTITIONS_MAX = 65_536
+"""A number beyond this is damage, not a partition."""
 
 
 class Recovered:
@@ -45,23 +50,21 @@ def recover(
     """Read and prove the stored state, in one read transaction; `log_id` is None for a log being created."""
     keyed = keyring is not None or cipher is not None
     with backend.reading() as connection:
-        row = _log_row(connection)
+        row = stored.log_row(connection, backend.path)
         if row is None:
             if log_id is not None:
                 raise Corrupt("the database has lost the log's own row", path=str(backend.path))
-            row = LogRow(clock.random_bytes(LOG_ID_BYTES), clock.now_us(), int(keyed), 0, 1, 0, PLAIN, b"")
+            row = LogRow(clock.random_bytes(LOG_ID_BYTES), clock.now_us(), int(keyed), 0, 1, 0, 0, 0, 0, PLAIN, b"")
             return Recovered(row, Vault(row.log_id, keyring, cipher), Topics(row.log_id), [])
         _check_keyed(row, keyed)
-        vault = Vault(row.log_id, keyring, cipher)
+        # The id in FORMAT is the one to go by: the log's row is not proved yet, and every proof depends on it.
+        vault = Vault(log_id or row.log_id, keyring, cipher)
         vault.attach(lambda number: fetch_key_epoch(backend, number))
-        problems: list[Corrupt] = []
-        if log_id is not None and log_id != row.log_id:
-            problems.append(Corrupt("the database belongs to another log", path=str(backend.path)))
-        if not vault.verify(row.key_epoch, row.message(), row.stamp):
-            problems.append(Corrupt("the log's own row does not match its stamp", path=str(backend.path)))
-        topics = _topics(connection, backend, row, vault, problems)
-        _check_tail(connection, backend, row, topics, problems)
-    return Recovered(row, vault, topics, problems)
+        examination = _Examination(connection, backend, row, vault)
+        examination.examine_log(log_id)
+        topics = examination.examine_topics(log_id or row.log_id)
+        examination.examine_tails(topics)
+    return Recovered(row, vault, topics, examination.problems)
 
 
 def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogRow:
@@ -89,14 +92,7 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogR
 def fetch_key_epoch(backend: Backend, number: int) -> KeyEpoch | None:
     """A stored key epoch."""
     with backend.reading() as connection:
-        row = connection.execute("SELECT * FROM key_epochs WHERE number=?", (number,)).fetchone()
-    return None if row is None else KeyEpoch(*row)
-
-
-def _log_row(connection: apsw.Connection) -> LogRow | None:
-    columns = "log_id, created_us, keyed, epoch, next_seq, groups, key_epoch, stamp"
-    row = connection.execute(f"SELECT {columns} FROM log WHERE id=1").fetchone()
-    return None if row is None else LogRow._make(row)
+        return stored.key_epoch(connection, backend.path, number)
 
 
 def _check_keyed(row: LogRow, keyed: bool) -> None:
@@ -109,56 +105,78 @@ def _check_keyed(row: LogRow, keyed: bool) -> None:
         )
 
 
-def _topics(
-    connection: apsw.Connection, backend: Backend, row: LogRow, vault: Vault, problems: list[Corrupt]
-) -> Topics:
-    path = str(backend.path)
-    topics = Topics(row.log_id)
-    heads: dict[int, list[HeadRow]] = {}
-    for values in connection.execute("SELECT * FROM heads ORDER BY topic_id, number"):
-        head = HeadRow._make(values)
-        heads.setdefault(head.topic_id, []).append(head)
-        if not vault.verify(head.key_epoch, head.message(), head.stamp):
-            problems.append(
-                Corrupt("a head does not match its stamp", path=path, partition=head.number, offset=head.next_offset)
-            )
-    for values in connection.execute("SELECT * FROM topics ORDER BY id"):
-        topic = TopicRow._make(values)
-        own = heads.pop(topic.id, [])
-        if not vault.verify(topic.key_epoch, topic.message(), topic.stamp):
-            problems.append(Corrupt("a topic does not match its stamp", path=path, topic=topic.name))
-        if [head.number for head in own] != list(range(topic.partitions)):
-            problems.append(Corrupt("a topic has lost a partition's head", path=path, topic=topic.name))
-        topics.adopt(topic, own)
-    if heads:
-        problems.append(Corrupt("a head belongs to no topic", path=path))
-    return topics
+class _Examination:
+    """Looks at everything that is stored about a log and notes what is wrong."""
 
+    def __init__(self, connection: apsw.Connection, backend: Backend, row: LogRow, vault: Vault) -> None:
+        self._connection = connection
+        self._path = backend.path
+        self._row = row
+        self._vault = vault
+        self.problems: list[Corrupt] = []
 
-def _check_tail(
-    connection: apsw.Connection, backend: Backend, row: LogRow, topics: Topics, problems: list[Corrupt]
-) -> None:
-    for partition in topics.by_id.values():
-        last = connection.execute(
-            "SELECT first_offset, count, digest FROM entries WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1",
-            (partition.id,),
-        ).fetchone()
-        first, count, digest = last or (0, 0, chain.NO_LINK)
-        if (first + count, digest) != (partition.durable, partition.link):
-            problems.append(_tail_problem(backend, partition, first + count))
+    def examine_log(self, log_id: bytes | None) -> None:
+        """The log's own row, its present ownership, and how many rows there should be."""
+        row = self._row
+        if log_id is not None and log_id != row.log_id:
+            self._note("the database belongs to another log")
+        if not self._proved(row):
+            self._note("the log's own row does not match its stamp")
+        epoch = stored.epoch(self._connection, self._path, row.epoch)
+        if epoch is None or not self._proved(epoch):
+            self._note(f"the log's present ownership is missing or does not match its stamp epoch={row.epoch}")
+        found = stored.counts(self._connection, self._path)
+        expected = (row.topics, row.partitions, row.entries, row.next_seq - 1, row.epoch)
+        for name, count, wanted in zip(found._fields, found, expected, strict=True):
+            if count != wanted:
+                self._note(f"rows are missing, or there are too many {name}={count} expected={wanted}")
+
+    def examine_topics(self, log_id: bytes) -> Topics:
+        """All topics with their heads."""
+        topics = Topics(log_id)
+        heads: dict[int, dict[int, HeadRow]] = {}
+        for head in stored.heads(self._connection, self._path):
+            heads.setdefault(head.topic_id, {})[head.number] = head
+            if not self._proved(head):
+                self._note("a head does not match its stamp", partition=head.number, offset=head.next_offset)
+        for topic in stored.topics(self._connection, self._path):
+            own = heads.pop(topic.id, {})
+            count = topic.partitions
+            if not self._proved(topic):
+                self._note("a topic does not match its stamp", topic=topic.name)
+                count = 1 + max((number for number in own if number < _PARTITIONS_MAX), default=-1)
+            if sorted(own) != list(range(count)):
+                self._note("a topic has lost a partition's head", topic=topic.name)
+            topics.adopt(topic, own, count, str(self._path))
+        if heads:
+            self._note("a head belongs to no topic")
+        return topics
+
+    def examine_tails(self, topics: Topics) -> None:
+        """Every head ends where its entries end, with the digest of the last one."""
+        for partition in topics.by_id.values():
+            last = stored.last_entry(self._connection, self._path, partition.id)
+            end, digest = (0, chain.NO_LINK) if last is None else (last.first_offset + last.count, last.digest)
+            if (end, digest) == (partition.durable, partition.link):
+                continue
+            lost = end < partition.durable
+            self._note(
+                "the journal's tail is cut: entries below the head are missing"
+                if lost
+                else "a head was rolled back, or the last entry replaced",
+                topic=partition.topic, partition=partition.number, offset=min(end, partition.durable),
+            )  # fmt: skip
             # Whoever reads on regardless sees all that is there; each entry is still proved.
-            partition.durable = max(partition.durable, first + count)
-    last_seq = connection.execute("SELECT max(seq) FROM entries").get or 0
-    if last_seq != row.next_seq - 1:
-        message = f"the journal's sequence does not end where it should seq={last_seq} expected={row.next_seq - 1}"
-        problems.append(Corrupt(message, path=str(backend.path)))
+            partition.durable = max(partition.durable, end)
 
+    def _proved(self, row: LogRow | EpochRow | TopicRow | HeadRow) -> bool:
+        """Whether a row has the stamp that it should have; a key epoch that is gone proves nothing."""
+        try:
+            return self._vault.verify(row.key_epoch, row.message(), row.stamp)
+        except Corrupt:
+            return False
 
-def _tail_problem(backend: Backend, partition: Partition, tail_end: int) -> Corrupt:
-    message = (
-        "the journal's tail is cut: entries below the head are missing"
-        if tail_end < partition.durable
-        else "a head was rolled back, or the last entry replaced"
-    )
-    offset = min(tail_end, partition.durable)
-    return Corrupt(message, path=str(backend.path), topic=partition.topic, partition=partition.number, offset=offset)
+    def _note(
+        self, message: str, *, topic: str | None = None, partition: int | None = None, offset: int | None = None
+    ) -> None:
+        self.problems.append(Corrupt(message, path=str(self._path), topic=topic, partition=partition, offset=offset))

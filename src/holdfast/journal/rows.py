@@ -37,6 +37,9 @@ class LogRow(NamedTuple):
     epoch: int
     next_seq: int
     groups: int
+    topics: int
+    partitions: int
+    entries: int
     key_epoch: int
     stamp: bytes
 

@@ -21,6 +21,7 @@ import apsw
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Unavailable
+from holdfast.journal import stored
 from holdfast.journal.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
 from holdfast.journal.entry import Entry
 from holdfast.journal.rows import Capabilities, DiskFailed, EpochRow, HeadRow, KeyRow, LogRow, TopicRow
@@ -175,8 +176,8 @@ class SqliteBackend:
     def store_log(self, row: LogRow, epoch: int) -> None:
         """Rewrite the log's row, proving that `epoch` still owns the log."""
         self._run(
-            "UPDATE log SET log_id=?, created_us=?, keyed=?, epoch=?, next_seq=?, groups=?, key_epoch=?, stamp=?"
-            " WHERE id=1 AND epoch=?",
+            "UPDATE log SET log_id=?, created_us=?, keyed=?, epoch=?, next_seq=?, groups=?, topics=?, partitions=?,"
+            " entries=?, key_epoch=?, stamp=? WHERE id=1 AND epoch=?",
             (*row, epoch),
         )
         if self.connection.changes() != 1:
@@ -184,7 +185,7 @@ class SqliteBackend:
 
     def insert_log(self, row: LogRow) -> None:
         """Create the log's row."""
-        self._run("INSERT INTO log VALUES (1,?,?,?,?,?,?,?,?)", row)
+        self._run("INSERT INTO log VALUES (1,?,?,?,?,?,?,?,?,?,?,?)", row)
 
     def insert_epoch(self, row: EpochRow) -> None:
         """Add an ownership."""
@@ -215,10 +216,8 @@ class SqliteBackend:
 
     def find_key(self, key_hash: bytes) -> KeyRow | None:
         """A remembered idempotency key."""
-        sql = "SELECT hash, partition_id, record, seq, key_epoch, stamp FROM idempotency WHERE hash=?"
         with self.translated():
-            row = self.connection.execute(sql, (key_hash,)).fetchone()
-        return None if row is None else KeyRow._make(row)
+            return stored.remembered(self.connection, self.path, key_hash)
 
     def next_ids(self) -> tuple[int, int]:
         """The ids of the next topic and of the next partition."""
@@ -226,27 +225,6 @@ class SqliteBackend:
             sql = "SELECT (SELECT coalesce(max(id), 0) FROM topics), (SELECT coalesce(max(partition_id), 0) FROM heads)"
             topic, partition = self.connection.execute(sql).fetchone() or (0, 0)
         return topic + 1, partition + 1
-
-    def entries(
-        self,
-        connection: apsw.Connection,
-        partition_id: int,
-        start: int,
-        end: int,
-        bytes_max: int,
-        limit: int,
-        descending: bool,
-    ) -> Iterator[tuple[object, ...]]:
-        """Rows of entries that overlap start..end; a body above `bytes_max` is not fetched: None stands for it."""
-        order = "DESC" if descending else "ASC"
-        # The entry that holds `start` begins at or before it: that one is looked up first.
-        sql = (
-            f"SELECT {_ENTRY}, CASE WHEN length(body) <= ?4 THEN body END FROM entries WHERE partition_id=?1"
-            " AND first_offset >= coalesce((SELECT max(first_offset) FROM entries"
-            " WHERE partition_id=?1 AND first_offset <= ?2), ?2)"
-            f" AND first_offset < ?3 ORDER BY first_offset {order} LIMIT ?5"
-        )
-        return connection.execute(sql, (partition_id, start, end, bytes_max, limit))  # type: ignore[return-value]
 
     def last_key_epoch(self) -> int:
         """The number of the newest key epoch, 0 if there is none."""

@@ -11,7 +11,7 @@ import re
 from holdfast.clock import Clock
 from holdfast.crypto import chain
 from holdfast.crypto.vault import Vault
-from holdfast.errors import Invalid
+from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.backend import Backend
 from holdfast.journal.bell import Bell
 from holdfast.journal.partition import Partition
@@ -39,17 +39,20 @@ class Topics:
         self.by_id: dict[int, Partition] = {}
         self.partitions: dict[str, tuple[Partition, ...]] = {}
 
-    def adopt(self, row: TopicRow, heads: list[HeadRow]) -> tuple[Partition, ...]:
-        """Take a stored topic with its heads, in order of their numbers."""
+    def adopt(self, row: TopicRow, heads: dict[int, HeadRow], count: int, path: str) -> None:
+        """Take a stored topic with its heads, by number; where one is lost, its partition says so when it is read."""
         created = []
         bell = Bell()
-        for head in heads:
-            partition = Partition(head.partition_id, row.name, head.number, self._log_id, bell)
-            partition.durable, partition.link = head.next_offset, head.link
+        for number in range(count):
+            head = heads.get(number)
+            partition = Partition(-1 if head is None else head.partition_id, row.name, number, self._log_id, bell)
+            if head is None:
+                partition.damage = Corrupt("the partition's head is lost", path=path, topic=row.name, partition=number)
+            else:
+                partition.durable, partition.link = head.next_offset, head.link
             created.append(partition)
         self.ids[row.name] = row.id
         self.publish(row.name, created)
-        return tuple(created)
 
     def store(self, backend: Backend, vault: Vault, name: str, count: int, clock: Clock) -> list[Partition]:
         """Insert a topic and its heads into the open transaction."""
@@ -65,7 +68,7 @@ class Topics:
 
     def publish(self, name: str, created: list[Partition]) -> None:
         """Make a stored topic visible."""
-        self.by_id.update({partition.id: partition for partition in created})
+        self.by_id.update({partition.id: partition for partition in created if partition.damage is None})
         self.partitions[name] = tuple(created)
 
     def ring_all(self) -> None:

@@ -164,8 +164,19 @@ class Writer:
         if staging.keys:
             self._backend.trim_keys(self._settings.idempotency_keys_max, _KEYS_TRIMMED_PER_GROUP)
         old = self._row
+        created = [op.created for unit in staging.units for op in unit.operations if isinstance(op, CreateTopic)]
         row = LogRow(
-            old.log_id, old.created_us, old.keyed, old.epoch, staging.next_seq, old.groups + 1, self._vault.epoch, b""
+            old.log_id,
+            old.created_us,
+            old.keyed,
+            old.epoch,
+            staging.next_seq,
+            old.groups + 1,
+            old.topics + len(created),
+            old.partitions + sum(map(len, created)),
+            old.entries + staging.next_seq - old.next_seq,
+            self._vault.epoch,
+            b"",
         )
         row = stamped(row, self._vault)
         self._backend.store_log(row, row.epoch)

@@ -9,6 +9,9 @@ CREATE TABLE log (
     epoch       INTEGER NOT NULL,   -- the present ownership; every commit proves that it still is
     next_seq    INTEGER NOT NULL,
     groups      INTEGER NOT NULL,   -- group commits so far
+    topics      INTEGER NOT NULL,   -- how many rows the other tables have: what is deleted is missed
+    partitions  INTEGER NOT NULL,
+    entries     INTEGER NOT NULL,
     key_epoch   INTEGER NOT NULL,   -- under which the stamp was made; 0 = without keys
     stamp       BLOB    NOT NULL
 ) STRICT;

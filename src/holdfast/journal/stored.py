@@ -1,0 +1,166 @@
+"""Rows as they come back from the database: nothing about them is taken for granted.
+
+A damaged file can hold any value in any column: other types, text that is no text, blobs of a gigabyte.
+So values that are too long are not even fetched, types are checked before anything is computed with them,
+and what does not fit is `Corrupt`, never a TypeError somewhere later. Stamps and digests are checked by
+whoever has the keys (`recovery`, `reader`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, TypeVar, get_type_hints
+
+import apsw
+
+from holdfast.crypto.vault import KeyEpoch
+from holdfast.errors import Corrupt
+from holdfast.journal.entry import Entry
+from holdfast.journal.rows import EpochRow, HeadRow, KeyRow, LogRow, TopicRow
+
+_LONGEST = 256
+"""No name, id, hash, salt or stamp is longer; bodies have limits of their own."""
+
+
+class LastEntry(NamedTuple):
+    """Where a partition's entries end."""
+
+    first_offset: int
+    count: int
+    digest: bytes
+
+
+class Counts(NamedTuple):
+    """How many rows there are, and the highest numbers among them."""
+
+    topics: int
+    heads: int
+    entries: int
+    last_seq: int
+    last_epoch: int
+
+
+Row = TypeVar("Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts)
+
+
+def log_row(connection: apsw.Connection, path: Path) -> LogRow | None:
+    """The log's own row."""
+    return _one(connection, path, LogRow, "log", "WHERE id=1")
+
+
+def topics(connection: apsw.Connection, path: Path) -> Iterator[TopicRow]:
+    """All topics."""
+    return _many(connection, path, TopicRow, "topics", "ORDER BY id")
+
+
+def heads(connection: apsw.Connection, path: Path) -> Iterator[HeadRow]:
+    """All heads, by topic and number."""
+    return _many(connection, path, HeadRow, "heads", "ORDER BY topic_id, number")
+
+
+def epoch(connection: apsw.Connection, path: Path, number: int) -> EpochRow | None:
+    """One ownership."""
+    return _one(connection, path, EpochRow, "epochs", "WHERE number=?", number)
+
+
+def key_epoch(connection: apsw.Connection, path: Path, number: int) -> KeyEpoch | None:
+    """One key epoch."""
+    return _one(connection, path, KeyEpoch, "key_epochs", "WHERE number=?", number)
+
+
+def remembered(connection: apsw.Connection, path: Path, key_hash: bytes) -> KeyRow | None:
+    """One idempotency key."""
+    return _one(connection, path, KeyRow, "idempotency", "WHERE hash=?", key_hash)
+
+
+def last_entry(connection: apsw.Connection, path: Path, partition_id: int) -> LastEntry | None:
+    """The last entry of a partition, without its body."""
+    rest = "WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
+    return _one(connection, path, LastEntry, "entries", rest, partition_id)
+
+
+def counts(connection: apsw.Connection, path: Path) -> Counts:
+    """What there is; entries are counted by walking the smallest index, not their bodies."""
+    found = connection.execute(
+        "SELECT (SELECT count(*) FROM topics), (SELECT count(*) FROM heads), (SELECT count(*) FROM entries),"
+        " (SELECT coalesce(max(seq), 0) FROM entries), (SELECT coalesce(max(number), 0) FROM epochs)"
+    ).fetchone()
+    return _checked(Counts, found or (), path, "sqlite_schema")
+
+
+def entries(
+    connection: apsw.Connection,
+    path: Path,
+    partition_id: int,
+    span: tuple[int, int],
+    body_bytes_max: int,
+    limit: int,
+    *,
+    descending: bool,
+) -> Iterator[Entry | int]:
+    """Entries that overlap the span; of one whose body is too long, only where it begins."""
+    order = "DESC" if descending else "ASC"
+    # The entry that holds the span's start begins at or before it: that one is looked up first.
+    sql = (
+        "SELECT seq, partition_id, first_offset, count, group_number, kind, codec, key_epoch, time_min, time_max,"
+        f" {_guarded('link')}, {_guarded('digest')}, CASE WHEN length(body) <= ?4 THEN body END"
+        " FROM entries WHERE partition_id=?1 AND first_offset >= coalesce((SELECT max(first_offset) FROM entries"
+        " WHERE partition_id=?1 AND first_offset <= ?2), ?2)"
+        f" AND first_offset < ?3 ORDER BY first_offset {order} LIMIT ?5"
+    )
+    for values in connection.execute(sql, (partition_id, *span, body_bytes_max, limit)):
+        if values[-1] is None and type(values[2]) is int:
+            yield values[2]
+        else:
+            yield Entry._make(_checked_values(Entry, values, path, "entries"))
+
+
+def _one(
+    connection: apsw.Connection, path: Path, row: type[Row], table: str, rest: str, *bound: int | bytes
+) -> Row | None:
+    values = connection.execute(f"SELECT {_columns(row)} FROM {table} {rest}", bound).fetchone()
+    return None if values is None else _checked(row, values, path, table)
+
+
+def _many(connection: apsw.Connection, path: Path, row: type[Row], table: str, rest: str) -> Iterator[Row]:
+    for values in connection.execute(f"SELECT {_columns(row)} FROM {table} {rest}"):
+        yield _checked(row, values, path, table)
+
+
+@cache
+def _types(row: type[object]) -> dict[str, type]:
+    return get_type_hints(row)
+
+
+@cache
+def _columns(row: type[object]) -> str:
+    return ", ".join(name if kind is int else _guarded(name) for name, kind in _types(row).items())
+
+
+def _guarded(column: str) -> str:
+    """A column that is not fetched when it is too long; text comes as bytes, to be decoded with care."""
+    return f"CASE WHEN length({column}) <= {_LONGEST} THEN CAST({column} AS BLOB) END"
+
+
+def _checked(row: type[Row], values: Sequence[object], path: Path, table: str) -> Row:
+    return row(*_checked_values(row, values, path, table))  # type: ignore[arg-type]
+
+
+def _checked_values(row: type[object], values: Sequence[object], path: Path, table: str) -> list[object]:
+    """The values with the types that their columns must have."""
+    taken: list[object] = []
+    for (name, kind), value in zip(_types(row).items(), values, strict=True):
+        found = _text(value) if kind is str else value
+        if type(found) is not kind:
+            raise Corrupt(f"a stored value is not what it must be table={table} column={name}", path=str(path))
+        taken.append(found)
+    return taken
+
+
+def _text(value: object) -> str | None:
+    try:
+        return value.decode() if isinstance(value, bytes) else None
+    except UnicodeDecodeError:
+        return None
