@@ -75,9 +75,7 @@ def batches(directory: Path, seconds: float) -> Sample:
     with fresh(directory) as (_, topic):
         batch = [PAYLOAD] * 1000
         sample = measure.drive_threads(BATCH, [lambda: topic.append_batch(batch)], seconds)
-        return Sample(
-            sample.name, sample.rows * 1000, sample.seconds, sample.p50_ms, sample.p99_ms, sample.cpu_seconds
-        )
+        return Sample(sample.name, sample.rows * 1000, sample.seconds, sample.p50_ms, sample.p99_ms, sample.cpu_seconds)
 
 
 def windowed(name: str, topic: Topic, seconds: float, window: int = 256) -> Sample:

@@ -29,7 +29,6 @@ from holdfast.record import Marks
 from holdfast.settings import Settings
 from holdfast.topic import Topic
 
-
 logger = logging.getLogger("holdfast")
 
 

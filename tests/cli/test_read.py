@@ -216,6 +216,17 @@ def test_damage_ends_the_output_with_3(run: Run, log: Path) -> None:
     assert "error: an entry's digest does not match" in result.stderr
 
 
+def test_damage_is_told_although_nobody_reads_any_more(spawn: Spawn, log: Path) -> None:
+    """When damage and a broken pipe come together, the exit code is that of the damage."""
+    tamper(log, "UPDATE entries SET body = zeroblob(length(body)) WHERE seq=3")
+    process = spawn("read", log, "orders", "--raw")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(PATIENCE) == 3
+    assert process.stderr.read().startswith(b"error: an entry's digest does not match")
+
+
 def test_damage_elsewhere_is_told_and_what_was_asked_for_is_printed(run: Run, log: Path) -> None:
     """A damaged head is told on stderr with exit code 3; the records that can be proved are printed."""
     tamper(log, "UPDATE heads SET stamp = zeroblob(32) WHERE partition_id=2")

@@ -8,10 +8,10 @@ import warnings
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.stalled import stalled
 
 import holdfast
 from holdfast import Closed, Full, Invalid, NotFound, OutcomeUnknown, Receipt, Record
-from tests.stalled import stalled
 
 pytestmark = pytest.mark.disk
 
@@ -195,7 +195,10 @@ def test_an_idempotency_key_writes_once(open_log):
 def test_an_idempotency_key_belongs_to_its_topic(open_log):
     """The same key in another topic is another append."""
     log = open_log()
-    one, other = log.topic("one").append(b"x", idempotency_key="k"), log.topic("other").append(b"y", idempotency_key="k")
+    one, other = (
+        log.topic("one").append(b"x", idempotency_key="k"),
+        log.topic("other").append(b"y", idempotency_key="k"),
+    )
     assert (one.topic, other.topic) == ("one", "other")
 
 
@@ -205,7 +208,7 @@ def test_repeats_inside_a_pack_leave_no_gap(open_log):
     topic.append(b"seen", idempotency_key="seen")
     with stalled(topic):
         tickets = [
-            topic.submit(b"%d" % i, idempotency_key="seen" if i % 3 == 0 else ("i%d" % i if i % 3 == 1 else None))
+            topic.submit(b"%d" % i, idempotency_key="seen" if i % 3 == 0 else (f"i{i}" if i % 3 == 1 else None))
             for i in range(30)
         ]
     topic.flush()
@@ -228,9 +231,8 @@ def test_the_window_of_remembered_keys_is_bounded(open_log):
 def test_time_out_is_outcome_unknown_and_the_key_resolves_it(open_log):
     """FR-DE-11: an unanswered ack raises OutcomeUnknown with its key; a retry returns the original receipt."""
     topic = open_log().topic("t")
-    with stalled(topic):
-        with pytest.raises(OutcomeUnknown) as caught:
-            topic.append(b"x", idempotency_key="k", timeout=0.05)
+    with stalled(topic), pytest.raises(OutcomeUnknown) as caught:
+        topic.append(b"x", idempotency_key="k", timeout=0.05)
     assert caught.value.idempotency_key == b"k"
     original = caught.value.ticket.result()
     assert topic.append(b"x", idempotency_key=caught.value.idempotency_key) == original
@@ -462,7 +464,9 @@ def test_marks_tell_how_far_each_partition_got(open_log):
         log.marks("absent")
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\\b", "-x", ".x", "a b", "a..b", "ü", "x" * 201, "a\n", "a\0", 7])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../x", "a\\b", "-x", ".x", "a b", "a..b", "ü", "x" * 201, "a\n", "a\0", 7]
+)
 def test_hostile_topic_names_are_refused(open_log, name):
     """No topic name can be a path, an option or an ambiguity."""
     with pytest.raises(Invalid):
@@ -539,9 +543,8 @@ def test_an_unclosed_log_warns(tmp_path):
     with pytest.warns(ResourceWarning, match="unclosed log"):
         del log
         gc.collect()
-    with warnings.catch_warnings():
-        with holdfast.open(tmp_path / "log") as again:
-            assert [r.payload for r in again.topic("t").read()] == [b"x"]
+    with warnings.catch_warnings(), holdfast.open(tmp_path / "log") as again:
+        assert [r.payload for r in again.topic("t").read()] == [b"x"]
 
 
 def test_a_store_is_not_silently_ignored(tmp_path):

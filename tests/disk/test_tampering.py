@@ -1036,20 +1036,24 @@ def test_wrong_keys_are_refused(subjects: dict[str, Subject], case: str, read_on
 
 
 def test_a_cipher_of_another_name_is_refused(tmp_path: Path) -> None:
-    """A log is opened only by the cipher it was written with; one of the same name with another key is found too."""
+    """A log is opened only by the cipher it was written with; one of the same name with another key reads nothing."""
     with holdfast.open(tmp_path / "log", settings=PLAIN_SETTINGS, cipher=Toy("toy-1")) as log:
         log.topic("t").append(b"PAYLOAD")
+
+    def read(**given: Any) -> list[bytes]:
+        with holdfast.open(tmp_path / "log", settings=PLAIN_SETTINGS, **given) as log:
+            return [record.payload for record in log.topic("t").read()]
+
     for wrong_one, kind in (
         ({"cipher": Toy("toy-2")}, Invalid),
-        ({"keyring": FIRST}, (Invalid, Corrupt)),
+        ({"keyring": FIRST}, Invalid),
         ({"cipher": Toy("toy-1", b"another key")}, Corrupt),
     ):
         for read_only in (False, True):
             with pytest.raises(kind) as caught:
-                holdfast.open(tmp_path / "log", settings=PLAIN_SETTINGS, read_only=read_only, **wrong_one)
+                read(read_only=read_only, **wrong_one)
             note(caught.value)
-    with holdfast.open(tmp_path / "log", settings=PLAIN_SETTINGS, cipher=Toy("toy-1")) as log:
-        assert [record.payload for record in log.topic("t").read()] == [b"PAYLOAD"]
+    assert read(cipher=Toy("toy-1")) == [b"PAYLOAD"]
 
 
 # -- (g) plaintext ----------------------------------------------------------------------------------------

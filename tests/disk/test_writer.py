@@ -6,13 +6,13 @@ import asyncio
 import threading
 
 import pytest
+from tests.stalled import stalled
 
 import holdfast
 from holdfast import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.columns import Columns
 from holdfast.journal.group import CreateTopic, Run
 from holdfast.journal.rows import DiskFailed
-from tests.stalled import stalled
 
 pytestmark = pytest.mark.disk
 
@@ -344,12 +344,11 @@ def test_close_reports_what_was_lost(open_log, monkeypatch):
 
 def test_what_the_block_raised_matters_more(open_log, monkeypatch):
     """An exception inside `with` is not hidden by one from close()."""
-    with pytest.raises(KeyError):
-        with open_log() as log:
-            topic = log.topic("t")
-            refuse_next_commit(topic, monkeypatch, Unavailable("the disk is full; nothing was written"))
-            topic.offer(b"x")
-            raise KeyError("the user's own")
+    with pytest.raises(KeyError), open_log() as log:
+        topic = log.topic("t")
+        refuse_next_commit(topic, monkeypatch, Unavailable("the disk is full; nothing was written"))
+        topic.offer(b"x")
+        raise KeyError("the user's own")
 
 
 def test_close_is_bounded_and_can_be_repeated(open_log):
@@ -369,9 +368,8 @@ def test_close_is_bounded_and_can_be_repeated(open_log):
 def test_flush_is_bounded(open_log):
     """flush() never waits longer than its time-out."""
     log = open_log()
-    with stalled(log.topic("t")):
-        with pytest.raises(Unavailable, match="flush"):
-            log.flush(timeout=0.02)
+    with stalled(log.topic("t")), pytest.raises(Unavailable, match="flush"):
+        log.flush(timeout=0.02)
     log.flush()
 
 

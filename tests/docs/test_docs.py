@@ -52,7 +52,12 @@ def test_the_readmes_command_line_runs(tmp_path):
     assert program
     for command in commands:
         done = subprocess.run(
-            command.replace("holdfast", program, 1), shell=True, cwd=tmp_path, capture_output=True, text=True, check=False
+            command.replace("holdfast", program, 1),
+            shell=True,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, command + done.stderr
 
@@ -92,7 +97,9 @@ def test_every_error_is_documented():
 def test_every_public_name_is_documented():
     """Each name of `holdfast.__all__`, and each public method of Log and Topic, is in the API reference."""
     page = (ROOT / "docs/reference/api.md").read_text()
-    methods = [m for kind in (holdfast.Log, holdfast.Topic, holdfast.Ticket) for m in vars(kind) if not m.startswith("_")]
+    methods = [
+        m for kind in (holdfast.Log, holdfast.Topic, holdfast.Ticket) for m in vars(kind) if not m.startswith("_")
+    ]
     for name in [*holdfast.__all__, *methods]:
         assert re.search(rf"\b{name}\b", page), name
 

@@ -209,7 +209,7 @@ ENTRIES: dict[str, tuple[Place, Entry]] = {
     ),
 }
 STAMPS: dict[str, list[Any]] = {
-    "log": ["log", LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5],
+    "log": ["log", LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 6, 7, 8, 5],
     "epochs": ["epochs", 2, 1_700_000_000_000_000, 4242, 5],
     "key_epochs": ["key_epochs", 5, "aes-256-gcm", "golden-1", SALT, bytes(32)],
     "topics": ["topics", 1, "orders", 3, -1, 5],

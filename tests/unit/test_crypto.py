@@ -170,7 +170,14 @@ def test_stored_epochs_are_proved_before_use():
     """A key epoch that was changed, moved or is missing is refused."""
     good = Vault(b"l" * 16, Keyring({"k1": KEY})).begin(3, b"s" * 32)
     assert vault_with(good).verify(3, b"row", _stamp(good))
-    changes = {"number": 4, "scheme": "rot13", "key_id": "k2", "salt": b"t" * 32, "commitment": b"c" * 32, "stamp": b"x" * 32}
+    changes = {
+        "number": 4,
+        "scheme": "rot13",
+        "key_id": "k2",
+        "salt": b"t" * 32,
+        "commitment": b"c" * 32,
+        "stamp": b"x" * 32,
+    }
     for field, value in changes.items():
         values = {f: getattr(good, f) for f in KeyEpoch.__struct_fields__} | {field: value}
         with pytest.raises((Corrupt, Invalid)):

@@ -75,7 +75,9 @@ def test_an_absent_payload_is_refused():
 
 def test_times_that_are_all_equal_are_stored_once():
     """A batch with one time costs eight bytes for it, not eight per record."""
-    assert len(frame.encode(Columns([b""] * 100, [5] * 100))) < len(frame.encode(Columns([b""] * 100, list(range(100)))))
+    assert len(frame.encode(Columns([b""] * 100, [5] * 100))) < len(
+        frame.encode(Columns([b""] * 100, list(range(100))))
+    )
 
 
 @given(st.dictionaries(st.text(max_size=10), st.binary(max_size=20), max_size=5))

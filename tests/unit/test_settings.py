@@ -67,7 +67,7 @@ def test_missing_and_broken_files(tmp_path):
     with pytest.raises(NotFound):
         Settings.load(tmp_path / "absent.toml", {})
     (tmp_path / "bad.toml").write_text("= nonsense")
-    with pytest.raises(Invalid, match="TOML|cannot read"):
+    with pytest.raises(Invalid, match="cannot read"):
         Settings.load(tmp_path / "bad.toml", {})
 
 
@@ -95,7 +95,7 @@ def test_all_problems_are_told_at_once():
 def test_every_bound_must_be_above_zero(name):
     """Zero and negative limits are refused, by name."""
     for value in (0, -1):
-        with pytest.raises(Invalid, match=f"journal.{name}"):
+        with pytest.raises(Invalid, match=rf"journal\.{name}"):
             JournalSettings(**{name: value})
 
 

@@ -69,9 +69,18 @@ class Program(click.Group):
         try:
             code = super().main(arguments, *rest, **extra)
         except (Exception, KeyboardInterrupt) as error:
+            _let_go_of_stdout()
             options = arguments[: arguments.index("--")] if "--" in arguments else arguments
             code = tell(error, as_json="--json" in options)
         sys.exit(code or FINE)
+
+
+def _let_go_of_stdout() -> None:
+    """Print what was printed before an error; if that fails, the error is still the one to tell."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        silence_stdout()
 
 
 def unknown_verb(ctx: click.Context, name: str) -> click.UsageError:

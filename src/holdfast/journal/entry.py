@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     seq: int
     partition_id: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # the column's name; nobody counts values in a row
     group_number: int
     kind: int
     codec: int

@@ -235,13 +235,13 @@ class SqliteBackend:
 
     def _run(self, sql: str, values: Sequence[object] = ()) -> None:
         try:
-            self.connection.execute(sql, values)  # type: ignore[arg-type]
+            self.connection.execute(sql, values)
         except apsw.Error as error:
             self._raise(error)
 
     def _run_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
         try:
-            self.connection.executemany(sql, rows)  # type: ignore[arg-type]
+            self.connection.executemany(sql, rows)
         except apsw.Error as error:
             self._raise(error)
 

@@ -9,7 +9,6 @@ whoever has the keys (`recovery`, `reader`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar, get_type_hints
 
@@ -28,7 +27,7 @@ class LastEntry(NamedTuple):
     """Where a partition's entries end."""
 
     first_offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # the column's name; nobody counts values in a row
     digest: bytes
 
 
@@ -41,6 +40,11 @@ class Counts(NamedTuple):
     last_seq: int
     last_epoch: int
 
+
+_TYPES: dict[type[object], dict[str, type]] = {
+    row: get_type_hints(row)
+    for row in (LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, Entry)
+}
 
 Row = TypeVar("Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts)
 
@@ -129,14 +133,8 @@ def _many(connection: apsw.Connection, path: Path, row: type[Row], table: str, r
         yield _checked(row, values, path, table)
 
 
-@cache
-def _types(row: type[object]) -> dict[str, type]:
-    return get_type_hints(row)
-
-
-@cache
 def _columns(row: type[object]) -> str:
-    return ", ".join(name if kind is int else _guarded(name) for name, kind in _types(row).items())
+    return ", ".join(name if kind is int else _guarded(name) for name, kind in _TYPES[row].items())
 
 
 def _guarded(column: str) -> str:
@@ -151,7 +149,7 @@ def _checked(row: type[Row], values: Sequence[object], path: Path, table: str) -
 def _checked_values(row: type[object], values: Sequence[object], path: Path, table: str) -> list[object]:
     """The values with the types that their columns must have."""
     taken: list[object] = []
-    for (name, kind), value in zip(_types(row).items(), values, strict=True):
+    for (name, kind), value in zip(_TYPES[row].items(), values, strict=True):
         found = _text(value) if kind is str else value
         if type(found) is not kind:
             raise Corrupt(f"a stored value is not what it must be table={table} column={name}", path=str(path))

@@ -1,0 +1,62 @@
+"""Only type-checked: what users write must be what the types say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import assert_type
+
+import holdfast
+from holdfast import BatchTicket, Keyring, Log, Marks, PayloadCipher, Receipt, Record, Settings, Stats, Ticket, Topic
+
+
+def blocking(log: Log) -> None:
+    topic = log.topic("t", partitions=2)
+    assert_type(topic, Topic)
+    assert_type(topic.append(b"x", key="k", headers={"a": b"b", "c": "d"}, time=datetime.now(UTC)), Receipt)
+    assert_type(topic.submit(b"x", idempotency_key=b"k", timeout=1.5), Ticket)
+    assert_type(topic.submit(b"x").result(timeout=1), Receipt)
+    assert_type(topic.offer(b"x", partition=1), bool)
+    assert_type(topic.append_batch([b"x", Record(b"y", key=b"k")]), Sequence[Receipt])
+    assert_type(topic.submit_batch([b"x"]), BatchTicket)
+    for record in topic.read(start=-5, limit=2, reverse=True):
+        assert_type(record, Record)
+    assert_type(next(topic.follow()), Record)
+    assert_type(log.marks("t"), tuple[Marks, ...])
+    assert_type(log.stats(), Stats)
+    assert_type(log.stats().journal.commit_seconds.quantile(0.99), float)
+
+
+async def asynchronous(topic: Topic) -> None:
+    assert_type(await topic.submit(b"x"), Receipt)
+    assert_type(await topic.submit_batch([b"x"]), Sequence[Receipt])
+    async for record in topic.follow(0):
+        assert_type(record.at, datetime)
+
+
+class Hsm:
+    """A cipher of the user's own fits the protocol by its shape."""
+
+    name = "hsm"
+
+    def seal(self, plaintext: bytes, associated: bytes) -> bytes:
+        return plaintext + associated
+
+    def open(self, sealed: bytes, associated: bytes) -> bytes:
+        return sealed + associated
+
+    def mac(self, message: bytes) -> bytes:
+        return message
+
+
+def opening() -> None:
+    cipher: PayloadCipher = Hsm()
+    with holdfast.open("p", cipher=cipher, settings=Settings()) as log:
+        assert_type(log, Log)
+    assert_type(Keyring.from_env("X").rotated("y"), Keyring)
+    try:
+        holdfast.open("p", read_only=True).close()
+    except holdfast.Corrupt as error:
+        assert_type(error.offset, int | None)
+    except holdfast.OutcomeUnknown as error:
+        assert_type(error.idempotency_key, bytes | None)
