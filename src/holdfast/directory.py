@@ -47,8 +47,7 @@ class Directory:
 
     def holder(self) -> int | None:
         """The pid of the present owner, if there is one."""
-        probe = disk.OwnerLock(self._lock.path)
-        return self._lock.holder() if probe.held_elsewhere() else None
+        return self._lock.holder() if self._lock.is_held() else None
 
     def release(self) -> None:
         """Give up ownership."""
@@ -93,10 +92,14 @@ class Directory:
         """The id of the log that must be here."""
         log_id = self.log_id()
         if log_id is None:
-            raise NotFound(f"there is no log path={self.path}", hint="holdfast.open(path) creates one")
-        if not self.database.exists():
-            raise Corrupt("the log's database is gone", path=str(self.database))
+            raise NotFound(f"there is no log path={self.path}", hint="it is created by opening it for appending")
+        self._require_database()
         return log_id
+
+    def _require_database(self) -> None:
+        """A log that was created has a database; an empty file in its place is a loss, not a beginning."""
+        if not self.database.exists() or self.database.stat().st_size == 0:
+            raise Corrupt("the log's database is gone", path=str(self.database))
 
     @contextmanager
     def _typed(self) -> Iterator[None]:
@@ -116,5 +119,5 @@ class Directory:
                     f"the directory is not empty and is not a log path={self.path}",
                     hint="give a new or empty directory",
                 )
-        elif not self.database.exists():
-            raise Corrupt("the log's database is gone", path=str(self.database))
+        else:
+            self._require_database()

@@ -96,19 +96,19 @@ class OwnerLock:
         self._descriptor = descriptor
         return True
 
-    def held_elsewhere(self) -> bool:
-        """Whether somebody holds the lock now."""
+    def is_held(self) -> bool:
+        """Whether somebody holds the lock now, found without touching it.
+
+        Trying the lock, even for a moment, could make a service that starts just then believe that it is
+        taken. The kernel's list of locks tells as much; where there is none, a living pid in the file must do.
+        """
         try:
-            descriptor = syscalls.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            status = os.stat(self.path)
+            device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+            locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
         except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            syscalls.close(descriptor)
-        return False
+            return _is_alive(self.holder())
+        return any("FLOCK" in line and device in line.split() for line in locks)
 
     def holder(self) -> int | None:
         """The pid in the lock file: who holds it, or who held it last."""
@@ -122,3 +122,11 @@ class OwnerLock:
         if self._descriptor >= 0:
             syscalls.close(self._descriptor)
             self._descriptor = -1
+
+
+def _is_alive(pid: int | None) -> bool:
+    try:
+        os.kill(pid or -1, 0)
+    except (OSError, OverflowError):
+        return False
+    return pid is not None

@@ -145,7 +145,8 @@ class Log:
 
     def marks(self, topic: str) -> tuple[Marks, ...]:
         """How far each partition of a topic got: appended, durable, sealed, shipped, settled."""
-        if topic not in self.topics():
+        self._journal.refresh()
+        if topic not in self._journal.topics.partitions:
             raise NotFound(f"there is no topic {topic!r}", hint="log.topics() lists them")
         return self.topic(topic).marks()
 

@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from holdfast.errors import Invalid
+
 NOW = -(2**63)
 """The time of a record that shall be stamped when it is appended."""
 
@@ -35,7 +37,10 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def at(self) -> datetime:
         """`time` as an aware datetime in UTC."""
-        return _EPOCH + timedelta(microseconds=self.time)
+        try:
+            return _EPOCH + timedelta(microseconds=self.time)
+        except OverflowError:
+            raise Invalid(f"no datetime has this time time={self.time}", hint="use record.time") from None
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ partition and stay in order; records without one go round robin.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from asyncio.events import _get_running_loop
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -239,7 +240,8 @@ class Topic:
             raise Invalid(f"limit must not be negative, got {limit}", hint="leave it out to read everything")
         self._journal.refresh()
         wanted = self._partitions if partition is None else (self._explicit(partition),)
-        return islice(self._read_all(wanted[::-1] if reverse else wanted, start, end, reverse), limit)
+        found = self._read_all(wanted[::-1] if reverse else wanted, start, end, reverse)
+        return found if limit is None else islice(found, min(limit, sys.maxsize))
 
     def _read_all(self, wanted: tuple[Partition, ...], start: int, end: int | None, reverse: bool) -> Iterator[Record]:
         for part in wanted:
@@ -289,7 +291,7 @@ class Topic:
             size += len(key)
         kind_bytes = None
         if kind is not None:
-            kind_bytes = kind.encode() if isinstance(kind, str) else b""
+            kind_bytes = _encoded(kind) if isinstance(kind, str) else b""
             if not 0 < len(kind_bytes) <= 255:
                 raise Invalid("a kind is text of 1 to 255 bytes", hint="shorten it")
             size += len(kind_bytes)
@@ -300,7 +302,7 @@ class Topic:
         return (key, kind_bytes, headers_bytes), size
 
     def _key(self, key: bytes | str) -> bytes:
-        encoded = key.encode() if isinstance(key, str) else key
+        encoded = _encoded(key) if isinstance(key, str) else key
         if not isinstance(encoded, bytes):
             raise Invalid(f"a key is bytes or text, not {type(key).__name__}", hint="encode it first")
         if len(encoded) > self._settings.key_bytes_max:
@@ -309,11 +311,11 @@ class Topic:
 
     def _headers(self, headers: Headers) -> bytes:
         try:
-            plain = {name: value.encode() if isinstance(value, str) else value for name, value in headers.items()}
-            wrong = [n for n, v in plain.items() if not isinstance(n, str) or not isinstance(v, bytes)]
+            plain = {name: _encoded(value) if isinstance(value, str) else value for name, value in headers.items()}
+            fitting = all(isinstance(n, str) and isinstance(v, bytes) and _encoded(n) for n, v in plain.items() if n)
         except AttributeError:
-            wrong = [""]
-        if wrong:
+            fitting = False
+        if not fitting:
             raise Invalid("headers map text to bytes or text", hint="for instance headers={'trace': b'…'}")
         encoded = encode_headers(plain)
         if len(encoded) > self._settings.headers_bytes_max:
@@ -368,6 +370,13 @@ class Topic:
                 hint=f"its partitions are 0 to {len(self._partitions) - 1}",
             )
         return self._partitions[partition]
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Invalid("a text has characters that are none", hint="surrogates cannot be stored; give bytes") from None
 
 
 def _position(start: int, durable: int) -> int:

@@ -560,3 +560,22 @@ def test_times_default_to_now(open_log):
     topic.append(b"x")
     record = next(iter(topic.read()))
     assert before - timedelta(seconds=1) <= record.at <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"key": "\udcff"}, {"kind": "\udcff"}, {"headers": {"\udcff": b""}}, {"headers": {"a": "\udcff"}}]
+)
+def test_text_that_is_no_text_is_refused(open_log, wrong):
+    """Surrogates cannot be stored: they are Invalid, not a UnicodeEncodeError."""
+    with pytest.raises(Invalid):
+        open_log().topic("t").append(b"x", **wrong)
+
+
+def test_times_beyond_every_calendar_can_be_stored(open_log):
+    """A time that no datetime can hold is kept as a number."""
+    topic = open_log().topic("t")
+    topic.append(b"x", time=2**62)
+    (record,) = topic.read(limit=10**30)
+    assert record.time == 2**62
+    with pytest.raises(Invalid, match="time="):
+        record.at  # noqa: B018

@@ -370,3 +370,37 @@ def test_the_holder_is_not_a_closed_handle(open_log):
         log.close()
         with pytest.raises(Closed):
             log.topic("t").append(b"x")
+
+
+def test_asking_who_owns_a_log_never_disturbs_a_starting_owner(tmp_path):
+    """The holder is found without touching the lock: a probe in a loop never makes an open fail."""
+    import threading
+
+    from holdfast.directory import Directory
+
+    with holdfast.open(tmp_path / "log"):
+        assert Directory(tmp_path / "log").holder() == os.getpid()
+    assert Directory(tmp_path / "log").holder() is None
+    done = threading.Event()
+
+    def probe():
+        while not done.is_set():
+            Directory(tmp_path / "log").holder()
+
+    thread = threading.Thread(target=probe)
+    thread.start()
+    try:
+        for _ in range(50):
+            holdfast.open(tmp_path / "log").close()
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_an_emptied_database_is_not_written_to(open_log, tmp_path):
+    """An owner who finds an empty file in place of the database refuses and leaves it as it is."""
+    open_log().close()
+    (tmp_path / "log" / "durable.db").write_bytes(b"")
+    with pytest.raises(Corrupt):
+        open_log()
+    assert (tmp_path / "log" / "durable.db").read_bytes() == b""

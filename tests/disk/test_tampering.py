@@ -336,9 +336,48 @@ def wrong(subject: Subject, found: dict[Span, list[Record] | HoldfastError]) -> 
 # -- (a) every column of every row ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("number", [2**32 - 1, 2**40, 2**63 - 1])
+@pytest.mark.xfail(strict=True, reason="the next key epoch is counted from a row that nobody proved")
+def test_a_key_epoch_that_nothing_needs_cannot_stop_the_log(keyed: Subject, number: int) -> None:
+    """A damaged row of a key epoch without entries is refused as Corrupt, or appending goes on."""
+    keyed.own()
+    keyed.own()
+    keyed.change(("UPDATE key_epochs SET number=? WHERE number=4", (number,)))
+    try:
+        with keyed.open() as log:
+            log.topic("users").append(b"PAYLOAD")
+    except Corrupt as error:
+        note(error)
+
+
+@pytest.mark.parametrize("bits", [pytest.param(1, id="few"), pytest.param(8, id="all", marks=pytest.mark.soak)])
+def test_a_changed_format_file_is_refused(subject: Subject, bits: int) -> None:
+    """Each bit of FORMAT: another id is Corrupt, another version Invalid; only the case of its letters is free."""
+    content = subject.files["FORMAT"]
+    for place in range(len(content)):
+        for bit in range(bits):
+            changed = bytearray(content)
+            changed[place] ^= 1 << (place + bit) % 8
+            subject.restore(FORMAT=bytes(changed))
+            assert owner_faults(subject, (Corrupt, Invalid)) == [], (place, bit)
+
+
 FEW, ALL = pytest.param(True, id="few"), pytest.param(False, id="all", marks=pytest.mark.soak)
 
-KNOWN: dict[tuple[str, str], str] = {}
+HEADS = "nothing binds the heads to the log's row, and rows can be made up to keep the counts right"
+ONE_ROW = "one row with a value of another type keeps a reader from everything"
+LOG_ID = "the id in the log's row is trusted where the one in FORMAT should be"
+TWIN = "an entry is given out before its successor, or its head, was asked about it"
+KNOWN: dict[tuple[str, ...], str] = {
+    ("plain", "topics", "name"): ONE_ROW,
+    ("keyed", "topics", "name"): ONE_ROW,
+    ("keyed", "log", "log_id"): LOG_ID,
+    **{
+        (name, table): ONE_ROW
+        for name in ("plain", "keyed")
+        for table in ("log", "epochs", "topics", "heads", "entries")
+    },
+}
 """Open defects, by where they show; whoever mends one takes its line away."""
 
 READ_BY_OWNER = {"log", "key_epochs", "topics", "heads", "entries"}
@@ -354,7 +393,7 @@ def _columns() -> Iterator[Any]:
     for name in ("plain", "keyed"):
         for table, columns in TABLES.items():
             for column in columns if (name, table) != ("plain", "key_epochs") else ():
-                yield known(name, table, column, id=f"{name}-{table}.{column}", reason=KNOWN.get((table, column)))
+                yield known(name, table, column, id=f"{name}-{table}.{column}", reason=KNOWN.get((name, table, column)))
 
 
 def changes(value: Any) -> Iterator[tuple[str, Any]]:
@@ -448,7 +487,7 @@ STRANGERS: list[Any] = [None, 5, "text", b"bytes"]
 def _tables_with_rows() -> Iterator[Any]:
     for name in ("plain", "keyed"):
         for table in TABLES if name == "keyed" else TABLES.keys() - {"key_epochs"}:
-            yield known(name, table, id=f"{name}-{table}", reason=None)
+            yield known(name, table, id=f"{name}-{table}", reason=KNOWN.get((name, table)))
 
 
 @pytest.mark.parametrize(("name", "table"), sorted(_tables_with_rows(), key=lambda case: case.id))
@@ -479,6 +518,17 @@ def test_a_changed_idempotency_key_is_refused_when_it_is_asked_for(subject: Subj
             with subject.open() as log:
                 faults += [f"{change.value!r}: {fault}" for fault in repeat_faults(subject, log)]
                 log._journal._writer.failure = None  # what was refused above would be told again by close()
+    assert not faults
+
+
+@pytest.mark.xfail(strict=True, reason="the id is not stamped, and the window is measured by it")
+def test_a_changed_idempotency_id_forgets_no_other_key(subject: Subject) -> None:
+    """One row that pretends to be much newer does not push all others out of the window."""
+    subject.change(("UPDATE idempotency SET id=? WHERE id=2", (2**40,)))
+    with subject.open() as log:
+        log.topic("orders").append(b"PAYLOAD", idempotency_key="another")
+        faults = repeat_faults(subject, log)
+        log._journal._writer.failure = None
     assert not faults
 
 
@@ -620,7 +670,7 @@ def test_an_entry_of_a_twin_is_refused_by_its_successor(keyed: Subject) -> None:
             note(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="an entry is given out before its successor, or its head, was asked about it")
+@pytest.mark.xfail(strict=True, reason=TWIN)
 def test_an_entry_of_a_twin_is_never_given_out(keyed: Subject) -> None:
     """What a copy of the log wrote is not read as this log's, not even entry by entry."""
     theirs = graft(keyed)
@@ -645,14 +695,8 @@ def test_an_unsealed_entry_in_a_sealed_log_is_refused(subjects: dict[str, Subjec
     assert_refused(keyed)
 
 
-def _tables_of_siblings() -> Iterator[Any]:
-    for name in ("plain", "keyed"):
-        for table in ("log", "key_epochs", "topics", "heads", "entries", "idempotency"):
-            reason = None
-            yield known(name, table, id=f"{name}-{table}", reason=reason)
-
-
-@pytest.mark.parametrize(("name", "table"), list(_tables_of_siblings()))
+@pytest.mark.parametrize("table", ["log", "key_epochs", "topics", "heads", "entries", "idempotency"])
+@pytest.mark.parametrize("name", ["plain", "keyed"])
 def test_rows_of_another_log_are_refused(subjects: dict[str, Subject], name: str, table: str) -> None:
     """Rows cannot move between two logs, although both have the same key, topics and partitions."""
     subject, theirs = subjects[name], subjects[name + " sibling"].history[-1]
@@ -669,6 +713,7 @@ def test_rows_of_another_log_are_refused(subjects: dict[str, Subject], name: str
         assert owner_faults(subject, allowed) == []
 
 
+@pytest.mark.xfail(strict=True, reason=LOG_ID)
 def test_the_database_of_another_log_is_refused(subjects: dict[str, Subject], keyed: Subject) -> None:
     """A whole database under another log's FORMAT is not taken for that log's."""
     keyed.restore(durable_db=subjects["keyed sibling"].files["durable.db"])
@@ -750,7 +795,7 @@ FILLERS: dict[str, dict[str, Any] | None] = {
 """What may stand in for an entry that was taken out, so that the number of rows is right."""
 
 
-@pytest.mark.parametrize("filler", list(FILLERS))
+@pytest.mark.parametrize("filler", [known(name, id=name, reason=FILLERS[name] and HEADS) for name in FILLERS])
 def test_a_partition_rolled_back_alone_is_refused(subject: Subject, filler: str) -> None:
     """One partition's newest entry and head put back, all else as it is: the log's row knows better."""
     old = subject.history[3]["heads"][-1]
@@ -883,13 +928,7 @@ def test_a_cut_database_is_refused(subject: Subject, sample: int | None) -> None
 
 
 @pytest.mark.parametrize("length", [0, 1])
-@pytest.mark.parametrize(
-    "read_only",
-    [
-        known(False, id="owner", reason=None),
-        known(True, id="looker", reason=None),
-    ],
-)
+@pytest.mark.parametrize("read_only", [False, True], ids=["owner", "looker"])
 def test_an_emptied_database_is_corrupt(subject: Subject, read_only: bool, length: int) -> None:
     """FORMAT says that there is a log; a database without anything in it has lost it."""
     subject.restore(durable_db=subject.files["durable.db"][:length])
@@ -964,18 +1003,11 @@ def test_a_flip_in_the_write_ahead_log_loses_only_what_follows(
 BIG = 1 << 25
 
 
-@pytest.mark.parametrize(
-    ("table", "column"),
-    [
-        known("entries", "body", id="entries.body", reason=None),
-        known("entries", "link", id="entries.link", reason=None),
-        known("heads", "link", id="heads.link", reason=None),
-        known("log", "stamp", id="log.stamp", reason=None),
-    ],
-)
-def test_a_value_beyond_the_limit_is_refused_before_it_is_fetched(subject: Subject, table: str, column: str) -> None:
+@pytest.mark.parametrize("value", ["entries.body", "entries.link", "heads.link", "log.stamp"])
+def test_a_value_beyond_the_limit_is_refused_before_it_is_fetched(subject: Subject, value: str) -> None:
     """A value that nobody could have written costs no memory: it is refused by its length alone."""
     assert PLAIN_SETTINGS.journal.entry_bytes_max < BIG
+    table, _, column = value.partition(".")
     subject.change((f"UPDATE {table} SET {column}=zeroblob(?) WHERE rowid=(SELECT max(rowid) FROM {table})", (BIG,)))
     tracemalloc.start()
     try:

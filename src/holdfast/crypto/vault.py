@@ -49,6 +49,8 @@ class Vault:
         self._injected = cipher
         self._fetch: Callable[[int], KeyEpoch | None] = lambda number: None
         self._ciphers: dict[int, PayloadCipher] = {}
+        self._proved: set[str] = set()
+        """Ids of keys that opened a stored epoch: they are the keys that they should be."""
         self.epoch = PLAIN
 
     @property
@@ -140,12 +142,15 @@ class Vault:
                 hint="open it with the keyring or cipher it was written with",
             )
         if isinstance(cipher, AesGcmCipher) and not chain.same(cipher.commitment, epoch.commitment):
+            if epoch.key_id in self._proved:  # the key is right: then the row is not
+                raise Corrupt(f"a key epoch does not match its key key_epoch={number}")
             raise Invalid(
                 f"key {epoch.key_id!r} is not the key that this log was sealed with",
                 hint="the keyring holds another key under this id; give the original one",
             )
         if not chain.same(cipher.mac(epoch.message()), epoch.stamp):
             raise Corrupt(f"a key epoch's stamp does not match key_epoch={number}")
+        self._proved.add(epoch.key_id)
         return cipher
 
     def _cipher_for(

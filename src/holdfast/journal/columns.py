@@ -58,7 +58,7 @@ class Columns:
             yield Record(
                 payloads[i],
                 key,
-                None if kind is None else kind.decode(),
+                None if kind is None else decode_kind(kind),
                 None if headers is None else decode_headers(headers),
                 times[i],
                 first + i,
@@ -67,6 +67,14 @@ class Columns:
 
 
 _NOTHING: Extra = (None, None, None)
+
+
+def decode_kind(encoded: bytes) -> str:
+    """A kind from UTF-8; raises BadFrame for anything else."""
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError as error:
+        raise BadFrame("a kind is not text") from error
 
 
 def encode_headers(headers: Mapping[str, bytes]) -> bytes:

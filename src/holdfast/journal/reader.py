@@ -39,10 +39,7 @@ class Reader:
         while at < end:
             for entry in self._page(at, end):
                 self._check_place(entry, at, link)
-                columns = self.open(entry)
-                yield from columns.records(
-                    entry.first, self._partition.number, at - entry.first, min(entry.count, end - entry.first)
-                )
+                yield from self._records(entry, at - entry.first, min(entry.count, end - entry.first))
                 at, link = entry.first + entry.count, entry.digest
 
     def backward(self, start: int, end: int) -> Iterator[Record]:
@@ -53,12 +50,15 @@ class Reader:
                 last = entry.first + entry.count
                 if not (entry.first < at <= last) or (link is not None and link != entry.digest):
                     raise self._corrupt("entries are missing or out of place", at - 1)
-                columns = self.open(entry)
-                records = columns.records(
-                    entry.first, self._partition.number, max(0, start - entry.first), at - entry.first
-                )
-                yield from reversed(list(records))
+                records = list(self._records(entry, max(0, start - entry.first), at - entry.first))
+                yield from reversed(records)
                 at, link = entry.first, entry.link
+
+    def _records(self, entry: Entry, start: int, stop: int) -> Iterator[Record]:
+        try:
+            yield from self.open(entry).records(entry.first, self._partition.number, start, stop)
+        except BadFrame as error:
+            raise self._corrupt(f"an entry's body is malformed: {error}", entry.first) from None
 
     def open(self, entry: Entry) -> Columns:
         """The records of an entry, proved."""
@@ -78,8 +78,22 @@ class Reader:
         return columns
 
     def _page(self, start: int, end: int, *, descending: bool = False) -> list[Entry]:
-        """The next entries that overlap start..end, with no more bytes than a page may have."""
-        page, size = [], 0
+        """The next entries that overlap start..end, with no more bytes than a page may have.
+
+        What was read before damage is met is returned first; the next page begins with the damage.
+        """
+        page: list[Entry] = []
+        try:
+            self._fill(page, start, end, descending)
+        except Corrupt:
+            if not page:
+                raise
+        if not page:
+            raise self._corrupt("entries are missing", end - 1 if descending else start)
+        return page
+
+    def _fill(self, page: list[Entry], start: int, end: int, descending: bool) -> None:
+        size = 0
         with self._backend.reading() as connection:
             for entry in stored.entries(
                 connection,
@@ -95,10 +109,7 @@ class Reader:
                 page.append(entry)
                 size += len(entry.body)
                 if size >= _PAGE_BYTES:
-                    break
-        if not page:
-            raise self._corrupt("entries are missing", end - 1 if descending else start)
-        return page
+                    return
 
     def _check_place(self, entry: Entry, at: int, link: bytes | None) -> None:
         if not (entry.first <= at < entry.first + entry.count) or (link is not None and entry.link != link):

@@ -30,8 +30,8 @@ from holdfast.journal.rows import EpochRow, HeadRow, LogRow, TopicRow, stamped
 from holdfast.journal.topics import Topics
 
 LOG_ID_BYTES = 16
-_PARTITIONS_MAX = 65_536
-"""A number beyond this is damage, not a partition."""
+_PARTITIONS_MAX, _OFFSETS_MAX = 65_536, 2**62
+"""Numbers beyond these are damage, not partitions or offsets."""
 
 
 class Recovered:
@@ -166,8 +166,9 @@ class _Examination:
                 else "a head was rolled back, or the last entry replaced",
                 topic=partition.topic, partition=partition.number, offset=min(end, partition.durable),
             )  # fmt: skip
-            # Whoever reads on regardless sees all that is there; each entry is still proved.
-            partition.durable = max(partition.durable, end)
+            if end < _OFFSETS_MAX:
+                # Whoever reads on regardless sees all that is there; each entry is still proved.
+                partition.durable = max(partition.durable, end)
 
     def _proved(self, row: LogRow | EpochRow | TopicRow | HeadRow) -> bool:
         """Whether a row has the stamp that it should have; a key epoch that is gone proves nothing."""

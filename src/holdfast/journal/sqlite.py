@@ -46,6 +46,7 @@ class SqliteBackend:
         self._readers_lock = Lock()
         self._closed: Closed | None = None
         self._wal_pages = 0
+        self._data_version: object = None
         self.connection = open_reader(path) if read_only else open_writer(path)
         self.connection.set_wal_hook(self._count_wal_pages)
 
@@ -86,6 +87,14 @@ class SqliteBackend:
                 self._readers.append(connection)
                 return
         close_quietly(connection)
+
+    def has_changed(self) -> bool:
+        """Whether another process has committed anything since this was asked last."""
+        with self.translated():
+            version = self.connection.pragma("data_version")
+        changed = bool(version != self._data_version)
+        self._data_version = version
+        return changed
 
     def close(self) -> None:
         """Fold the write-ahead log in and close everything."""
