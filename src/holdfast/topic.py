@@ -13,28 +13,23 @@ from __future__ import annotations
 import sys
 import warnings
 from asyncio.events import _get_running_loop
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import count, islice
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from blake3 import blake3
-
 from holdfast.errors import Invalid
 from holdfast.following import Follower
-from holdfast.journal.columns import Columns, Extra, encode_headers
+from holdfast.intake import Headers, Intake
+from holdfast.journal.columns import Columns, Extra
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.ticket import BatchTicket, Ticket
-from holdfast.record import NOW, Marks, Receipt, Record, microseconds
+from holdfast.record import NOW, Marks, Receipt, Record
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
-
-Headers = Mapping[str, bytes | str]
-
-_INT64 = 2**63
 
 
 class Topic:
@@ -44,13 +39,12 @@ class Topic:
         self.name = name
         self._partitions = partitions
         self._journal = journal
-        self._settings = journal.settings
         self._only = partitions[0] if len(partitions) == 1 else None
         self._turn = count()
         self._now = clock.now_us
         self._patience = journal.settings.ack_timeout_ms / 1000
         self._payload_bytes_max = journal.settings.payload_bytes_max
-        self._key_context = b"holdfast 1 idempotency\0" + name.encode() + b"\0"
+        self._intake = Intake(name, journal.settings)
 
     @property
     def partitions(self) -> int:
@@ -101,21 +95,21 @@ class Topic:
         Waits for room at most `timeout` seconds, and never on an event loop; then raises Full.
         """
         if type(payload) is not bytes:
-            payload = self._bytes(payload)
+            payload = self._intake.payload(payload)
         size = len(payload)
         if size > self._payload_bytes_max:
-            raise self._too_large(size)
+            raise self._intake.too_large(size)
         extra: Extra | None = None
         unique: bytes | None = None
         if key is not None or headers is not None or kind is not None:
-            extra, size = self._extra(key, kind, headers, size)
+            extra, size = self._intake.extras(key, kind, headers, size)
         if idempotency_key is not None:
-            idempotency_key, unique = self._unique(idempotency_key)
+            idempotency_key, unique = self._intake.unique(idempotency_key)
         patience = self._patience if timeout is None else timeout
         run, index = self._journal.queue.put(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
-            self._now() if time is None else self._time(time),
+            self._now() if time is None else self._intake.time(time),
             extra,
             unique,
             size,
@@ -141,20 +135,20 @@ class Topic:
         came to wait alone, and always before any append that was acknowledged after it.
         """
         if type(payload) is not bytes:
-            payload = self._bytes(payload)
+            payload = self._intake.payload(payload)
         size = len(payload)
         if size > self._payload_bytes_max:
-            raise self._too_large(size)
+            raise self._intake.too_large(size)
         extra: Extra | None = None
         unique: bytes | None = None
         if key is not None or headers is not None or kind is not None:
-            extra, size = self._extra(key, kind, headers, size)
+            extra, size = self._intake.extras(key, kind, headers, size)
         if idempotency_key is not None:
-            _, unique = self._unique(idempotency_key)
+            _, unique = self._intake.unique(idempotency_key)
         return self._journal.queue.offer(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
-            self._now() if time is None else self._time(time),
+            self._now() if time is None else self._intake.time(time),
             extra,
             unique,
             size,
@@ -178,14 +172,12 @@ class Topic:
     ) -> BatchTicket:
         """Queue records as one unit and return its ticket."""
         records = records if isinstance(records, list) else list(records)
-        if not records:
-            raise Invalid("the batch is empty", hint="give at least one record")
-        if len(records) > self._settings.batch_records_max:
-            raise Invalid(f"the batch is too long records={len(records)}", hint="see journal.batch_records_max")
+        self._intake.batch(records)
         patience = self._patience if timeout is None else timeout
         if set(map(type, records)) == {bytes}:
             columns = Columns(records, [self._now()] * len(records))  # type: ignore[arg-type]
-            size = self._check_sizes(columns)
+            sizes = list(map(len, columns.payloads))
+            size = self._intake.batch_size(sum(sizes), max(sizes))
             unit = self._journal.queue.put_runs([(self._choose(partition, None), columns)], size, patience)
             return BatchTicket(unit, unit.runs()[0], patience)
         return self._submit_mixed(records, partition, patience)
@@ -197,8 +189,7 @@ class Topic:
         places: list[tuple[Partition, int]] = []
         size = 0
         for given in records:
-            record = given if isinstance(given, Record) else Record(self._bytes(given))
-            payload, extra, weight = self._checked(record)
+            record, payload, extra, weight = self._intake.record(given)
             if partition is None and record.key is None:
                 target = keyless = keyless or self._choose(None, None)
             else:
@@ -208,10 +199,9 @@ class Topic:
             if extra is not None:
                 columns.extras[len(columns)] = extra
             columns.payloads.append(payload)
-            columns.times.append(now if record.time == NOW else self._time(record.time))
+            columns.times.append(now if record.time == NOW else self._intake.time(record.time))
             size += weight
-        if size > self._settings.batch_bytes_max:
-            raise Invalid(f"the batch is too large bytes={size}", hint="see journal.batch_bytes_max")
+        self._intake.batch_size(size)
         unit = self._journal.queue.put_runs(list(parts.items()), size, patience)
         runs = {run.partition: run for run in unit.runs()}
         return BatchTicket(unit, [(runs[target], index) for target, index in places], patience)
@@ -269,89 +259,7 @@ class Topic:
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={len(self._partitions)})"
 
-    # -- checks -------------------------------------------------------------------------------------------
-
-    def _bytes(self, payload: object) -> bytes:
-        if isinstance(payload, (bytes, bytearray, memoryview)):
-            return bytes(payload)
-        raise Invalid(f"a payload is bytes, not {type(payload).__name__}", hint="encode it first: text.encode()")
-
-    def _too_large(self, size: int) -> Invalid:
-        return Invalid(
-            f"the payload is too large bytes={size} max={self._payload_bytes_max}",
-            hint="raise journal.payload_bytes_max, or store the data elsewhere and append a reference",
-        )
-
-    def _extra(
-        self, key: bytes | str | None, kind: str | None, headers: Headers | None, size: int
-    ) -> tuple[Extra, int]:
-        """Key, kind and headers as bytes, and the record's size with them."""
-        if key is not None:
-            key = self._key(key)
-            size += len(key)
-        kind_bytes = None
-        if kind is not None:
-            kind_bytes = _encoded(kind) if isinstance(kind, str) else b""
-            if not 0 < len(kind_bytes) <= 255:
-                raise Invalid("a kind is text of 1 to 255 bytes", hint="shorten it")
-            size += len(kind_bytes)
-        headers_bytes = None
-        if headers is not None:
-            headers_bytes = self._headers(headers)
-            size += len(headers_bytes)
-        return (key, kind_bytes, headers_bytes), size
-
-    def _key(self, key: bytes | str) -> bytes:
-        encoded = _encoded(key) if isinstance(key, str) else key
-        if not isinstance(encoded, bytes):
-            raise Invalid(f"a key is bytes or text, not {type(key).__name__}", hint="encode it first")
-        if len(encoded) > self._settings.key_bytes_max:
-            raise Invalid(f"the key is too large bytes={len(encoded)}", hint="see journal.key_bytes_max")
-        return encoded
-
-    def _headers(self, headers: Headers) -> bytes:
-        try:
-            plain = {name: _encoded(value) if isinstance(value, str) else value for name, value in headers.items()}
-            fitting = all(isinstance(n, str) and isinstance(v, bytes) and _encoded(n) for n, v in plain.items() if n)
-        except AttributeError:
-            fitting = False
-        if not fitting:
-            raise Invalid("headers map text to bytes or text", hint="for instance headers={'trace': b'…'}")
-        encoded = encode_headers(plain)
-        if len(encoded) > self._settings.headers_bytes_max:
-            raise Invalid(f"the headers are too large bytes={len(encoded)}", hint="see journal.headers_bytes_max")
-        return encoded
-
-    def _time(self, time: int | datetime) -> int:
-        if isinstance(time, datetime) and time.tzinfo is None:
-            raise Invalid("a time needs a time zone", hint="use datetime.now(UTC), or microseconds as an int")
-        moment = microseconds(time)
-        if not isinstance(moment, int) or not -_INT64 < moment < _INT64:
-            raise Invalid("a time is a datetime or microseconds since 1970", hint="it must fit in 64 bits")
-        return moment
-
-    def _unique(self, idempotency_key: bytes | str) -> tuple[bytes, bytes]:
-        key = self._key(idempotency_key)
-        if not key:
-            raise Invalid("an idempotency key is empty", hint="leave it out, or give a unique one")
-        return key, blake3(self._key_context + key).digest(length=16)
-
-    def _checked(self, record: Record) -> tuple[bytes, Extra | None, int]:
-        payload = self._bytes(record.payload)
-        if len(payload) > self._payload_bytes_max:
-            raise self._too_large(len(payload))
-        if record.key is None and record.kind is None and record.headers is None:
-            return payload, None, len(payload)
-        extra, size = self._extra(record.key, record.kind, record.headers, len(payload))
-        return payload, extra, size
-
-    def _check_sizes(self, columns: Columns) -> int:
-        largest, size = max(map(len, columns.payloads)), sum(map(len, columns.payloads))
-        if largest > self._payload_bytes_max:
-            raise self._too_large(largest)
-        if size > self._settings.batch_bytes_max:
-            raise Invalid(f"the batch is too large bytes={size}", hint="see journal.batch_bytes_max")
-        return size
+    # -- partitions ---------------------------------------------------------------------------------------
 
     def _choose(self, partition: int | None, extra: Extra | None) -> Partition:
         """Explicit, by key hash, or round robin."""
@@ -370,13 +278,6 @@ class Topic:
                 hint=f"its partitions are 0 to {len(self._partitions) - 1}",
             )
         return self._partitions[partition]
-
-
-def _encoded(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise Invalid("a text has characters that are none", hint="surrogates cannot be stored; give bytes") from None
 
 
 def _position(start: int, durable: int) -> int:
