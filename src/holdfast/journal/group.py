@@ -58,12 +58,13 @@ class Run:
 class CreateTopic:
     """Operation: declare a topic and its partitions."""
 
-    __slots__ = ("created", "name", "partitions")
+    __slots__ = ("created", "name", "partitions", "stamps")
 
     def __init__(self, name: str, partitions: int) -> None:
         self.name = name
         self.partitions = partitions
         self.created: list[Partition] = []
+        self.stamps: dict[int, bytes] = {}
 
 
 class RotateKey:

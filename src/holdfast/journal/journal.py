@@ -183,7 +183,7 @@ class Journal:
     def refresh(self) -> None:
         """Of a handle that only looks: take up what the owner committed since."""
         if self._writer is None and self._closed is None and self.backend.has_changed():
-            recovered = recovery.recover(self.backend, self.row.log_id, *self.vault.sources(), self._clock)
+            recovered = recovery.recover(self.backend, self.vault.log_id, *self.vault.sources(), self._clock)
             for fresh in recovered.topics.by_id.values():
                 known = self.topics.by_id.get(fresh.id)
                 if known is None:

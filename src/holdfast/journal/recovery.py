@@ -15,6 +15,9 @@ durable before the writer seals or acknowledges anything.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 import apsw
 
@@ -26,12 +29,16 @@ from holdfast.crypto.vault import PLAIN, KeyEpoch, Vault
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal import stored
 from holdfast.journal.backend import Backend
+from holdfast.journal.heads_sum import SUM_BYTES, total
 from holdfast.journal.rows import EpochRow, HeadRow, LogRow, TopicRow, stamped
 from holdfast.journal.topics import Topics
 
 LOG_ID_BYTES = 16
 _PARTITIONS_MAX, _OFFSETS_MAX = 65_536, 2**62
 """Numbers beyond these are damage, not partitions or offsets."""
+
+
+Row = TypeVar("Row")
 
 
 class Recovered:
@@ -50,21 +57,52 @@ def recover(
     """Read and prove the stored state, in one read transaction; `log_id` is None for a log being created."""
     keyed = keyring is not None or cipher is not None
     with backend.reading() as connection:
-        row = stored.log_row(connection, backend.path)
+        problems: list[Corrupt] = []
+        row = _log_row(connection, backend, log_id, problems)
         if row is None:
-            if log_id is not None:
-                raise Corrupt("the database has lost the log's own row", path=str(backend.path))
-            row = LogRow(clock.random_bytes(LOG_ID_BYTES), clock.now_us(), int(keyed), 0, 1, 0, 0, 0, 0, PLAIN, b"")
-            return Recovered(row, Vault(row.log_id, keyring, cipher), Topics(row.log_id), [])
+            new_id = log_id or clock.random_bytes(LOG_ID_BYTES)
+            row = LogRow(new_id, clock.now_us(), int(keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), PLAIN, b"")
+            if log_id is None:
+                return Recovered(row, Vault(row.log_id, keyring, cipher), Topics(row.log_id), [])
         _check_keyed(row, keyed)
-        # The id in FORMAT is the one to go by: the log's row is not proved yet, and every proof depends on it.
-        vault = Vault(log_id or row.log_id, keyring, cipher)
-        vault.attach(lambda number: fetch_key_epoch(backend, number))
-        examination = _Examination(connection, backend, row, vault)
-        examination.examine_log(log_id)
-        topics = examination.examine_topics(log_id or row.log_id)
+        vault = _vault(backend, row, log_id, keyring, cipher)
+        examination = _Examination(connection, backend, row, vault, problems)
+        if not problems:
+            examination.examine_log(log_id)
+        topics = examination.examine_topics()
         examination.examine_tails(topics)
-    return Recovered(row, vault, topics, examination.problems)
+    return Recovered(row, vault, topics, problems)
+
+
+def _log_row(
+    connection: apsw.Connection, backend: Backend, log_id: bytes | None, problems: list[Corrupt]
+) -> LogRow | None:
+    try:
+        row = stored.log_row(connection, backend.path)
+    except Corrupt as damage:
+        problems.append(damage)
+        return None
+    if row is None and log_id is not None:
+        problems.append(Corrupt("the database has lost the log's own row", path=str(backend.path)))
+    return row
+
+
+def _vault(
+    backend: Backend, row: LogRow, log_id: bytes | None, keyring: Keyring | None, cipher: PayloadCipher | None
+) -> Vault:
+    """The vault under the log's id. All proofs depend on it, so where FORMAT and the log's row differ, the one
+    that proves the row is taken; if none does, the one in FORMAT.
+    """
+    vaults = [Vault(known, keyring, cipher) for known in dict.fromkeys((row.log_id, log_id or row.log_id))]
+    for vault in vaults:
+        vault.attach(lambda number: fetch_key_epoch(backend, number))
+    for vault in vaults if len(vaults) > 1 else ():
+        try:
+            if vault.verify(row.key_epoch, row.message(), row.stamp):
+                return vault
+        except (Corrupt, Invalid):
+            continue
+    return vaults[-1]
 
 
 def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogRow:
@@ -73,10 +111,13 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogR
     backend.begin()
     try:
         if vault.keyed:
-            key_epoch = vault.begin(backend.last_key_epoch() + 1, clock.random_bytes(SALT_BYTES))
+            key_epoch = vault.begin(row.key_epochs + 1, clock.random_bytes(SALT_BYTES))
             backend.insert_key_epoch(key_epoch)
             vault.enter(key_epoch)
-        taken = stamped(row._replace(epoch=row.epoch + 1, key_epoch=vault.epoch), vault)
+        heads = total(vault.stamp, recovered.topics.stamps.values())
+        # Without keys the epoch is 0, as is the count of key epochs.
+        taken = row._replace(epoch=row.epoch + 1, key_epochs=vault.epoch, heads=heads, key_epoch=vault.epoch)
+        taken = stamped(taken, vault)
         backend.insert_epoch(stamped(EpochRow(taken.epoch, clock.now_us(), os.getpid(), vault.epoch, b""), vault))
         if row.epoch:
             backend.store_log(taken, row.epoch)
@@ -108,12 +149,14 @@ def _check_keyed(row: LogRow, keyed: bool) -> None:
 class _Examination:
     """Looks at everything that is stored about a log and notes what is wrong."""
 
-    def __init__(self, connection: apsw.Connection, backend: Backend, row: LogRow, vault: Vault) -> None:
+    def __init__(
+        self, connection: apsw.Connection, backend: Backend, row: LogRow, vault: Vault, problems: list[Corrupt]
+    ) -> None:
         self._connection = connection
         self._path = backend.path
         self._row = row
         self._vault = vault
-        self.problems: list[Corrupt] = []
+        self._problems = problems
 
     def examine_log(self, log_id: bytes | None) -> None:
         """The log's own row, its present ownership, and how many rows there should be."""
@@ -122,24 +165,29 @@ class _Examination:
             self._note("the database belongs to another log")
         if not self._proved(row):
             self._note("the log's own row does not match its stamp")
-        epoch = stored.epoch(self._connection, self._path, row.epoch)
-        if epoch is None or not self._proved(epoch):
-            self._note(f"the log's present ownership is missing or does not match its stamp epoch={row.epoch}")
+        with self._noting():
+            epoch = stored.epoch(self._connection, self._path, row.epoch)
+            if epoch is None or not self._proved(epoch):
+                self._note(f"the present ownership is missing or does not match its stamp epoch={row.epoch}")
         found = stored.counts(self._connection, self._path)
-        expected = (row.topics, row.partitions, row.entries, row.next_seq - 1, row.epoch)
+        expected = (row.epoch, row.key_epochs, row.topics, row.partitions, row.entries, row.next_seq - 1)
         for name, count, wanted in zip(found._fields, found, expected, strict=True):
             if count != wanted:
                 self._note(f"rows are missing, or there are too many {name}={count} expected={wanted}")
 
-    def examine_topics(self, log_id: bytes) -> Topics:
-        """All topics with their heads."""
-        topics = Topics(log_id)
+    def examine_topics(self) -> Topics:
+        """All topics with their heads, and that the log's row vouches for the heads."""
+        topics = Topics(self._vault.log_id)
         heads: dict[int, dict[int, HeadRow]] = {}
-        for head in stored.heads(self._connection, self._path):
+        for head in self._readable(stored.heads(self._connection, self._path)):
             heads.setdefault(head.topic_id, {})[head.number] = head
             if not self._proved(head):
                 self._note("a head does not match its stamp", partition=head.number, offset=head.next_offset)
-        for topic in stored.topics(self._connection, self._path):
+        stamps = [head.stamp for own in heads.values() for head in own.values()]
+        with self._noting():
+            if self._row.epoch and total(self._vault.stamp_under(self._row.key_epoch), stamps) != self._row.heads:
+                self._note("the heads are not those that the log's own row vouches for")
+        for topic in self._readable(stored.topics(self._connection, self._path)):
             own = heads.pop(topic.id, {})
             count = topic.partitions
             if not self._proved(topic):
@@ -155,7 +203,9 @@ class _Examination:
     def examine_tails(self, topics: Topics) -> None:
         """Every head ends where its entries end, with the digest of the last one."""
         for partition in topics.by_id.values():
-            last = stored.last_entry(self._connection, self._path, partition.id)
+            last = None
+            with self._noting():
+                last = stored.last_entry(self._connection, self._path, partition.id)
             end, digest = (0, chain.NO_LINK) if last is None else (last.first_offset + last.count, last.digest)
             if (end, digest) == (partition.durable, partition.link):
                 continue
@@ -177,7 +227,22 @@ class _Examination:
         except Corrupt:
             return False
 
+    def _readable(self, rows: Iterator[Row | Corrupt]) -> Iterator[Row]:
+        """The rows that are rows; the others are noted."""
+        for row in rows:
+            if isinstance(row, Corrupt):
+                self._problems.append(row)
+            else:
+                yield row
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except Corrupt as damage:
+            self._problems.append(damage)
+
     def _note(
         self, message: str, *, topic: str | None = None, partition: int | None = None, offset: int | None = None
     ) -> None:
-        self.problems.append(Corrupt(message, path=str(self._path), topic=topic, partition=partition, offset=offset))
+        self._problems.append(Corrupt(message, path=str(self._path), topic=topic, partition=partition, offset=offset))

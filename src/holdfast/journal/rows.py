@@ -35,11 +35,14 @@ class LogRow(NamedTuple):
     created_us: int
     keyed: int
     epoch: int
-    next_seq: int
-    groups: int
+    key_epochs: int
     topics: int
     partitions: int
     entries: int
+    next_seq: int
+    groups: int
+    keys: int
+    heads: bytes
     key_epoch: int
     stamp: bytes
 
@@ -96,6 +99,7 @@ class HeadRow(NamedTuple):
 class KeyRow(NamedTuple):
     """One remembered idempotency key."""
 
+    id: int
     hash: bytes
     partition_id: int
     record: int

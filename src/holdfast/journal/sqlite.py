@@ -185,8 +185,8 @@ class SqliteBackend:
     def store_log(self, row: LogRow, epoch: int) -> None:
         """Rewrite the log's row, proving that `epoch` still owns the log."""
         self._run(
-            "UPDATE log SET log_id=?, created_us=?, keyed=?, epoch=?, next_seq=?, groups=?, topics=?, partitions=?,"
-            " entries=?, key_epoch=?, stamp=? WHERE id=1 AND epoch=?",
+            "UPDATE log SET log_id=?, created_us=?, keyed=?, epoch=?, key_epochs=?, topics=?, partitions=?, entries=?,"
+            " next_seq=?, groups=?, keys=?, heads=?, key_epoch=?, stamp=? WHERE id=1 AND epoch=?",
             (*row, epoch),
         )
         if self.connection.changes() != 1:
@@ -194,7 +194,7 @@ class SqliteBackend:
 
     def insert_log(self, row: LogRow) -> None:
         """Create the log's row."""
-        self._run("INSERT INTO log VALUES (1,?,?,?,?,?,?,?,?,?,?,?)", row)
+        self._run("INSERT INTO log VALUES (1,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", row)
 
     def insert_epoch(self, row: EpochRow) -> None:
         """Add an ownership."""
@@ -211,16 +211,13 @@ class SqliteBackend:
 
     def insert_keys(self, rows: Sequence[KeyRow]) -> None:
         """Remember idempotency keys."""
-        self._run_many(
-            "INSERT INTO idempotency (hash, partition_id, record, seq, key_epoch, stamp) VALUES (?,?,?,?,?,?)", rows
-        )
+        self._run_many("INSERT INTO idempotency VALUES (?,?,?,?,?,?,?)", rows)
 
-    def trim_keys(self, kept: int, slice_max: int) -> None:
-        """Forget a slice of the oldest idempotency keys beyond the newest `kept`."""
+    def trim_keys(self, upto: int, slice_max: int) -> None:
+        """Forget a slice of the oldest idempotency keys, up to this id."""
         self._run(
-            "DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency"
-            " WHERE id <= (SELECT max(id) FROM idempotency) - ? ORDER BY id LIMIT ?)",
-            (kept, slice_max),
+            "DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency WHERE id <= ? ORDER BY id LIMIT ?)",
+            (upto, slice_max),
         )
 
     def find_key(self, key_hash: bytes) -> KeyRow | None:
@@ -234,11 +231,6 @@ class SqliteBackend:
             sql = "SELECT (SELECT coalesce(max(id), 0) FROM topics), (SELECT coalesce(max(partition_id), 0) FROM heads)"
             topic, partition = self.connection.execute(sql).fetchone() or (0, 0)
         return topic + 1, partition + 1
-
-    def last_key_epoch(self) -> int:
-        """The number of the newest key epoch, 0 if there is none."""
-        with self.translated():
-            return int(self.connection.execute("SELECT coalesce(max(number), 0) FROM key_epochs").get or 0)
 
     # -- errors -------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from holdfast.journal.backend import Backend
 from holdfast.journal.entry import PLAIN_CODEC, RAW, Entry, header
 from holdfast.journal.group import Run, Unit
 from holdfast.journal.partition import Partition
-from holdfast.journal.rows import HeadRow, KeyRow, stamped
+from holdfast.journal.rows import HeadRow, KeyRow, LogRow, stamped
 from holdfast.record import Receipt
 
 Head = tuple[int, bytes]
@@ -40,14 +40,13 @@ class Snapshot(NamedTuple):
 class Staging:
     """The changes of one group."""
 
-    def __init__(
-        self, backend: Backend, vault: Vault, partitions: dict[int, Partition], next_seq: int, group: int
-    ) -> None:
+    def __init__(self, backend: Backend, vault: Vault, partitions: dict[int, Partition], before: LogRow) -> None:
         self._backend = backend
         self._vault = vault
         self._partitions = partitions
-        self._group = group
-        self.next_seq = next_seq
+        self._group = before.groups + 1
+        self._keys_before = before.keys
+        self.next_seq = before.next_seq
         self.entries: list[Entry] = []
         self.heads: dict[Partition, Head] = {}
         """The heads of the partitions that change."""
@@ -102,8 +101,8 @@ class Staging:
             self._backend.insert_entries(self.entries)
             self.entries.clear()
         if len(self.keys) > self._keys_stored:
-            fresh = list(self.keys.items())[self._keys_stored :]
-            self._backend.insert_keys([self._key_row(key, *where) for key, where in fresh])
+            fresh = list(enumerate(self.keys.items(), self._keys_before + 1))[self._keys_stored :]
+            self._backend.insert_keys([self._key_row(number, key, *where) for number, (key, where) in fresh])
         self._keys_stored = len(self.keys)
 
     def head_rows(self, topics: dict[str, int]) -> list[HeadRow]:
@@ -154,5 +153,5 @@ class Staging:
             raise Corrupt("a remembered idempotency key does not match its stamp", path=str(self._backend.path))
         return self._partitions[row.partition_id], row.record, row.seq
 
-    def _key_row(self, key: bytes, partition: Partition, record: int, seq: int) -> KeyRow:
-        return stamped(KeyRow(key, partition.id, record, seq, self._vault.epoch, b""), self._vault)
+    def _key_row(self, number: int, key: bytes, partition: Partition, record: int, seq: int) -> KeyRow:
+        return stamped(KeyRow(number, key, partition.id, record, seq, self._vault.epoch, b""), self._vault)

@@ -34,11 +34,12 @@ class LastEntry(NamedTuple):
 class Counts(NamedTuple):
     """How many rows there are, and the highest numbers among them."""
 
+    epoch: int
+    key_epochs: int
     topics: int
-    heads: int
+    partitions: int
     entries: int
     last_seq: int
-    last_epoch: int
 
 
 _TYPES: dict[type[object], dict[str, type]] = {
@@ -54,13 +55,13 @@ def log_row(connection: apsw.Connection, path: Path) -> LogRow | None:
     return _one(connection, path, LogRow, "log", "WHERE id=1")
 
 
-def topics(connection: apsw.Connection, path: Path) -> Iterator[TopicRow]:
-    """All topics."""
+def topics(connection: apsw.Connection, path: Path) -> Iterator[TopicRow | Corrupt]:
+    """All topics; in place of a row that is none, what is wrong with it."""
     return _many(connection, path, TopicRow, "topics", "ORDER BY id")
 
 
-def heads(connection: apsw.Connection, path: Path) -> Iterator[HeadRow]:
-    """All heads, by topic and number."""
+def heads(connection: apsw.Connection, path: Path) -> Iterator[HeadRow | Corrupt]:
+    """All heads, by topic and number; in place of a row that is none, what is wrong with it."""
     return _many(connection, path, HeadRow, "heads", "ORDER BY topic_id, number")
 
 
@@ -88,8 +89,9 @@ def last_entry(connection: apsw.Connection, path: Path, partition_id: int) -> La
 def counts(connection: apsw.Connection, path: Path) -> Counts:
     """What there is; entries are counted by walking the smallest index, not their bodies."""
     found = connection.execute(
-        "SELECT (SELECT count(*) FROM topics), (SELECT count(*) FROM heads), (SELECT count(*) FROM entries),"
-        " (SELECT coalesce(max(seq), 0) FROM entries), (SELECT coalesce(max(number), 0) FROM epochs)"
+        "SELECT (SELECT coalesce(max(number), 0) FROM epochs), (SELECT coalesce(max(number), 0) FROM key_epochs),"
+        " (SELECT count(*) FROM topics), (SELECT count(*) FROM heads), (SELECT count(*) FROM entries),"
+        " (SELECT coalesce(max(seq), 0) FROM entries)"
     ).fetchone()
     return _checked(Counts, found or (), path, "sqlite_schema")
 
@@ -128,9 +130,12 @@ def _one(
     return None if values is None else _checked(row, values, path, table)
 
 
-def _many(connection: apsw.Connection, path: Path, row: type[Row], table: str, rest: str) -> Iterator[Row]:
+def _many(connection: apsw.Connection, path: Path, row: type[Row], table: str, rest: str) -> Iterator[Row | Corrupt]:
     for values in connection.execute(f"SELECT {_columns(row)} FROM {table} {rest}"):
-        yield _checked(row, values, path, table)
+        try:
+            yield _checked(row, values, path, table)
+        except Corrupt as damage:
+            yield damage
 
 
 def _columns(row: type[object]) -> str:

@@ -36,6 +36,8 @@ class Topics:
     def __init__(self, log_id: bytes) -> None:
         self._log_id = log_id
         self.ids: dict[str, int] = {}
+        self.stamps: dict[int, bytes] = {}
+        """Stamps of the stored heads, as they were when the log was opened."""
         self.by_id: dict[int, Partition] = {}
         self.partitions: dict[str, tuple[Partition, ...]] = {}
 
@@ -50,21 +52,25 @@ class Topics:
                 partition.damage = Corrupt("the partition's head is lost", path=path, topic=row.name, partition=number)
             else:
                 partition.durable, partition.link = head.next_offset, head.link
+                self.stamps[head.partition_id] = head.stamp
             created.append(partition)
         self.ids[row.name] = row.id
         self.publish(row.name, created)
 
-    def store(self, backend: Backend, vault: Vault, name: str, count: int, clock: Clock) -> list[Partition]:
-        """Insert a topic and its heads into the open transaction."""
+    def store(
+        self, backend: Backend, vault: Vault, name: str, count: int, clock: Clock
+    ) -> tuple[list[Partition], dict[int, bytes]]:
+        """Insert a topic and its heads into the open transaction; returns its partitions and their heads' stamps."""
         topic_id, partition_id = backend.next_ids()
         topic = TopicRow(topic_id, name, count, clock.now_us(), vault.epoch, b"")
         backend.insert_topic(stamped(topic, vault))
         bell = Bell()
         created = [Partition(partition_id + n, name, n, self._log_id, bell) for n in range(count)]
-        heads = [HeadRow(p.id, topic_id, p.number, 0, chain.NO_LINK, vault.epoch, b"") for p in created]
-        backend.insert_heads([stamped(head, vault) for head in heads])
+        drafts = [HeadRow(p.id, topic_id, p.number, 0, chain.NO_LINK, vault.epoch, b"") for p in created]
+        heads = [stamped(head, vault) for head in drafts]
+        backend.insert_heads(heads)
         self.ids[name] = topic_id
-        return created
+        return created, {head.partition_id: head.stamp for head in heads}
 
     def publish(self, name: str, created: list[Partition]) -> None:
         """Make a stored topic visible."""

@@ -25,8 +25,9 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.group import CreateTopic, Group, Operation, RotateKey, Run, Unit
+from holdfast.journal.heads_sum import HeadsSum
 from holdfast.journal.queue import Queue
-from holdfast.journal.rows import LogRow, stamped
+from holdfast.journal.rows import HeadRow, LogRow, stamped
 from holdfast.journal.settings import JournalSettings
 from holdfast.journal.staging import Staging
 from holdfast.journal.stats import Counters
@@ -55,6 +56,7 @@ class Writer:
         self._queue = queue
         self._topics = topics
         self._row = row
+        self._heads_sum = HeadsSum(vault, topics.stamps)
         self._settings = settings
         self._clock = clock
         self._broken: dict[str, HoldfastError] = {}
@@ -95,7 +97,7 @@ class Writer:
             return
         started = self._clock.monotonic()
         before = self._row
-        staging = Staging(self._backend, self._vault, self._topics.by_id, before.next_seq, before.groups + 1)
+        staging = Staging(self._backend, self._vault, self._topics.by_id, before)
         try:
             self._backend.begin()
             for item in group.items:
@@ -109,6 +111,7 @@ class Writer:
             return
         self._in_doubt = False
         self._row = row
+        self._heads_sum.accept()
         if staging.units:
             for unit in staging.units:
                 self._publish(unit)
@@ -159,37 +162,55 @@ class Writer:
 
     def _store(self, staging: Staging) -> LogRow:
         staging.flush()
-        if staging.heads:
-            self._backend.store_heads(staging.head_rows(self._topics.ids))
+        heads = staging.head_rows(self._topics.ids)
+        if heads:
+            self._backend.store_heads(heads)
+        row = stamped(self._next_row(staging, heads), self._vault)
         if staging.keys:
-            self._backend.trim_keys(self._settings.idempotency_keys_max, _KEYS_TRIMMED_PER_GROUP)
+            self._backend.trim_keys(row.keys - self._settings.idempotency_keys_max, _KEYS_TRIMMED_PER_GROUP)
+        self._backend.store_log(row, row.epoch)
+        return row
+
+    def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
+        """The log's row with this group in it."""
         old = self._row
-        created = [op.created for unit in staging.units for op in unit.operations if isinstance(op, CreateTopic)]
-        row = LogRow(
+        topics = partitions = key_epochs = 0
+        stamps: dict[int, bytes] = {}
+        for unit in staging.units:
+            for operation in unit.operations:
+                if isinstance(operation, CreateTopic):
+                    topics, partitions = topics + 1, partitions + len(operation.created)
+                    stamps.update(operation.stamps)
+                elif isinstance(operation, RotateKey):
+                    key_epochs += 1
+        stamps.update({head.partition_id: head.stamp for head in heads})
+        return LogRow(
             old.log_id,
             old.created_us,
             old.keyed,
             old.epoch,
+            old.key_epochs + key_epochs,
+            old.topics + topics,
+            old.partitions + partitions,
+            old.entries + staging.next_seq - old.next_seq,
             staging.next_seq,
             old.groups + 1,
-            old.topics + len(created),
-            old.partitions + sum(map(len, created)),
-            old.entries + staging.next_seq - old.next_seq,
+            old.keys + len(staging.keys),
+            self._heads_sum.propose(stamps),
             self._vault.epoch,
             b"",
         )
-        row = stamped(row, self._vault)
-        self._backend.store_log(row, row.epoch)
-        return row
 
     def _apply(self, operation: Operation, staging: Staging) -> None:
         match operation:
             case Run():
                 staging.add(operation)
             case CreateTopic(name=name, partitions=count):
-                operation.created = self._topics.store(self._backend, self._vault, name, count, self._clock)
+                operation.created, operation.stamps = self._topics.store(
+                    self._backend, self._vault, name, count, self._clock
+                )
             case RotateKey(keyring=keyring):
-                number = self._backend.last_key_epoch() + 1
+                number = self._row.key_epochs + 1
                 operation.epoch = self._vault.begin(number, self._clock.random_bytes(SALT_BYTES), keyring)
                 self._backend.insert_key_epoch(operation.epoch)
 

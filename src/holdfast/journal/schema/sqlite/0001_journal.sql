@@ -7,11 +7,14 @@ CREATE TABLE log (
     created_us  INTEGER NOT NULL,
     keyed       INTEGER NOT NULL,
     epoch       INTEGER NOT NULL,   -- the present ownership; every commit proves that it still is
-    next_seq    INTEGER NOT NULL,
-    groups      INTEGER NOT NULL,   -- group commits so far
-    topics      INTEGER NOT NULL,   -- how many rows the other tables have: what is deleted is missed
+    key_epochs  INTEGER NOT NULL,   -- how many rows the other tables have: what is deleted is missed
+    topics      INTEGER NOT NULL,
     partitions  INTEGER NOT NULL,
     entries     INTEGER NOT NULL,
+    next_seq    INTEGER NOT NULL,
+    groups      INTEGER NOT NULL,   -- group commits so far
+    keys        INTEGER NOT NULL,   -- idempotency keys ever remembered
+    heads       BLOB    NOT NULL,   -- the sum over all heads: none can be put back alone
     key_epoch   INTEGER NOT NULL,   -- under which the stamp was made; 0 = without keys
     stamp       BLOB    NOT NULL
 ) STRICT;

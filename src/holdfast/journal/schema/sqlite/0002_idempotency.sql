@@ -1,7 +1,7 @@
 -- Remembered idempotency keys: a bounded window, oldest out first.
 
 CREATE TABLE idempotency (
-    id           INTEGER PRIMARY KEY,
+    id           INTEGER PRIMARY KEY,   -- dense, in the order in which keys were remembered
     hash         BLOB    NOT NULL UNIQUE,
     partition_id INTEGER NOT NULL,
     record       INTEGER NOT NULL,   -- the record's offset
