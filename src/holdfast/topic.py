@@ -185,7 +185,7 @@ class Topic:
     def _submit_mixed(self, records: Sequence[bytes | Record], partition: int | None, patience: float) -> BatchTicket:
         now = self._now()
         keyless: Partition | None = None
-        parts: dict[Partition, Columns] = {}
+        parts: dict[Partition, tuple[list[bytes], list[int], dict[int, Extra]]] = {}
         places: list[tuple[Partition, int]] = []
         size = 0
         for given in records:
@@ -194,15 +194,16 @@ class Topic:
                 target = keyless = keyless or self._choose(None, None)
             else:
                 target = self._choose(partition, extra)
-            columns = parts.setdefault(target, Columns())
-            places.append((target, len(columns)))
+            payloads, times, extras = parts.setdefault(target, ([], [], {}))
+            places.append((target, len(payloads)))
             if extra is not None:
-                columns.extras[len(columns)] = extra
-            columns.payloads.append(payload)
-            columns.times.append(now if record.time == NOW else self._intake.time(record.time))
+                extras[len(payloads)] = extra
+            payloads.append(payload)
+            times.append(now if record.time == NOW else self._intake.time(record.time))
             size += weight
         self._intake.batch_size(size)
-        unit = self._journal.queue.put_runs(list(parts.items()), size, patience)
+        batches = [(target, Columns(*columns)) for target, columns in parts.items()]
+        unit = self._journal.queue.put_runs(batches, size, patience)
         runs = {run.partition: run for run in unit.runs()}
         return BatchTicket(unit, [(runs[target], index) for target, index in places], patience)
 

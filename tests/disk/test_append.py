@@ -97,6 +97,7 @@ def test_submit_gives_a_ticket_that_can_be_asked_again(open_log):
     receipt = ticket.result()
     assert receipt == Receipt("t", 0, 0, 1)
     assert ticket.done
+    assert repr(ticket) == "Ticket('t', partition=0, done=True)"
     assert ticket.result() == receipt
 
     async def again():

@@ -27,10 +27,12 @@ import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import chain
 from holdfast.crypto.cipher import AesGcmCipher
+from holdfast.crypto.vault import KeyEpoch
 from holdfast.journal import frame
 from holdfast.journal.columns import Columns, Extra
 from holdfast.journal.entry import Entry, Place, header_of
 from holdfast.journal.migrations import migrate
+from holdfast.journal.rows import EpochRow, HeadRow, KeyRow, LogRow, TopicRow
 from holdfast.record import NOW
 from holdfast.testing.manual_clock import ManualClock
 
@@ -208,13 +210,13 @@ ENTRIES: dict[str, tuple[Place, Entry]] = {
         Entry(0x0102030405, 77, 0x060708, 0x0A0B, 0x0C0D0E, 1, 0, 0x1112, -2, 2**62, LINK, b"", b"sealed body"),
     ),
 }
-STAMPS: dict[str, list[Any]] = {
-    "log": ["log", LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 6, 7, 8, 5],
-    "epochs": ["epochs", 2, 1_700_000_000_000_000, 4242, 5],
-    "key_epochs": ["key_epochs", 5, "aes-256-gcm", "golden-1", SALT, bytes(32)],
-    "topics": ["topics", 1, "orders", 3, -1, 5],
-    "heads": ["heads", 4, 1, 2, 2**40, LINK, 5],
-    "idempotency": ["idempotency", LINK, 4, 2**40, 9, 5],
+ROWS = {
+    "log": LogRow(LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 5, b""),
+    "epochs": EpochRow(2, 1_700_000_000_000_000, 4242, 5, b""),
+    "key_epochs": KeyEpoch(5, "aes-256-gcm", "golden-1", SALT, bytes(32), b""),
+    "topics": TopicRow(1, "orders", 3, -1, 5, b""),
+    "heads": HeadRow(4, 1, 2, 2**40, LINK, 5, b""),
+    "idempotency": KeyRow(6, LINK, 4, 2**40, 9, 5, b""),
 }
 
 
@@ -240,11 +242,11 @@ def make_vectors() -> Expected:
         },
         "stamps": {
             table: {
-                "message": chain.canonical(*row).hex(),
-                "plain": chain.plain_stamp(chain.canonical(*row)).hex(),
-                "keyed": cipher.mac(chain.canonical(*row)).hex(),
+                "message": row.message().hex(),
+                "plain": chain.plain_stamp(row.message()).hex(),
+                "keyed": cipher.mac(row.message()).hex(),
             }
-            for table, row in STAMPS.items()
+            for table, row in ROWS.items()
         },
         "sealing": {
             "commitment": cipher.commitment.hex(),

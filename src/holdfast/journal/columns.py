@@ -1,12 +1,12 @@
-"""Records side by side instead of one by one: the shape in which they are queued, packed and read.
+"""Records side by side instead of one by one: the shape in which they are packed and read.
 
-Appending to two lists is cheaper than making an object per record, and joining a list of payloads is one
-call into C. Keys, kinds and headers are rarer, so they stay in a dictionary until somebody uses them.
+Joining a list of payloads is one call into C, where a loop over records is thousands. Keys, kinds and
+headers are rarer, so they stay in a dictionary until somebody uses them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -19,6 +19,10 @@ Extra = tuple[bytes | None, bytes | None, bytes | None]
 """Key, kind (UTF-8) and headers (encoded) of one record."""
 
 
+Row = tuple[bytes, int, Extra | None, bytes | None]
+"""A queued record: payload, time, extra, and the hash of its idempotency key."""
+
+
 class BadFrame(Exception):
     """Stored bytes are not the records they claim to be; the reader says where they were found."""
 
@@ -28,15 +32,18 @@ class Columns:
 
     __slots__ = ("extras", "payloads", "times")
 
-    def __init__(
-        self,
-        payloads: list[bytes] | None = None,
-        times: list[int] | None = None,
-        extras: dict[int, Extra] | None = None,
-    ) -> None:
-        self.payloads: list[bytes] = [] if payloads is None else payloads
-        self.times: list[int] = [] if times is None else times
+    def __init__(self, payloads: Sequence[bytes], times: Sequence[int], extras: dict[int, Extra] | None = None) -> None:
+        self.payloads = payloads
+        self.times = times
         self.extras: dict[int, Extra] = {} if extras is None else extras
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], *, extras: bool) -> Columns:
+        """Queued records, by column; `extras` says whether any of them has one."""
+        payloads, times, found, _ = zip(*rows, strict=True)
+        return cls(
+            payloads, times, {i: extra for i, extra in enumerate(found) if extra is not None} if extras else None
+        )
 
     def __len__(self) -> int:
         return len(self.payloads)

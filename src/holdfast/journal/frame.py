@@ -36,16 +36,15 @@ def encode(columns: Columns) -> bytes:
     flags = _ONE_TIME if one_time else 0
     vectors = [struct.pack("<q", times[0]) if one_time else struct.pack(f"<{count}q", *times)]
     vectors.append(struct.pack(f"<{count}I", *map(len, payloads)))
-    values = payloads
+    values: list[bytes] = []
     if columns.extras:
-        values = payloads.copy()
         for place, flag in enumerate(_EXTRA_FLAGS):
             column = _extra_column(columns, place)
             if any(value is not None for value in column):
                 flags |= flag
                 vectors.append(struct.pack(f"<{count}I", *[_NONE if v is None else len(v) for v in column]))
                 values.extend(v for v in column if v is not None)
-    return b"".join((HEAD.pack(VERSION, flags, 0, count), *vectors, *values))
+    return b"".join((HEAD.pack(VERSION, flags, 0, count), *vectors, *payloads, *values))
 
 
 def _extra_column(columns: Columns, place: int) -> list[bytes | None]:

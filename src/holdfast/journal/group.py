@@ -10,26 +10,34 @@ from __future__ import annotations
 
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.bell import Bell
-from holdfast.journal.columns import Columns
+from holdfast.journal.columns import Columns, Row
 from holdfast.journal.partition import Partition
 from holdfast.record import Receipt
 
-_SPENT = Columns()
-
 
 class Run:
-    """Consecutive records of one partition in one group; stored as one entry."""
+    """Consecutive records of one partition in one group; stored as one entry.
 
-    __slots__ = ("columns", "count", "error", "first", "group", "keys", "partition", "repeats", "seq", "slots")
+    Plain records gather as `rows`, each by one append that cannot be interrupted half-way (Ctrl-C may strike a
+    caller anywhere). A batch comes as `columns`.
+    """
 
-    def __init__(self, group: Group, partition: Partition, columns: Columns) -> None:
+    __slots__ = (
+        "columns", "count", "error", "extras", "first", "group", "keyed", "partition", "repeats", "rows", "seq",
+        "slots",
+    )  # fmt: skip
+
+    def __init__(self, group: Group, partition: Partition, columns: Columns | None = None) -> None:
         self.group = group
         self.partition = partition
+        self.rows: list[Row] = []
         self.columns = columns
-        self.keys: dict[int, bytes] = {}
-        """Idempotency hashes by position; empty for nearly all runs."""
+        self.extras = False
+        """Some of the rows have a key, a kind or headers."""
+        self.keyed = False
+        """Some of the rows have an idempotency key."""
         self.count = 0
         self.first = -1
         self.seq = -1
@@ -41,8 +49,12 @@ class Run:
 
     def release(self) -> None:
         """Let go of the records; a ticket that is kept must not keep a whole group's payloads alive."""
-        self.count = len(self.columns)
-        self.columns = _SPENT
+        self.count = len(self)
+        self.rows = []
+        self.columns = None
+
+    def __len__(self) -> int:
+        return len(self.rows) if self.columns is None else len(self.columns)
 
     def receipt(self, index: int) -> Receipt:
         """The receipt of one position; the group is done."""
@@ -51,6 +63,8 @@ class Run:
             raise error.again()
         if self.repeats and index in self.repeats:
             return self.repeats[index]
+        if self.first < 0:  # cannot be; but never say that something is durable which is not
+            raise Unavailable("the record was not stored", hint="this is a defect in holdfast; append it again")
         slot = index if self.slots is None else self.slots[index]
         return Receipt(self.partition.topic, self.partition.number, self.first + slot, self.seq)
 
@@ -144,14 +158,16 @@ class Group:
         """The run that takes this partition's next record."""
         run = self.runs.get(partition)
         if run is None:
-            run = self.runs[partition] = Run(self, partition, Columns())
+            run = Run(self, partition)
+            # In this order: a caller interrupted in between leaves an empty run, not one that is never stored.
             self.items.append(run)
+            self.runs[partition] = run
         return run
 
     def add(self, item: Run | Unit) -> None:
         """Put a batch or a unit in its place; records that come later are packed behind it."""
-        self.items.append(item)
         self.runs.clear()
+        self.items.append(item)
 
     def is_done(self) -> bool:
         """For bells."""

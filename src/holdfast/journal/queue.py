@@ -73,17 +73,18 @@ class Queue:
             group = self._open
             if self._refusal is not None or group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
                 group = self._admit(1, size, timeout)
-            run = group.runs.get(partition) or group.run_for(partition)
-            columns = run.columns
-            index = len(columns.payloads)
-            columns.payloads.append(payload)
-            columns.times.append(time)
+            run = group.runs.get(partition)
+            if run is None:
+                run = group.run_for(partition)
             if extra is not None:
-                columns.extras[index] = extra
+                run.extras = True
             if key is not None:
-                run.keys[index] = key
+                run.keyed = True
             group.records += 1
             group.bytes += size
+            rows = run.rows
+            index = len(rows)
+            rows.append((payload, time, extra, key))
             if acked:
                 group.acked = True
                 if self._asleep:
@@ -142,7 +143,7 @@ class Queue:
             if self._taken is not None:
                 groups.append(self._taken)
             return sum(
-                len(run.columns)
+                len(run)
                 for group in groups
                 for item in group.items
                 for run in (item.runs() if isinstance(item, Unit) else [item])
@@ -210,16 +211,18 @@ class Queue:
     # -- with the lock held -------------------------------------------------------------------------------
 
     def _rouse(self) -> None:
+        # In this order, and forgiving: a caller interrupted in between leaves a writer that wakes all the same.
+        try:
+            self._wake.release()
+        except RuntimeError:  # it was roused already
+            pass
         self._asleep = AWAKE
-        self._wake.release()
 
     def _end_linger(self) -> None:
         """The flush interval is over; a caller may have roused us in this very moment."""
         with self._lock:
-            if self._asleep:
-                self._asleep = AWAKE
-            else:
-                self._wake.acquire()
+            self._asleep = AWAKE
+            self._wake.acquire(blocking=False)
 
     def _place(self, group: Group, unit: Unit) -> None:
         group.add(unit)

@@ -14,6 +14,7 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal import frame
 from holdfast.journal.backend import Backend
+from holdfast.journal.columns import Columns
 from holdfast.journal.entry import PLAIN_CODEC, RAW, Entry, header
 from holdfast.journal.group import Run, Unit
 from holdfast.journal.partition import Partition
@@ -71,11 +72,13 @@ class Staging:
 
     def add(self, run: Run) -> None:
         """Stage a run; raises if it cannot be packed or sealed, leaving nothing staged."""
-        columns = run.columns
+        if not len(run):
+            return
+        columns = Columns.of(run.rows, extras=run.extras) if run.columns is None else run.columns
         partition = run.partition
         first, link = self.heads.get(partition) or (partition.durable, partition.link)
         fresh: dict[bytes, Keyed] = {}
-        if run.keys:
+        if run.keyed:
             kept, fresh = self._settle_repeats(run, first)
             if not kept:
                 return
@@ -127,9 +130,8 @@ class Staging:
         kept: list[int] = []
         slots: list[int] = []
         fresh: dict[bytes, Keyed] = {}
-        for index in range(len(run.columns)):
+        for index, (_, _, _, key) in enumerate(run.rows):
             slots.append(len(kept))
-            key = run.keys.get(index)
             if key is None:
                 kept.append(index)
                 continue

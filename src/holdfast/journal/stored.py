@@ -50,6 +50,12 @@ _TYPES: dict[type[object], dict[str, type]] = {
 Row = TypeVar("Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts)
 
 
+_NUMBERS = (
+    "seq", "partition_id", "first_offset", "count", "group_number", "kind", "codec", "key_epoch", "time_min",
+    "time_max",
+)  # fmt: skip
+
+
 def log_row(connection: apsw.Connection, path: Path) -> LogRow | None:
     """The log's own row."""
     return _one(connection, path, LogRow, "log", "WHERE id=1")
@@ -110,8 +116,7 @@ def entries(
     order = "DESC" if descending else "ASC"
     # The entry that holds the span's start begins at or before it: that one is looked up first.
     sql = (
-        "SELECT seq, partition_id, first_offset, count, group_number, kind, codec, key_epoch, time_min, time_max,"
-        f" {_guarded('link')}, {_guarded('digest')}, CASE WHEN length(body) <= ?4 THEN body END"
+        f"SELECT {_ENTRY}, CASE WHEN octet_length(body) <= ?4 THEN CAST(body AS BLOB) END"
         " FROM entries WHERE partition_id=?1 AND first_offset >= coalesce((SELECT max(first_offset) FROM entries"
         " WHERE partition_id=?1 AND first_offset <= ?2), ?2)"
         f" AND first_offset < ?3 ORDER BY first_offset {order} LIMIT ?5"
@@ -139,12 +144,17 @@ def _many(connection: apsw.Connection, path: Path, row: type[Row], table: str, r
 
 
 def _columns(row: type[object]) -> str:
-    return ", ".join(name if kind is int else _guarded(name) for name, kind in _TYPES[row].items())
+    return ", ".join(_number(name) if kind is int else _guarded(name) for name, kind in _TYPES[row].items())
 
 
 def _guarded(column: str) -> str:
     """A column that is not fetched when it is too long; text comes as bytes, to be decoded with care."""
-    return f"CASE WHEN length({column}) <= {_LONGEST} THEN CAST({column} AS BLOB) END"
+    return f"CASE WHEN octet_length({column}) <= {_LONGEST} THEN CAST({column} AS BLOB) END"
+
+
+def _number(column: str) -> str:
+    """A column that holds an integer, or nothing: whatever else stands there is not even converted."""
+    return f"CASE WHEN typeof({column}) = 'integer' THEN {column} END"
 
 
 def _checked(row: type[Row], values: Sequence[object], path: Path, table: str) -> Row:
@@ -167,3 +177,6 @@ def _text(value: object) -> str | None:
         return value.decode() if isinstance(value, bytes) else None
     except UnicodeDecodeError:
         return None
+
+
+_ENTRY = ", ".join([*map(_number, _NUMBERS), _guarded("link"), _guarded("digest")])

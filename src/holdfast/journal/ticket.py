@@ -54,6 +54,9 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
                 raise self._unknown(self._timeout)
         return self._run.receipt(self._index)
 
+    def __repr__(self) -> str:
+        return f"Ticket({self._run.partition.topic!r}, partition={self._run.partition.number}, done={self.done})"
+
     def _unknown(self, patience: float) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"no acknowledgement within {patience:g} s topic={self._run.partition.topic}",
@@ -92,6 +95,9 @@ class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
             if not group.done:
                 raise OutcomeUnknown(f"no acknowledgement within {self._timeout:g} s for a batch")
         return self._receipts()
+
+    def __repr__(self) -> str:
+        return f"BatchTicket(done={self.done})"
 
     def _receipts(self) -> Sequence[Receipt]:
         self._unit.check_stored()

@@ -1,0 +1,72 @@
+"""Ctrl-C: at whichever line it strikes a caller, what was acknowledged is right and the log goes on."""
+
+from __future__ import annotations
+
+import sys
+from itertools import count
+from linecache import getline
+
+import pytest
+
+from holdfast.journal import group, queue
+
+pytestmark = pytest.mark.disk
+
+OURS = {queue.__file__, group.__file__}
+
+
+def interrupt_at(nth, call):
+    """Call, raising KeyboardInterrupt at the n-th line executed inside the queue; False if there were fewer."""
+    seen = [0]
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename not in OURS:
+            return None
+        # Python delivers signals neither between taking a lock and the block under it, nor while leaving it.
+        if event == "line" and not getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith("with "):
+            seen[0] += 1
+            if seen[0] == nth:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda topic: topic.submit(b"struck", key=b"s", idempotency_key="s", time=1),
+        lambda topic: topic.offer(b"struck", kind="s", time=1),
+        lambda topic: topic.submit_batch([b"struck", b"struck too"]),
+    ],
+    ids=["submit", "offer", "submit_batch"],
+)
+def test_an_interrupt_at_any_line_harms_nobody_else(open_log, verb):
+    """The record that was struck is there or not; those before and after it are whole, in order and acknowledged."""
+    log = open_log(journal={"flush_interval_ms": 1, "ack_timeout_ms": 10_000})
+    for nth in count(1):
+        topic = log.topic(f"t{nth}")
+        before = [topic.submit(b"before", key=b"b", time=100 + i) for i in range(2)]
+        struck = interrupt_at(nth, lambda topic=topic: verb(topic))
+        after = [topic.submit(b"after", key=b"a", time=200 + i) for i in range(2)]
+        topic.flush()
+        stored = {r.offset: r for r in topic.read()}
+        for i, ticket in enumerate(before):
+            found = stored[ticket.result().offset]
+            assert (found.payload, found.key, found.time) == (b"before", b"b", 100 + i), nth
+        for i, ticket in enumerate(after):
+            found = stored[ticket.result().offset]
+            assert (found.payload, found.key, found.time) == (b"after", b"a", 200 + i), nth
+        assert [r.payload for r in stored.values() if b"struck" not in r.payload] == [b"before"] * 2 + [b"after"] * 2
+        if not struck:
+            break
+    assert nth > 5
+    assert log.stats().journal.poisoned is None
+    assert (log.stats().journal.queue_records, log.stats().journal.queue_bytes) == (0, 0)
