@@ -64,8 +64,8 @@ class Step(NamedTuple):
 class Fault:
     """Fail the `nth` step that matches; with `sticky`, every matching step after it as well.
 
-    >>> Fault(3, "fsync")                  # the third sync fails, and its data is lost
-    >>> Fault(1, "enospc", op="write", sticky=True)   # the disk is full from now on
+    >>> third_sync_fails = Fault(3, "fsync")                           # and its data is lost
+    >>> disk_is_full = Fault(1, "enospc", op="write", sticky=True)     # from now on
     """
 
     nth: int
