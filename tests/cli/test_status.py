@@ -3,10 +3,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import apsw
 import pytest
 
 import holdfast
-from holdfast import Keyring
+from holdfast import Keyring, Settings
 from tests.cli.conftest import Run, Spawn, objects, tamper
 
 pytestmark = pytest.mark.disk
@@ -159,3 +160,24 @@ def test_a_newer_log_is_refused(run: Run, log: Path) -> None:
     tamper(log, "PRAGMA user_version = 999")
     result = run("status", log)
     assert (result.exit_code, "hint: upgrade holdfast" in result.stderr) == (1, True)
+
+
+def test_a_partition_put_back_alone_is_damage(run: Run, tmp_path: Path) -> None:
+    """One partition's older head and entries, each row good in itself, are found by what the log's row says."""
+    path = tmp_path / "two"
+    with holdfast.open(path, settings=Settings()) as opened:
+        topic = opened.topic("t", partitions=2)
+        topic.append(b"1", partition=0)
+    database = apsw.Connection(str(path / "durable.db"))
+    older = database.execute("SELECT * FROM heads WHERE number=0").fetchone()
+    database.close()
+    with holdfast.open(path, settings=Settings()) as opened:
+        opened.topic("t").append(b"2", partition=0)
+        opened.topic("t").append(b"3", partition=1)
+    assert run("status", path).exit_code == 0
+    database = apsw.Connection(str(path / "durable.db"))
+    database.execute("REPLACE INTO heads VALUES (?,?,?,?,?,?,?)", older)
+    database.execute("DELETE FROM entries WHERE partition_id=? AND first_offset=1", (older[0],))
+    database.close()
+    for verb in ("status", "inspect"):
+        assert run(verb, path).exit_code == 3

@@ -11,17 +11,19 @@ import struct
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, Protocol
 
-from holdfast import Keyring
+from holdfast import Keyring, SystemClock
 from holdfast.cli.entries import Stored, StoredEntries
 from holdfast.cli.glance import Glance
 from holdfast.cli.keys import Keys
 from holdfast.cli.output import BAD, OK, UNCHECKED
-from holdfast.errors import Corrupt
+from holdfast.crypto.vault import Vault
+from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.bell import Bell
 from holdfast.journal.columns import Columns
 from holdfast.journal.entry import Entry, is_whole
 from holdfast.journal.partition import Partition
 from holdfast.journal.reader import Reader
+from holdfast.journal.recovery import recover
 from holdfast.journal.rows import HeadRow
 from holdfast.journal.sqlite import SqliteBackend
 
@@ -185,6 +187,19 @@ class Examination:
             own = numbers.get(topic.id, [])
             if len(own) != topic.partitions or own != list(range(len(own))):
                 self._damaged("a topic has lost a partition's head", topic.name)
+        if not self.problems and self._vault is not None and format_id is not None:
+            self._prove_as_opening_does(self._vault, format_id)
+
+    def _prove_as_opening_does(self, vault: Vault, format_id: bytes) -> None:
+        """What no single row shows: rows that are gone, heads that the log's own row does not vouch for."""
+        try:
+            recovered = recover(self._backend, format_id, *vault.sources(), SystemClock())
+        except Corrupt as damage:
+            self.problems.append(damage)
+        except Invalid:  # a key is missing: its rows are unchecked, and each says so
+            pass
+        else:
+            self.problems.extend(recovered.problems)
 
     def _damaged(
         self, message: str, topic: str | None = None, partition: int | None = None, offset: int | None = None
