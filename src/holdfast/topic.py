@@ -42,6 +42,7 @@ class Topic:
         self._only = partitions[0] if len(partitions) == 1 else None
         self._turn = count()
         self._now = clock.now_us
+        self._monotonic = clock.monotonic
         self._patience = journal.settings.ack_timeout_ms / 1000
         self._payload_bytes_max = journal.settings.payload_bytes_max
         self._intake = Intake(name, journal.settings)
@@ -73,10 +74,13 @@ class Topic:
         """
         if _get_running_loop() is not None:
             warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
-        return self.submit(
+        patience = self._patience if timeout is None else timeout
+        started = self._monotonic()
+        ticket = self.submit(
             payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
-            idempotency_key=idempotency_key, timeout=timeout,
-        ).result(timeout)  # fmt: skip
+            idempotency_key=idempotency_key, timeout=patience,
+        )  # fmt: skip
+        return ticket.result(max(0.0, patience - (self._monotonic() - started)))  # one time-out for room and ack
 
     def submit(
         self,
@@ -165,7 +169,10 @@ class Topic:
             warnings.warn(
                 "append_batch() blocks the event loop; use: await topic.submit_batch(...)", RuntimeWarning, stacklevel=2
             )
-        return self.submit_batch(records, partition=partition, timeout=timeout).result(timeout)
+        patience = self._patience if timeout is None else timeout
+        started = self._monotonic()
+        ticket = self.submit_batch(records, partition=partition, timeout=patience)
+        return ticket.result(max(0.0, patience - (self._monotonic() - started)))
 
     def submit_batch(
         self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None

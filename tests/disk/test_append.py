@@ -11,7 +11,8 @@ import pytest
 from tests.stalled import stalled
 
 import holdfast
-from holdfast import Closed, Full, Invalid, NotFound, OutcomeUnknown, Receipt, Record
+from holdfast import Closed, Full, Invalid, NotFound, OutcomeUnknown, Receipt, Record, Topic
+from holdfast.testing import ManualClock
 
 pytestmark = pytest.mark.disk
 
@@ -238,6 +239,28 @@ def test_time_out_is_outcome_unknown_and_the_key_resolves_it(open_log):
     original = caught.value.ticket.result()
     assert topic.append(b"x", idempotency_key=caught.value.idempotency_key) == original
     assert [r.payload for r in topic.read()] == [b"x"]
+
+
+def test_one_time_out_covers_room_and_acknowledgement(open_log, monkeypatch):
+    """An append that had to wait for room waits for its acknowledgement only as long as is left."""
+    clock = ManualClock()
+    topic = open_log(clock=clock).topic("t")
+    left = []
+
+    class Slow:
+        def result(self, timeout):
+            left.append(timeout)
+
+    def wait_for_room(*arguments, **options):
+        clock.advance(0.75)
+        return Slow()
+
+    monkeypatch.setattr(Topic, "submit", wait_for_room)
+    monkeypatch.setattr(Topic, "submit_batch", wait_for_room)
+    topic.append(b"x", timeout=1.0)
+    topic.append_batch([b"x"], timeout=1.0)
+    topic.append(b"x", timeout=0.5)
+    assert left == [0.25, 0.25, 0.0]
 
 
 def test_a_full_queue_refuses_and_counts(open_log, caplog):
@@ -522,8 +545,6 @@ def test_concurrent_first_touch_creates_a_topic_once(open_log):
 
 def test_jumping_clocks_change_times_and_nothing_else(open_log):
     """A wall clock that jumps back leaves order, offsets and reading untouched."""
-    from holdfast.testing.manual_clock import ManualClock
-
     clock = ManualClock()
     topic = open_log(clock=clock).topic("t")
     for jump in (0, -86_400, 86_400 * 3, -1e9, 5):
