@@ -314,7 +314,7 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
 
 def verdict(measured: Measured, bar: Bar) -> str:
     """One line: the bar, the ratio reached, the ratios of single rounds, PASS or MISS."""
-    promise = f"bar: {bar.subject} at least {bar.at_least:.1f} x {bar.rival}"
+    promise = f"bar: {bar.subject} at least {bar.at_least:g} x {bar.rival}"
     missing = [name for name in (bar.subject, bar.rival) if name not in measured.samples]
     if missing:
         return f"{promise}: not measured, absent={','.join(missing)}"
