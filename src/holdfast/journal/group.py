@@ -8,6 +8,8 @@ is it `done`, and never again changed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import HoldfastError, Unavailable
@@ -112,6 +114,11 @@ class Unit:
         self.scope = scope
         self.reissue = reissue
         self.error: HoldfastError | None = None
+
+    @classmethod
+    def of(cls, group: Group, batches: Sequence[tuple[Partition, Columns]]) -> Unit:
+        """Records that commit together: one run per partition."""
+        return cls(group, [Run(group, partition, columns) for partition, columns in batches])
 
     def runs(self) -> list[Run]:
         """The records among the operations."""

@@ -113,7 +113,7 @@ class Queue:
         records = sum(len(columns) for _, columns in runs)
         with self._lock:
             group = self._admit(records, size, timeout)
-            unit = Unit(group, [Run(group, partition, columns) for partition, columns in runs])
+            unit = Unit.of(group, runs)
             group.records += records
             group.bytes += size
             self._place(group, unit)
