@@ -125,8 +125,10 @@ class OwnerLock:
 
 
 def _is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
     try:
-        os.kill(pid or -1, 0)
+        os.kill(pid, 0)
     except (OSError, OverflowError):
         return False
-    return pid is not None
+    return True

@@ -83,7 +83,7 @@ class Intake:
 
     def record(self, given: object) -> tuple[Record, bytes, Extra | None, int]:
         """One record of a batch: itself, its payload, its extras and its size."""
-        record = given if isinstance(given, Record) else Record(self.payload(given))
+        record = given if isinstance(given, Record) else Record(given)  # type: ignore[arg-type]  # checked in the next line
         payload = self.payload(record.payload)
         if record.key is None and record.kind is None and record.headers is None:
             return record, payload, None, len(payload)

@@ -20,6 +20,7 @@ from holdfast.cli.program import program
 
 Run = Callable[..., Result]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
+Owner = subprocess.Popen[bytes]
 
 MAIN = "from holdfast.cli import main; main()"
 PATIENCE = 30
@@ -68,6 +69,18 @@ def spawn() -> Iterator[Spawn]:
 
 
 @pytest.fixture
+def owner(spawn: Spawn, log: Path) -> Owner:
+    """A process that owns the log and has committed one record to `orders`."""
+    process = spawn("append", log, "orders", "--lines")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"from the owner\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    return process
+
+
+@pytest.fixture
 def log(tmp_path: Path) -> Path:
     """A log with ten records in topic `orders`, two per entry, and an empty topic `idle` of two partitions."""
     path = tmp_path / "log"
@@ -87,6 +100,17 @@ def secret_log(tmp_path: Path, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
     with holdfast.open(path, keyring=keyring) as opened:
         opened.topic("orders").append(b"the-secret-payload", key=b"the-secret-key", headers={"h": b"the-secret-header"})
     return path
+
+
+def drain(terminal: int) -> bytes:
+    """All that is written to a terminal until its other end is gone."""
+    shown = b""
+    while True:
+        try:
+            shown += os.read(terminal, 65536)
+        except OSError:
+            os.close(terminal)
+            return shown
 
 
 def tamper(path: Path, sql: str) -> None:

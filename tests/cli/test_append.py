@@ -12,7 +12,7 @@ import holdfast
 from holdfast import Keyring
 from holdfast.cli import append
 from holdfast.journal.sqlite import SqliteBackend
-from tests.cli.conftest import PATIENCE, Run, Spawn, objects
+from tests.cli.conftest import PATIENCE, Run, Spawn, drain, objects
 
 pytestmark = pytest.mark.disk
 
@@ -255,13 +255,7 @@ def test_progress_is_shown_on_a_terminal_only(spawn: Spawn, tmp_path: Path) -> N
     with (tmp_path / "lines").open("rb") as lines:
         process = spawn("append", "log", "orders", "--lines", stdin=lines, stdout=subprocess.DEVNULL, stderr=theirs)
         os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(terminal, 65536)
-            except OSError:  # the other end is gone
-                break
-    os.close(terminal)
+        shown = drain(terminal)
     assert process.wait(PATIENCE) == 0
     assert b"records durable" in shown
     assert b"appended 50000 records" in shown

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.cli import read, status
 from holdfast.errors import NotFound
-from tests.cli.conftest import MAIN, PATIENCE, Run, Spawn, objects
+from tests.cli.conftest import MAIN, PATIENCE, Run, Spawn, drain, objects
 
 pytestmark = pytest.mark.disk
 
@@ -179,13 +179,7 @@ def on_terminal(spawn: Spawn, *arguments: object, **env: str) -> str:
     environment = {**os.environ, "COLUMNS": "200", "TERM": "xterm-256color", **env}
     process = spawn(*arguments, stdout=theirs, stderr=subprocess.PIPE, env=environment)
     os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(terminal, 65536)
-        except OSError:  # the other end is gone
-            break
-    os.close(terminal)
+    shown = drain(terminal)
     process.wait(PATIENCE)
     return shown.decode()
 

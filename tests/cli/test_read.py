@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.text import iso, printable, shown
-from tests.cli.conftest import PATIENCE, Run, Spawn, objects, tamper
+from tests.cli.conftest import PATIENCE, Owner, Run, Spawn, objects, tamper
 
 pytestmark = pytest.mark.disk
 
@@ -148,14 +148,8 @@ def test_what_is_not_there_exits_with_1(run: Run, log: Path, arguments: list[str
     assert not Path("nowhere").exists()
 
 
-def test_reading_works_while_another_process_owns_the_log(run: Run, spawn: Spawn, log: Path) -> None:
+def test_reading_works_while_another_process_owns_the_log(run: Run, owner: Owner, log: Path) -> None:
     """A log that a service owns can be read, and what the service has committed is there."""
-    owner = spawn("append", log, "orders", "--lines")
-    assert owner.stdin is not None
-    assert owner.stdout is not None
-    owner.stdin.write(b"from the owner\n")
-    owner.stdin.flush()
-    assert owner.stdout.readline()
     assert owner.poll() is None
     assert payloads(run("read", log, "orders", "--json", "--start", -1).stdout) == ["from the owner"]
 

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Keyring, Settings
-from tests.cli.conftest import Run, Spawn, objects, tamper
+from tests.cli.conftest import Owner, Run, objects, tamper
 
 pytestmark = pytest.mark.disk
 
@@ -49,14 +49,8 @@ def test_status_in_text_is_plain_and_aligned(run: Run, log: Path) -> None:
     assert result.stdout.isascii()
 
 
-def test_status_names_the_owner(run: Run, spawn: Spawn, log: Path) -> None:
+def test_status_names_the_owner(run: Run, owner: Owner, log: Path) -> None:
     """While another process owns the log, status shows its pid, the log's epoch and its write-ahead log."""
-    owner = spawn("append", log, "orders", "--lines")
-    assert owner.stdin is not None
-    assert owner.stdout is not None
-    owner.stdin.write(b"from the owner\n")
-    owner.stdin.flush()
-    assert owner.stdout.readline()
     (found,) = objects(run("status", log, "--json").stdout)
     assert (found["owner_pid"], found["epoch"], found["records"]) == (owner.pid, 2, 11)
     assert found["wal_bytes"] > 0

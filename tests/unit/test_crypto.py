@@ -184,6 +184,9 @@ def test_stored_epochs_are_proved_before_use():
             vault_with(KeyEpoch(**values)).cipher(3)
     with pytest.raises(Corrupt, match="missing"):
         vault_with(None).cipher(3)
+    beyond = Vault(b"l" * 16, Keyring({"k1": KEY})).begin(3, b"s" * 32)
+    with pytest.raises(Corrupt, match="missing"):  # a number that no epoch can have is damage, not an OverflowError
+        vault_with(KeyEpoch(-1, beyond.scheme, "k1", beyond.salt, beyond.commitment, beyond.stamp)).cipher(-1)
     with pytest.raises(Invalid, match="not the key"):
         vault_with(good, Keyring({"k1": b"z" * 32})).cipher(3)
 

@@ -7,12 +7,10 @@ id, which all keys depend on, is stored twice; the copy that proves itself is us
 
 from __future__ import annotations
 
-import msgspec
-
 from holdfast import Keyring
 from holdfast.cli.glance import Glance
 from holdfast.cli.output import BAD, OK, UNCHECKED
-from holdfast.crypto.vault import PLAIN, KeyEpoch, Vault
+from holdfast.crypto.vault import PLAIN, Vault
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.recovery import LOG_ID_BYTES, fetch_key_epoch
 from holdfast.journal.sqlite import SqliteBackend
@@ -58,7 +56,7 @@ class Keys:
 
     def _vault(self, log_id: bytes) -> Vault:
         vault = Vault(log_id, self._keyring)
-        vault.attach(self._fetch)
+        vault.attach(lambda number: fetch_key_epoch(self._backend, number))
         return vault
 
     def _prove(self, vault: Vault) -> None:
@@ -69,7 +67,7 @@ class Keys:
             return
         for epoch in reversed(self._seen.key_epochs):
             try:
-                _open(vault, epoch.number)
+                vault.cipher(epoch.number)
             except (Invalid, Corrupt) as error:
                 refusal = error if isinstance(error, Invalid) else refusal
             else:
@@ -82,29 +80,14 @@ class Keys:
         if number == PLAIN:
             return OK, ""
         try:
-            _open(self.vault, number)
+            self.vault.cipher(number)
         except Corrupt as error:
             return BAD, error.message
         except Invalid as error:
             return (UNCHECKED, "") if self._lacks(number) else (BAD, error.message)
         return OK, ""
 
-    def _fetch(self, number: int) -> KeyEpoch | None:
-        try:
-            found = fetch_key_epoch(self._backend, number)
-            return None if found is None else msgspec.convert(msgspec.structs.asdict(found), KeyEpoch)
-        except (UnicodeDecodeError, msgspec.ValidationError):
-            raise Corrupt(f"a key epoch is malformed key_epoch={number}", path=str(self._backend.path)) from None
-
     def _lacks(self, number: int) -> bool:
         """Whether the keyring has no key of the name that this epoch was sealed under."""
-        stored = self._fetch(number)
+        stored = fetch_key_epoch(self._backend, number)
         return self._keyring is not None and stored is not None and stored.key_id not in self._keyring
-
-
-def _open(vault: Vault, number: int) -> None:
-    """Prove a key epoch; a number that none can have is damage like any other."""
-    try:
-        vault.cipher(number)
-    except OverflowError:
-        raise Corrupt("a key epoch's number is out of range") from None

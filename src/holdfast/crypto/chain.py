@@ -13,7 +13,6 @@ import msgspec
 from blake3 import blake3
 
 DIGEST_BYTES = 16
-STAMP_BYTES = 32
 NO_LINK = bytes(DIGEST_BYTES)
 """The link of a partition's first entry: there is nothing before it."""
 

@@ -137,7 +137,7 @@ class Vault:
 
     def _admit(self, number: int) -> PayloadCipher:
         epoch = self._fetch(number)
-        if epoch is None or epoch.number != number:
+        if epoch is None or epoch.number != number or number < 0:
             raise Corrupt(f"a key epoch is missing key_epoch={number}")
         cipher = self._cipher_for(number, epoch.key_id, epoch.salt, self._keyring, sealing=False)
         if cipher.name != epoch.scheme:

@@ -97,6 +97,7 @@ class Journal:
             try:
                 if not check_version(backend):
                     raise Corrupt("the database has lost all its tables", path=str(path))
+                backend.has_changed()  # from here on: what is recovered now need not be recovered again
                 recovered = recovery.recover(backend, log_id, keyring, cipher, clock)
             except BaseException:
                 _close_quietly(backend)

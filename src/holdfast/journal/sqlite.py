@@ -41,7 +41,6 @@ class SqliteBackend:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
-        self._read_only = read_only
         self._readers: list[apsw.Connection] = []
         self._readers_lock = Lock()
         self._closed: Closed | None = None
