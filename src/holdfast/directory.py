@@ -2,7 +2,9 @@
 
     LOCK         exclusive lock of the owning process; holds its pid; never removed
     FORMAT       "holdfast log 1" and the log's id; written last when a log is created
-    durable.db   the journal
+    durable.db   the journal, and the manifest of segments
+    segments/    sealed segments, laid out as in a store
+    quarantine/  files that `reconcile` took out of segments/ and did not dare to delete
 
 FORMAT is what makes a directory a log. If it is there and the database is not, data was lost, and opening
 says so instead of starting an empty log in its place.
@@ -20,6 +22,7 @@ from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 
 FORMAT_VERSION = 1
 _FORMAT, _LOCK, _DATABASE = "FORMAT", "LOCK", "durable.db"
+_SEGMENTS, _QUARANTINE = "segments", "quarantine"
 _OURS = {_FORMAT, _FORMAT + ".tmp", _LOCK, _DATABASE, _DATABASE + "-wal", _DATABASE + "-shm", _DATABASE + "-journal"}
 
 
@@ -29,13 +32,16 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.database = path / _DATABASE
+        self.segments = path / _SEGMENTS
+        self.quarantine = path / _QUARANTINE
         self._lock = disk.OwnerLock(path / _LOCK)
 
-    def own(self) -> None:
-        """Create the directory if it is not there, and become its only owner."""
+    def own(self, *, damaged: bool = False) -> None:
+        """Create the directory if it is not there, and become its only owner; `damaged`: whatever is in it."""
         with self._typed():
             disk.make_directory(self.path)
-            self._refuse_foreign()
+            if not damaged:
+                self._refuse_foreign()
             if self._lock.acquire():
                 return
         holder = self._lock.holder()
@@ -99,7 +105,50 @@ class Directory:
     def _require_database(self) -> None:
         """A log that was created has a database; an empty file in its place is a loss, not a beginning."""
         if not self.database.exists() or self.database.stat().st_size == 0:
-            raise Corrupt("the log's database is gone", path=str(self.database))
+            raise Corrupt(
+                "the log's database is gone",
+                path=str(self.database),
+                hint="put the newest durable.db back, or make a new one from the segments: holdfast rebuild",
+            )
+
+    # -- rebuilding ---------------------------------------------------------------------------------------
+
+    @property
+    def rebuilt(self) -> Path:
+        """Where a new database is made before it takes the place of a damaged one."""
+        return self.path / (_DATABASE + ".rebuilt")
+
+    def databases(self) -> list[Path]:
+        """The database, or if it is gone the one that was set aside last."""
+        found = [self.database, *self._set_aside()[::-1]]
+        return [path for path in found if path.exists() and path.stat().st_size][:1]
+
+    def set_aside_database(self) -> Path | None:
+        """Take the damaged database out of the way, with its write-ahead log; returns its new name."""
+        if not self.database.exists():
+            earlier = self._set_aside()
+            return earlier[-1] if earlier else None
+        aside = self.path / f"{_DATABASE}.damaged-{len(self._set_aside()) + 1}"
+        disk.rename(self.database, aside)
+        self.finish_setting_aside()
+        return aside
+
+    def finish_setting_aside(self) -> None:
+        """A write-ahead log follows its database, also when a crash came between."""
+        aside = self._set_aside()
+        if aside and not self.database.exists():
+            wal = self.path / (_DATABASE + "-wal")
+            if wal.exists():
+                disk.rename(wal, aside[-1].with_name(aside[-1].name + "-wal"))
+            disk.remove(self.path / (_DATABASE + "-shm"))
+
+    def adopt_rebuilt(self) -> None:
+        """The new database takes its place."""
+        disk.rename(self.rebuilt, self.database)
+
+    def _set_aside(self) -> list[Path]:
+        found = [path for path in self.path.glob(f"{_DATABASE}.damaged-*") if path.suffix[9:].isdecimal()]
+        return sorted(found, key=lambda path: int(path.suffix[9:]))
 
     @contextmanager
     def _typed(self) -> Iterator[None]:

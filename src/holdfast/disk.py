@@ -18,22 +18,28 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
 syscalls: ModuleType = os
 
 
-def make_directory(path: Path, mode: int = 0o700) -> None:
-    """Create a directory and its missing parents, each made durable in the one above it."""
-    if path.is_dir():
+def make_directory(path: Path, mode: int = 0o700, *, root: Path | None = None) -> None:
+    """Create a directory and its missing parents, each made durable in the one above it.
+
+    With `root`, names from there on are synced even if they exist: whoever made them may have died before its sync.
+    """
+    doubtful = root is not None and path.is_relative_to(root)
+    if not doubtful and path.is_dir():
         return
     if path.parent != path:
-        make_directory(path.parent, mode)
+        make_directory(path.parent, mode, root=root)
     try:
         syscalls.mkdir(path, mode)
     except FileExistsError:
-        return
+        if not doubtful:
+            return
     sync_directory(path.parent)
 
 
@@ -65,7 +71,83 @@ def create_file(path: Path, mode: int) -> None:
     sync_directory(path.parent)
 
 
-def _write_all(descriptor: int, content: bytes) -> None:
+def rename(source: Path, target: Path) -> None:
+    """Give a file its final name, or another directory, durably; whatever had that name is replaced."""
+    syscalls.replace(source, target)
+    sync_directory(target.parent)
+    if source.parent != target.parent:
+        sync_directory(source.parent)
+
+
+def remove(path: Path) -> bool:
+    """Remove a file, durably; False when it was not there."""
+    try:
+        syscalls.unlink(path)
+    except FileNotFoundError:
+        return False
+    sync_directory(path.parent)
+    return True
+
+
+def remove_all(folder: Path, names: Iterable[str]) -> None:
+    """Remove files of a folder, those that are there, durably; so are removals whose own sync failed or never came."""
+    for name in names:
+        try:
+            syscalls.unlink(folder / name)
+        except FileNotFoundError:
+            pass
+    if folder.is_dir():
+        sync_directory(folder)
+
+
+def empty(path: Path) -> None:
+    """Give back a file's space and keep its name, durably: what a full disk still allows."""
+    descriptor = syscalls.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        syscalls.ftruncate(descriptor, 0)
+        syscalls.fsync(descriptor)
+    finally:
+        syscalls.close(descriptor)
+
+
+def free_bytes(path: Path) -> int:
+    """What an ordinary user may still write on the file system of this path."""
+    status = syscalls.statvfs(path)
+    return int(status.f_bavail * status.f_frsize)
+
+
+class NewFile:
+    """A file that is being written under a temporary name; `finish` makes its content durable.
+
+    An fsync that failed is never repeated: the file is given up, and a new attempt writes a new one.
+    """
+
+    def __init__(self, path: Path, mode: int = 0o600) -> None:
+        self.path = path
+        self.size = 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._descriptor = syscalls.open(path, flags, mode)
+
+    def write(self, content: bytes | memoryview) -> None:
+        """Append bytes."""
+        _write_all(self._descriptor, content)
+        self.size += len(content)
+
+    def finish(self) -> None:
+        """Make the content durable and close the file; its name is durable once its directory is synced."""
+        try:
+            syscalls.fsync(self._descriptor)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close without a promise; closing again does nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            syscalls.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes | memoryview) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[syscalls.write(descriptor, rest) :]

@@ -74,12 +74,7 @@ class Intake:
 
     def time(self, time: int | datetime) -> int:
         """A time in microseconds."""
-        if isinstance(time, datetime) and time.tzinfo is None:
-            raise Invalid("a time needs a time zone", hint="use datetime.now(UTC), or microseconds as an int")
-        moment = microseconds(time)
-        if not isinstance(moment, int) or not -_INT64 < moment < _INT64:
-            raise Invalid("a time is a datetime or microseconds since 1970", hint="it must fit in 64 bits")
-        return moment
+        return time_of(time)
 
     def record(self, given: object) -> tuple[Record, bytes, Extra | None, int]:
         """One record of a batch: itself, its payload, its extras and its size."""
@@ -123,6 +118,16 @@ class Intake:
         if len(encoded) > self._settings.headers_bytes_max:
             raise Invalid(f"the headers are too large bytes={len(encoded)}", hint="see journal.headers_bytes_max")
         return encoded
+
+
+def time_of(time: int | datetime) -> int:
+    """A user's time in microseconds since 1970, or Invalid."""
+    if isinstance(time, datetime) and time.tzinfo is None:
+        raise Invalid("a time needs a time zone", hint="use datetime.now(UTC), or microseconds as an int")
+    moment = microseconds(time)
+    if not isinstance(moment, int) or not -_INT64 < moment < _INT64:
+        raise Invalid("a time is a datetime or microseconds since 1970", hint="it must fit in 64 bits")
+    return moment
 
 
 def _encoded(text: str) -> bytes:

@@ -66,6 +66,15 @@ class Marks(msgspec.Struct, frozen=True):
     settled: int = 0
 
 
+class Watermark(msgspec.Struct, frozen=True):
+    """How far one partition is sealed. It never goes back, not even when retention removes old segments."""
+
+    index: int | None
+    """The newest sealed segment; None before the first. The active segment is never it: that has no file."""
+    offset: int
+    """Everything below lies in segments."""
+
+
 def microseconds(moment: datetime | int) -> int:
     """A user's time as microseconds since 1970-01-01 UTC; a datetime without a zone is refused by callers."""
     if isinstance(moment, datetime):

@@ -21,7 +21,7 @@ Value = int | str | bytes | None
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def digest(header: bytes, body: bytes) -> bytes:
+def digest(header: bytes, body: bytes | memoryview) -> bytes:
     """The digest of a stored entry: over its header (which names its place and predecessor) and its body's hash.
 
     The body is hashed on its own because BLAKE3 is fastest on whole buffers.

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.crypto import chain
-from holdfast.errors import Unavailable
+from holdfast.errors import Invalid, Unavailable
 
 SALT_BYTES = 32
 OVERHEAD_BYTES = 24
@@ -39,7 +39,8 @@ class NotAuthentic(Exception):
 class PayloadCipher(Protocol):
     """What seals entries, when it is not holdfast's own: an HSM, a KMS client, a test double.
 
-    All three verbs are called from the writer's and from readers' threads; `seal` from the writer's alone.
+    All three verbs are called from several threads, also at the same time: entries and segments are sealed beside
+    each other.
     """
 
     name: str
@@ -56,31 +57,37 @@ class PayloadCipher(Protocol):
 
 
 class AesGcmCipher:
-    """The cipher of one key epoch."""
+    """The cipher of one salt: of a key epoch, or of a segment.
+
+    `domain` is the nonce's prefix (4 bytes), so that uses of the cipher are apart even if their keys were not.
+    """
 
     name = "aes-256-gcm"
 
-    def __init__(self, master: bytes, salt: bytes, context: bytes, *, sealing: bool) -> None:
+    def __init__(self, master: bytes, salt: bytes, context: bytes, *, sealing: bool, domain: bytes = _JOURNAL) -> None:
+        if len(domain) != len(_JOURNAL):  # the nonce has 12 bytes
+            raise Invalid(f"a nonce prefix has the wrong length bytes={len(domain)}", hint="give 4 bytes")
+        self._domain = domain
         self._aead = AESGCM(_derive(master, salt, b"holdfast 1 aead|" + context))
         self._mac_key = _derive(master, salt, b"holdfast 1 mac|" + context)
         self.commitment = _derive(master, salt, b"holdfast 1 commitment|" + context)
         self._next = 0 if sealing else _SEALS_MAX
 
-    def seal(self, plaintext: bytes, associated: bytes) -> bytes:
+    def seal(self, plaintext: bytes | memoryview, associated: bytes) -> bytes:
         """Seal under the next nonce."""
         counter = self._next
         if counter >= _SEALS_MAX:
             raise Unavailable("this key epoch seals no more", hint="reopen the log: it starts a new key epoch")
         self._next = counter + 1
         count = counter.to_bytes(_COUNTER_BYTES, "big")
-        return count + self._aead.encrypt(_JOURNAL + count, plaintext, associated)
+        return count + self._aead.encrypt(self._domain + count, plaintext, associated)
 
     def open(self, sealed: bytes, associated: bytes) -> bytes:
         """Open, or raise NotAuthentic."""
         if len(sealed) < OVERHEAD_BYTES:
             raise NotAuthentic
         try:
-            return self._aead.decrypt(_JOURNAL + sealed[:_COUNTER_BYTES], sealed[_COUNTER_BYTES:], associated)
+            return self._aead.decrypt(self._domain + sealed[:_COUNTER_BYTES], sealed[_COUNTER_BYTES:], associated)
         except InvalidTag:
             raise NotAuthentic from None
 

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.crypto import chain
 from holdfast.crypto.cipher import SALT_BYTES, AesGcmCipher, NotAuthentic, PayloadCipher
 from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.segment_key import SealedWith, SegmentKey, opening_key, sealing_key
 from holdfast.errors import Corrupt, Invalid
 
 PLAIN = 0
@@ -92,9 +93,14 @@ class Vault:
                 hint="make it with keyring.rotated('new-id'): older keys stay behind the new one",
             )
 
-    def seal(self, body: bytes, associated: bytes) -> bytes:
+    def seal(self, body: bytes | memoryview, associated: bytes) -> bytes | memoryview:
         """Seal a body under the present epoch; without keys, the body as it is."""
-        return body if self.epoch == PLAIN else self._ciphers[self.epoch].seal(body, associated)
+        if self.epoch == PLAIN:
+            return body
+        cipher = self._ciphers[self.epoch]
+        if not isinstance(cipher, AesGcmCipher):
+            return cipher.seal(bytes(body), associated)  # whoever injects a cipher is promised bytes
+        return cipher.seal(body, associated)
 
     def open(self, number: int, body: bytes, associated: bytes) -> bytes:
         """Open a body that epoch `number` sealed; raises NotAuthentic."""
@@ -128,6 +134,14 @@ class Vault:
         if cipher is None:
             cipher = self._ciphers[number] = self._admit(number)
         return cipher
+
+    def segment_key(self, salt: bytes) -> SegmentKey | None:
+        """The key for one attempt to write a segment, under a fresh salt and the current key; None without keys."""
+        return sealing_key(self._keyring, self._injected, self.log_id, salt)
+
+    def open_segment(self, sealed_with: SealedWith) -> SegmentKey:
+        """The key of a finished segment, proved by its commitment; for opening and verifying only."""
+        return opening_key(self._keyring, self._injected, self.log_id, sealed_with)
 
     def _plain(self, body: bytes) -> bytes:
         # A keyed log holds no plain entry: one that claims to be plain was put there.

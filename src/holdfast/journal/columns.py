@@ -73,6 +73,24 @@ class Columns:
             )
 
 
+class Encoded:
+    """Rows of a typed topic, already in the bytes of an entry's body; whoever gave them knows their schema."""
+
+    __slots__ = ("body", "count", "key", "schema", "time_max", "time_min")
+
+    def __init__(self, count: int, time_min: int, time_max: int, body: bytes | memoryview, schema: bytes) -> None:
+        self.count = count
+        self.time_min = time_min
+        self.time_max = time_max
+        self.body = body
+        self.schema = schema
+        self.key: bytes | None = None
+        """The hash of the batch's idempotency key."""
+
+    def __len__(self) -> int:
+        return self.count
+
+
 _NOTHING: Extra = (None, None, None)
 
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from holdfast.crypto import chain
 
 FORMAT_VERSION = 1
-RAW, PLAIN_CODEC = 1, 0
-"""Entry kind of raw records; codec of a frame that is not compressed."""
+RAW, TYPED, PLAIN_CODEC = 1, 2, 0
+"""Entry kinds: raw records, rows of a typed topic; codec of a frame that is not compressed."""
 
-KINDS = frozenset({RAW})
+KINDS = frozenset({RAW, TYPED})
 CODECS = frozenset({PLAIN_CODEC})
 NO_SCHEMA = bytes(16)
 
@@ -41,6 +41,8 @@ class Entry(NamedTuple):
     link: bytes
     digest: bytes
     body: bytes
+    schema: bytes = b""
+    """Fingerprint of the schema of a typed entry; empty for raw records."""
 
 
 class Place:
@@ -65,22 +67,23 @@ def header(
     time_min: int,
     time_max: int,
     link: bytes,
+    schema: bytes = b"",
 ) -> bytes:
     """The bytes that say where an entry belongs; body and digest are not part of them."""
     return place.prefix + _HEADER.pack(
-        key_epoch, seq, group_number, first, count, kind, codec, NO_SCHEMA, time_min, time_max, link
+        key_epoch, seq, group_number, first, count, kind, codec, schema or NO_SCHEMA, time_min, time_max, link
     )
 
 
 def header_of(place: Place, entry: Entry) -> bytes:
     """The header of a stored entry."""
-    return header(place, entry.seq, *entry[2:11])
+    return header(place, entry.seq, *entry[2:11], entry.schema)
 
 
 def is_whole(place: Place, entry: Entry) -> bool:
     """Whether the stored bytes are those that were written, here."""
-    if len(entry.link) != chain.DIGEST_BYTES:  # struct would cut or pad it in silence
-        return False
+    if len(entry.link) != chain.DIGEST_BYTES or len(entry.schema) not in (0, len(NO_SCHEMA)):
+        return False  # struct would cut or pad it in silence
     try:
         return chain.same(chain.digest(header_of(place, entry), entry.body), entry.digest)
     except struct.error:  # a column beyond its range: never written by us

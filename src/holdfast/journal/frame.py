@@ -10,14 +10,18 @@
     payloads · keys · kinds · headers
 
 Little endian. Lengths and bytes of a column lie together, so a payload column becomes an Arrow array
-without touching its rows. Decoding trusts nothing: counts and lengths must add up to the body exactly,
-before any of it is sliced.
+without touching its rows (`sections`). Decoding trusts nothing: counts and lengths must add up to the body
+exactly, before any of it is sliced.
+
+Rows of a typed topic have the same head and times; what follows is one Arrow record-batch message, which this
+module does not look into (`encode_typed`, `decode_typed`).
 """
 
 from __future__ import annotations
 
 import struct
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from holdfast.journal.columns import BadFrame, Columns, Extra
 
@@ -54,13 +58,82 @@ def _extra_column(columns: Columns, place: int) -> list[bytes | None]:
     return column
 
 
-def decode(body: bytes) -> Columns:
-    """Bytes to records; raises BadFrame unless every byte is accounted for."""
+class Section(NamedTuple):
+    """One column of a frame as it lies there: lengths (u32 each, 2³²−1 = none), and all values in a row."""
+
+    lengths: memoryview
+    values: memoryview
+
+
+class Sections(NamedTuple):
+    """A frame taken apart without touching its records; payload, then key, kind and headers where there are any."""
+
+    records: int
+    times: memoryview
+    """i64 each; a single one when it holds for all."""
+    columns: tuple[Section | None, Section | None, Section | None, Section | None]
+
+
+def sections(body: bytes) -> Sections:
+    """The columns of a frame; raises BadFrame unless every byte is accounted for."""
+    flags, count = _head(body, 15)
+    time_count = 1 if flags & _ONE_TIME else count
+    present = [True, *(bool(flags & flag) for flag in _EXTRA_FLAGS)]
+    view = memoryview(body)
+    at = HEAD.size + 8 * time_count
+    values_at = at + 4 * count * sum(present)
+    if values_at > len(body):
+        raise BadFrame(f"body is too short for its records count={count}")
+    times = view[HEAD.size : at]
+    columns: list[Section | None] = []
+    for there in present:
+        if not there:
+            columns.append(None)
+            continue
+        lengths = view[at : at + 4 * count]
+        numbers = lengths.cast("I")
+        absent = numbers.tolist().count(_NONE) if columns else 0
+        size = sum(numbers) - absent * _NONE
+        columns.append(Section(lengths, view[values_at : values_at + size]))
+        at, values_at = at + 4 * count, values_at + size
+    if values_at != len(body):
+        raise BadFrame("lengths do not add up to the body")
+    return Sections(count, times, (columns[0], columns[1], columns[2], columns[3]))
+
+
+def encode_typed(count: int, times: bytes, message: bytes | memoryview) -> bytes:
+    """Rows of a typed topic: `times` holds one i64 for all of them, or one for each."""
+    return b"".join((typed_head(count, times), message))
+
+
+def typed_head(count: int, times: bytes) -> bytes:
+    """What stands before the message in such a body."""
+    one_time = len(times) == 8 and count > 1
+    return HEAD.pack(VERSION, _ONE_TIME if one_time else 0, 0, count) + times
+
+
+def decode_typed(body: bytes) -> tuple[int, memoryview, memoryview]:
+    """The number of rows, their times (one or one each) and the Arrow message."""
+    flags, count = _head(body, _ONE_TIME)
+    at = HEAD.size + 8 * (1 if flags & _ONE_TIME else count)
+    if at > len(body):
+        raise BadFrame(f"body is too short for its rows count={count}")
+    view = memoryview(body)
+    return count, view[HEAD.size : at], view[at:]
+
+
+def _head(body: bytes, flags_max: int) -> tuple[int, int]:
     if len(body) < HEAD.size:
         raise BadFrame("body is shorter than its head")
     version, flags, zero, count = HEAD.unpack_from(body)
-    if version != VERSION or zero or flags > 15:
+    if version != VERSION or zero or flags > flags_max:
         raise BadFrame(f"unknown frame version={version} flags={flags}")
+    return flags, count
+
+
+def decode(body: bytes) -> Columns:
+    """Bytes to records; raises BadFrame unless every byte is accounted for."""
+    flags, count = _head(body, 15)
     kinds_of_extra = [place for place, flag in enumerate(_EXTRA_FLAGS) if flags & flag]
     time_count = 1 if flags & _ONE_TIME else count
     at = HEAD.size + 8 * time_count

@@ -7,16 +7,16 @@ the database, or what happens to records afterwards. Everything that blocks is b
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
-from holdfast.errors import Closed, Corrupt, HoldfastError, Invalid, Unavailable
+from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
-from holdfast.journal.group import CreateTopic, RotateKey, Unit
-from holdfast.journal.migrations import check_version, migrate
+from holdfast.journal.bell import Bell
+from holdfast.journal.group import AddSchema, Control, CreateTopic, RotateKey, SetPolicy, Unit
+from holdfast.journal.migrations import migrate, require_newest
 from holdfast.journal.partition import Partition
 from holdfast.journal.queue import Queue
 from holdfast.journal.reader import Reader
@@ -26,7 +26,8 @@ from holdfast.journal.sqlite import SqliteBackend
 from holdfast.journal.stats import Counters, JournalStats
 from holdfast.journal.topics import check_name
 from holdfast.journal.writer import Writer
-from holdfast.record import Record
+
+_FIRST_MAX = 2**53
 
 logger = logging.getLogger("holdfast.journal")
 
@@ -44,7 +45,7 @@ class Journal:
         self.topics = recovered.topics
         self.problems = tuple(recovered.problems)
         self.queue = Queue(settings, clock)
-        self._clock = clock
+        self.clock = clock
         self._writer: Writer | None = None
         self._closed: Closed | None = None
 
@@ -95,8 +96,7 @@ class Journal:
         try:
             backend = SqliteBackend(path, read_only=True)
             try:
-                if not check_version(backend):
-                    raise Corrupt("the database has lost all its tables", path=str(path))
+                require_newest(backend)
                 backend.has_changed()  # from here on: what is recovered now need not be recovered again
                 recovered = recovery.recover(backend, log_id, keyring, cipher, clock)
             except BaseException:
@@ -125,8 +125,13 @@ class Journal:
 
     # -- appending ----------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int) -> None:
-        """Declare a topic, durably; a race with another caller is settled by whoever came first."""
+    def create_topic(
+        self, name: str, partitions: int, first: int = 0, fingerprint: bytes = b"", definition: bytes = b""
+    ) -> None:
+        """Declare a topic, durably; a race with another caller is settled by whoever came first.
+
+        Its partitions begin at offset `first`; with a schema's definition it is a typed one.
+        """
         check_name(name)
         if not 1 <= partitions <= self.settings.partitions_max:
             raise Invalid(
@@ -135,12 +140,26 @@ class Journal:
             )
         if len(self.topics.partitions) >= self.settings.topics_max:
             raise Invalid(f"the log has {self.settings.topics_max} topics already", hint="see journal.topics_max")
-        unit = self.queue.put_control([CreateTopic(name, partitions)])
+        if not 0 <= first <= _FIRST_MAX:
+            raise Invalid(f"a topic cannot begin at offset {first}", hint=f"give 0 to {_FIRST_MAX}")
+        unit = self.queue.put_control([CreateTopic(name, partitions, first, fingerprint, definition)])
         try:
             self.settle(unit)
         except Invalid:
             if name not in self.topics.partitions:
                 raise
+
+    def add_schema(self, topic: str, version: int, fingerprint: bytes, definition: bytes) -> None:
+        """Start a version of a typed topic's schema, durably."""
+        self.perform(AddSchema(topic, version, fingerprint, definition))
+
+    def set_policy(self, topic: str, bytes_max: int, age_max_us: int, records_max: int) -> None:
+        """Give a topic its own retention policy, durably."""
+        self.perform(SetPolicy(topic, bytes_max, age_max_us, records_max))
+
+    def perform(self, *operations: Control) -> None:
+        """Commit control operations together and wait for it."""
+        self.settle(self.queue.put_control(list(operations)))
 
     def rotate(self, keyring: Keyring) -> None:
         """Seal under the keyring's current key from now on; durable when this returns."""
@@ -171,34 +190,43 @@ class Journal:
     # -- reading ------------------------------------------------------------------------------------------
 
     def reader(self, partition: Partition) -> Reader:
-        """A reader of one partition."""
-        if partition.damage is not None:
-            raise partition.damage.again()
+        """A reader of one partition's tail."""
         return Reader(self.backend, self.vault, partition, self.settings.entry_bytes_max)
-
-    def read(self, partition: Partition, start: int, end: int, reverse: bool) -> Iterator[Record]:
-        """Durable records start..end of one partition."""
-        reader = self.reader(partition)
-        return reader.backward(start, end) if reverse else reader.forward(start, end)
 
     def refresh(self) -> None:
         """Of a handle that only looks: take up what the owner committed since."""
         if self._writer is None and self._closed is None and self.backend.has_changed():
-            recovered = recovery.recover(self.backend, self.vault.log_id, *self.vault.sources(), self._clock)
+            recovered = recovery.recover(self.backend, self.vault.log_id, *self.vault.sources(), self.clock)
+            # Versions of schemas before the rows that have them: others may be reading.
+            self.topics.schemas.update(recovered.topics.schemas)
             for fresh in recovered.topics.by_id.values():
                 known = self.topics.by_id.get(fresh.id)
                 if known is None:
                     continue
-                known.durable, known.link = fresh.durable, fresh.link
+                known.durable, known.link, known.sealed = fresh.durable, fresh.link, fresh.sealed
             for name, partitions in recovered.topics.partitions.items():
                 if name not in self.topics.partitions:
                     self.topics.publish(name, list(partitions))
+            self.topics.policies.update(recovered.topics.policies)
             self.row = recovered.row
 
     def appended(self, partition: Partition) -> int:
         """The `appended` mark: durable, or waiting in the queue."""
         durable = partition.durable
         return max(durable + self.queue.waiting(partition), partition.durable)
+
+    @property
+    def committed_records(self) -> int:
+        """Records made durable through this handle."""
+        return self._writer.counters.records if self._writer is not None else 0
+
+    # -- sealing ------------------------------------------------------------------------------------------
+
+    def announce_ripe(self, records: int, size: int) -> Bell:
+        """The bell that rings when a tail begins, and while one has this many records or bytes."""
+        assert self._writer is not None
+        self._writer.ripe_records, self._writer.ripe_bytes = records, size
+        return self._writer.ripe
 
     # -- lifetime -----------------------------------------------------------------------------------------
 
@@ -244,10 +272,19 @@ class Journal:
         if failure is not None:
             raise failure.again()
 
+    def stop_taking(self) -> None:
+        """Refuse records from now on; what was accepted, and control units, still pass."""
+        self.queue.hold(Closed("the log is closed"))
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until everything accepted is durable or refused; False when that takes longer."""
+        group = self.queue.barrier()
+        return group.bell.sleep(group.is_done, timeout)
+
     def forget(self) -> None:
         """In a forked child: refuse everything and never touch the parent's files."""
         self._closed = Closed("this log was opened before a fork", reason="forked")
-        self.queue = Queue(self.settings, self._clock)  # its lock may have been held by a thread that is not here
+        self.queue = Queue(self.settings, self.clock)  # its lock may have been held by a thread that is not here
         self.queue.refuse(self._closed, finish=True)
         self.backend.leak()
 

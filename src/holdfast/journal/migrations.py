@@ -44,6 +44,19 @@ def check_version(backend: SqliteBackend) -> int:
     return version
 
 
+def require_newest(backend: SqliteBackend) -> None:
+    """For those who only look: an older database is refused, since only its owner may upgrade it."""
+    version = check_version(backend)
+    newest = migrations()[-1][0]
+    if not version:
+        raise Corrupt("the database has lost all its tables", path=str(backend.path))
+    if version < newest:
+        raise Invalid(
+            f"this log was written by an older holdfast path={backend.path} version={version} known={newest}",
+            hint="open it once without read_only=True: that upgrades it",
+        )
+
+
 def migrate(backend: SqliteBackend, upto: int | None = None) -> None:
     """Bring the database to the newest version (or to `upto`), one transaction per step."""
     version = check_version(backend)

@@ -1,7 +1,8 @@
-"""A partition's head: where its next record goes, and the digest that the next entry links to.
+"""A partition's live state: where its next record goes, how far it is sealed, what waits to be sealed.
 
-Only the writer thread changes a head, and only after the commit that stored it; everybody may read
-`durable`. The head row in the database is rewritten in the transaction of every group that touches it.
+Only the writer thread changes it, and only after the commit that stored it; everybody may read. `durable` and
+`link` are the head; `sealed` is one immutable row, replaced as a whole, so whoever reads it sees numbers that
+belong together, without a lock. The tail is what is durable and not sealed yet.
 """
 
 from __future__ import annotations
@@ -10,27 +11,66 @@ from holdfast.crypto import chain
 from holdfast.errors import Corrupt
 from holdfast.journal.bell import Bell
 from holdfast.journal.entry import Place
+from holdfast.journal.rows import WatermarkRow
+
+_NO_CHAIN = bytes(32)
+
+
+def unsealed(partition_id: int, first: int = 0) -> WatermarkRow:
+    """The watermark of a partition that was never sealed and begins at this offset."""
+    return WatermarkRow(partition_id, 0, first, _NO_CHAIN, 0, first, 0, b"")
 
 
 class Partition:
     """The live state of one partition of one topic."""
 
-    __slots__ = ("bell", "damage", "durable", "id", "link", "number", "place", "topic")
+    __slots__ = (
+        "bell", "damage", "durable", "id", "link", "number", "place", "sealed", "tail_bytes", "tail_bytes_found",
+        "tail_since", "topic",
+    )  # fmt: skip
 
-    def __init__(self, partition_id: int, topic: str, number: int, log_id: bytes, bell: Bell) -> None:
+    def __init__(self, partition_id: int, topic: str, number: int, log_id: bytes, bell: Bell, first: int = 0) -> None:
         self.id = partition_id
         self.topic = topic
         self.number = number
         self.place = Place(log_id, topic, number)
-        self.durable = 0
+        self.durable = first
         self.link = chain.NO_LINK
+        self.sealed = unsealed(partition_id, first)
+        self.tail_bytes = 0
+        """Bytes of entries that were stored and not sealed since the log was opened."""
+        self.tail_bytes_found = 0
+        """Bytes of the tail that was there when the log was opened; the roller measures them."""
+        self.tail_since = 0.0
+        """When the tail began, on the monotonic clock."""
         self.damage: Corrupt | None = None
         """Why nothing can be read here, for those who look at a damaged log."""
         self.bell = bell
-        """Rung after `durable` moved; all partitions of a topic share one."""
+        """Rung after `durable` or `sealed` moved; all partitions of a topic share one."""
 
-    def advance(self, durable: int, link: bytes) -> None:
-        """Publish a committed head."""
+    def advance(self, durable: int, link: bytes, size: int, now: float) -> bool:
+        """Publish a committed head; True when this is where the tail begins."""
+        begins = self.durable == self.sealed.sealed_offset
+        if begins:
+            self.tail_since = now
+        self.tail_bytes += size
         self.link = link
         self.durable = durable
         self.bell.ring()
+        return begins
+
+    def seal(self, row: WatermarkRow, size: int) -> None:
+        """Publish a committed watermark; `size` bytes have left the tail."""
+        self.tail_bytes -= size
+        self.sealed = row
+        self.bell.ring()
+
+    @property
+    def tail_records(self) -> int:
+        """Records that are durable and not sealed."""
+        return self.durable - self.sealed.sealed_offset
+
+    @property
+    def tail_size(self) -> int:
+        """Stored bytes of those records."""
+        return max(0, self.tail_bytes_found + self.tail_bytes)

@@ -17,11 +17,12 @@ import logging
 from _thread import allocate_lock
 from asyncio.events import _get_running_loop
 from collections import deque
+from collections.abc import Sequence
 
 from holdfast.clock import Clock
-from holdfast.errors import Full, HoldfastError
+from holdfast.errors import Full, HoldfastError, Unavailable
 from holdfast.journal.bell import Bell
-from holdfast.journal.columns import Columns, Extra
+from holdfast.journal.columns import Columns, Encoded, Extra
 from holdfast.journal.group import Group, Operation, Run, Unit
 from holdfast.journal.partition import Partition
 from holdfast.journal.settings import JournalSettings
@@ -51,7 +52,13 @@ class Queue:
         self._room = Bell()
         self._refusal: HoldfastError | None = None
         self._finishing = False
+        self._hold: HoldfastError | None = None
+        """Why nothing is taken for the moment; whoever set it will lift it."""
         self._burst = 0
+        self.tail_bytes = 0
+        """Bytes that are durable and not sealed: the writer's count since the log was opened …"""
+        self.tail_bytes_found = 0
+        """… and what was there before, measured by the roller."""
         self.offered_dropped = 0
         self.refused = 0
 
@@ -101,14 +108,14 @@ class Queue:
         """Add one buffered record, or refuse it at once."""
         try:
             self.put(partition, payload, time, extra, key, size, False, 0)
-        except Full:
+        except Unavailable:
             self._note_drop()
             return False
         if self._burst:
             self._note_recovery()
         return True
 
-    def put_runs(self, runs: list[tuple[Partition, Columns]], size: int, timeout: float) -> Unit:
+    def put_runs(self, runs: Sequence[tuple[Partition, Columns | Encoded]], size: int, timeout: float) -> Unit:
         """Add records that commit together: one run per partition, as one unit."""
         records = sum(len(columns) for _, columns in runs)
         with self._lock:
@@ -164,6 +171,20 @@ class Queue:
             if self._asleep:
                 self._rouse()
         self._room.ring()
+
+    def hold(self, reason: HoldfastError | None) -> None:
+        """Refuse records for the moment, or (None) take them again; control units pass."""
+        with self._lock:
+            self._hold = reason
+            self._open.records_cap = 0  # the next record has to ask again
+        self._room.ring()
+
+    def tail_moved(self, size: int) -> None:
+        """By the writer: so many bytes were added to the tail, or (negative) left it."""
+        with self._lock:
+            self.tail_bytes += size
+        if size < 0:
+            self._room.ring()
 
     # -- the writer ---------------------------------------------------------------------------------------
 
@@ -241,8 +262,8 @@ class Queue:
         """The open group, with room for this; waits for room with the lock released."""
         deadline = -1.0
         while True:
-            if self._refusal is not None:
-                raise self._refusal.again()
+            if self._refusal is not None or self._hold is not None:
+                raise (self._refusal or self._hold).again()  # type: ignore[union-attr]  # one of them is there
             if self._fits(records, size):
                 return self._group_with_room(records, size)
             self._open.acked = True  # the queue is full: lingering would only prolong that
@@ -250,19 +271,39 @@ class Queue:
                 self._rouse()
             if timeout <= 0 or _get_running_loop() is not None:
                 self.refused += timeout > 0
-                raise Full("the queue to the journal is full; nothing was written")
+                raise self._full("the queue to the journal is full; nothing was written")
             now = self._clock.monotonic()
             deadline = now + timeout if deadline < 0 else deadline
             if now >= deadline:
                 self.refused += 1
-                raise Full(f"no room in the queue to the journal within {timeout:g} s; nothing was written")
+                raise self._full(f"no room in the queue to the journal within {timeout:g} s; nothing was written")
             self._lock.release()
             try:
-                self._room.sleep(lambda: self._refusal is not None or self._fits(records, size), deadline - now)
+                self._room.sleep(lambda: self._may_go_on(records, size), deadline - now)
             finally:
                 self._lock.acquire()
 
+    def _may_go_on(self, records: int, size: int) -> bool:
+        return self._refusal is not None or self._hold is not None or self._fits(records, size)
+
+    def tail_is_long(self) -> bool:
+        """Whether the tail is on its way to its limit, so that something should be sealed."""
+        return 2 * (self.tail_bytes + self.tail_bytes_found) >= self._settings.tail_bytes_max
+
+    def _tail_is_full(self) -> bool:
+        return self.tail_bytes + self.tail_bytes_found >= self._settings.tail_bytes_max
+
+    def _full(self, message: str) -> Full:
+        if not self._tail_is_full():
+            return Full(message)
+        return Full(
+            "sealing does not keep up: the unsealed tail is at its limit; nothing was written",
+            hint="see stats().segments for why; raise journal.tail_bytes_max to allow a longer tail",
+        )
+
     def _fits(self, records: int, size: int) -> bool:
+        if self._tail_is_full():
+            return False
         total_records = self._pending_records + self._open.records
         total_bytes = self._pending_bytes + self._open.bytes
         if not total_records:
@@ -294,7 +335,7 @@ class Queue:
             first = self._burst == 1
         if first:
             logger.warning(
-                "journal queue is full: dropping offered records until there is room",
+                "journal takes no more: dropping offered records until there is room",
                 extra={"action": "offer_dropped", "dropped_total": self.offered_dropped},
             )
 

@@ -16,9 +16,8 @@ from holdfast.errors import Corrupt
 from holdfast.journal import frame, stored
 from holdfast.journal.backend import Backend
 from holdfast.journal.columns import BadFrame, Columns
-from holdfast.journal.entry import CODECS, KINDS, Entry, header_of, is_whole
+from holdfast.journal.entry import CODECS, KINDS, RAW, TYPED, Entry, header_of, is_whole
 from holdfast.journal.partition import Partition
-from holdfast.record import Record
 
 _PAGE_ENTRIES = 256
 _PAGE_BYTES = 4 * 2**20
@@ -33,58 +32,65 @@ class Reader:
         self._partition = partition
         self._entry_bytes_max = entry_bytes_max
 
-    def forward(self, start: int, end: int) -> Iterator[Record]:
-        """Records from `start` up to, not including, `end`; both lie within what is durable."""
-        at, link = start, None
-        while at < end:
-            for entry in self._page(at, end):
-                self._check_place(entry, at, link)
-                yield from self._records(entry, at - entry.first, min(entry.count, end - entry.first))
-                at, link = entry.first + entry.count, entry.digest
+    def entries(
+        self, start: int, end: int, *, descending: bool = False, page_entries: int = _PAGE_ENTRIES
+    ) -> Iterator[Entry]:
+        """Whole entries that overlap start..end, each in its place; not opened yet.
 
-    def backward(self, start: int, end: int) -> Iterator[Record]:
-        """The same records, last one first."""
-        at, link = end, None
-        while at > start:
-            for entry in self._page(start, at, descending=True):
+        Raises Corrupt where entries are missing; when they were sealed meanwhile, the caller finds them in segments.
+        """
+        at, link = (end, None) if descending else (start, None)
+        while at > start if descending else at < end:
+            span = (start, at) if descending else (at, end)
+            page = self._page(*span, page_entries, descending)
+            for entry in page:
                 last = entry.first + entry.count
-                if not (entry.first < at <= last) or (link is not None and link != entry.digest):
-                    raise self._corrupt("entries are missing or out of place", at - 1)
-                records = list(self._records(entry, max(0, start - entry.first), at - entry.first))
-                yield from reversed(records)
-                at, link = entry.first, entry.link
+                if descending:
+                    if not (entry.first < at <= last) or (link is not None and link != entry.digest):
+                        raise self._corrupt("entries are missing or out of place", at - 1)
+                    at, link = entry.first, entry.link
+                else:
+                    self._check_place(entry, at, link)
+                    at, link = last, entry.digest
+                yield entry
 
-    def _records(self, entry: Entry, start: int, stop: int) -> Iterator[Record]:
-        try:
-            yield from self.open(entry).records(entry.first, self._partition.number, start, stop)
-        except BadFrame as error:
-            raise self._corrupt(f"an entry's body is malformed: {error}", entry.first) from None
-
-    def open(self, entry: Entry) -> Columns:
-        """The records of an entry, proved."""
+    def body(self, entry: Entry) -> bytes:
+        """The body of an entry, proved and opened."""
         place = self._partition.place
         if not is_whole(place, entry):
             raise self._corrupt("an entry's digest does not match", entry.first)
-        if entry.kind not in KINDS or entry.codec not in CODECS:
+        if entry.kind not in KINDS or entry.codec not in CODECS or (entry.kind == TYPED) != bool(entry.schema):
             raise self._corrupt(f"an entry is of an unknown kind={entry.kind} codec={entry.codec}", entry.first)
         try:
-            columns = frame.decode(self._vault.open(entry.key_epoch, entry.body, header_of(place, entry)))
+            return self._vault.open(entry.key_epoch, entry.body, header_of(place, entry))
         except NotAuthentic:
             raise self._corrupt("an entry is not authentic", entry.first) from None
+
+    def malformed(self, entry: Entry, reason: object) -> Corrupt:
+        """What an entry is whose body is not what its header says."""
+        return self._corrupt(f"an entry's body is malformed: {reason}", entry.first)
+
+    def open(self, entry: Entry) -> Columns:
+        """The records of an entry, proved."""
+        body = self.body(entry)
+        if entry.kind != RAW:
+            raise self._corrupt("an entry holds rows of a typed topic, not records", entry.first)
+        try:
+            columns = frame.decode(body)
         except BadFrame as error:
-            raise self._corrupt(f"an entry's body is malformed: {error}", entry.first) from None
+            raise self.malformed(entry, error) from None
         if len(columns) != entry.count:
             raise self._corrupt("an entry does not hold as many records as it says", entry.first)
         return columns
 
-    def _page(self, start: int, end: int, *, descending: bool = False) -> list[Entry]:
+    def _page(self, start: int, end: int, page_entries: int, descending: bool) -> list[Entry]:
         """The next entries that overlap start..end, with no more bytes than a page may have.
 
         What was read before damage is met is returned first; the next page begins with the damage.
         """
         page: list[Entry] = []
         try:
-            self._fill(page, start, end, descending)
+            self._fill(page, start, end, page_entries, descending)
         except Corrupt:
             if not page:
                 raise
@@ -92,7 +98,7 @@ class Reader:
             raise self._corrupt("entries are missing", end - 1 if descending else start)
         return page
 
-    def _fill(self, page: list[Entry], start: int, end: int, descending: bool) -> None:
+    def _fill(self, page: list[Entry], start: int, end: int, page_entries: int, descending: bool) -> None:
         size = 0
         with self._backend.reading() as connection:
             for entry in stored.entries(
@@ -101,7 +107,7 @@ class Reader:
                 self._partition.id,
                 (start, end),
                 self._entry_bytes_max,
-                _PAGE_ENTRIES,
+                page_entries,
                 descending=descending,
             ):
                 if isinstance(entry, int):

@@ -22,7 +22,6 @@ from typing import TypeVar
 import apsw
 
 from holdfast.clock import Clock
-from holdfast.crypto import chain
 from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import PLAIN, KeyEpoch, Vault
@@ -30,7 +29,18 @@ from holdfast.errors import Corrupt, Invalid
 from holdfast.journal import stored
 from holdfast.journal.backend import Backend
 from holdfast.journal.heads_sum import SUM_BYTES, total
-from holdfast.journal.rows import EpochRow, HeadRow, LogRow, TopicRow, stamped
+from holdfast.journal.partition import Partition
+from holdfast.journal.rows import (
+    EpochRow,
+    HeadRow,
+    LogRow,
+    PolicyRow,
+    SchemaRow,
+    SegmentRow,
+    TopicRow,
+    WatermarkRow,
+    stamped,
+)
 from holdfast.journal.topics import Topics
 
 LOG_ID_BYTES = 16
@@ -61,7 +71,9 @@ def recover(
         row = _log_row(connection, backend, log_id, problems)
         if row is None:
             new_id = log_id or clock.random_bytes(LOG_ID_BYTES)
-            row = LogRow(new_id, clock.now_us(), int(keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), PLAIN, b"")
+            row = LogRow(
+                new_id, clock.now_us(), int(keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), 0, 0, 0, PLAIN, b""
+            )
             if log_id is None:
                 return Recovered(row, Vault(row.log_id, keyring, cipher), Topics(row.log_id), [])
         _check_keyed(row, keyed)
@@ -70,6 +82,8 @@ def recover(
         if not problems:
             examination.examine_log(log_id)
         topics = examination.examine_topics()
+        examination.examine_schemas(topics)
+        examination.examine_seals(topics)
         examination.examine_tails(topics)
     return Recovered(row, vault, topics, problems)
 
@@ -170,9 +184,11 @@ class _Examination:
             if epoch is None or not self._proved(epoch):
                 self._note(f"the present ownership is missing or does not match its stamp epoch={row.epoch}")
         found = stored.counts(self._connection, self._path)
-        expected = (row.epoch, row.key_epochs, row.topics, row.partitions, row.entries, row.next_seq - 1)
-        for name, count, wanted in zip(found._fields, found, expected, strict=True):
-            if count != wanted:
+        for name, count in zip(found._fields, found, strict=True):
+            # Entries that were sealed are gone; the last of all may be among them.
+            trimmed = name == "last_seq"
+            wanted = row.next_seq - 1 if trimmed else getattr(row, name)
+            if count > wanted or (count < wanted and not trimmed):
                 self._note(f"rows are missing, or there are too many {name}={count} expected={wanted}")
 
     def examine_topics(self) -> Topics:
@@ -183,10 +199,12 @@ class _Examination:
             heads.setdefault(head.topic_id, {})[head.number] = head
             if not self._proved(head):
                 self._note("a head does not match its stamp", partition=head.number, offset=head.next_offset)
+        watermarks, policies = self._watermarks(), self._policies()
         stamps = [head.stamp for own in heads.values() for head in own.values()]
+        stamps += [row.stamp for row in watermarks.values()] + [row.stamp for row in policies.values()]
         with self._noting():
             if self._row.epoch and total(self._vault.stamp_under(self._row.key_epoch), stamps) != self._row.heads:
-                self._note("the heads are not those that the log's own row vouches for")
+                self._note("heads, watermarks and policies are not those that the log's own row vouches for")
         for topic in self._readable(stored.topics(self._connection, self._path)):
             own = heads.pop(topic.id, {})
             count = topic.partitions
@@ -195,18 +213,66 @@ class _Examination:
                 count = 1 + max((number for number in own if number < _PARTITIONS_MAX), default=-1)
             if sorted(own) != list(range(count)):
                 self._note("a topic has lost a partition's head", topic=topic.name)
-            topics.adopt(topic, own, count, str(self._path))
+            topics.adopt(topic, own, watermarks, count, str(self._path))
+            if topic.id in policies:
+                policy = policies.pop(topic.id)
+                topics.policies[topic.name] = policy
+                topics.stamps["policy", topic.id] = policy.stamp
         if heads:
             self._note("a head belongs to no topic")
+        if policies:
+            self._note("a retention policy belongs to no topic")
         return topics
 
+    def _watermarks(self) -> dict[int, WatermarkRow]:
+        found = {}
+        for row in self._readable(stored.watermarks(self._connection, self._path)):
+            found[row.partition_id] = row
+            if not self._proved(row):
+                self._note("a watermark does not match its stamp", offset=row.sealed_offset)
+        return found
+
+    def _policies(self) -> dict[int, PolicyRow]:
+        found = {}
+        for row in self._readable(stored.policies(self._connection, self._path)):
+            found[row.topic_id] = row
+            if not self._proved(row):
+                self._note("a retention policy does not match its stamp")
+        return found
+
+    def examine_schemas(self, topics: Topics) -> None:
+        """The schemas of typed topics."""
+        names = {number: name for name, number in topics.ids.items()}
+        for schema in self._readable(stored.schemas(self._connection, self._path)):
+            name = names.get(schema.topic_id, "")
+            known = topics.schemas.get(name, ())
+            if not self._proved(schema) or schema.version != len(known) + 1 or not name:
+                self._note("a schema does not match its stamp or its topic", topic=name or None)
+                continue
+            topics.schemas[name] = (*known, schema)
+
+    def examine_seals(self, topics: Topics) -> None:
+        """Every watermark ends where its newest segment ends, with that one's chain value."""
+        for partition in topics.by_id.values():
+            watermark = partition.sealed
+            if watermark.segments:
+                newest = None
+                with self._noting():
+                    newest = stored.segment(self._connection, self._path, partition.id, watermark.segments - 1)
+                said = (watermark.sealed_offset, watermark.chain)
+                if newest is None or not self._proved(newest) or (newest.end, newest.chain) != said:
+                    self._note_at(partition, "the manifest does not end at its watermark", watermark.sealed_offset)
+            if not watermark.first_offset <= watermark.sealed_offset <= partition.durable:
+                self._note_at(partition, "a watermark lies beyond its head", watermark.sealed_offset)
+
     def examine_tails(self, topics: Topics) -> None:
-        """Every head ends where its entries end, with the digest of the last one."""
+        """Every head ends where its entries end, with the digest of the last one; all may be sealed and gone."""
         for partition in topics.by_id.values():
             last = None
             with self._noting():
                 last = stored.last_entry(self._connection, self._path, partition.id)
-            end, digest = (0, chain.NO_LINK) if last is None else (last.first_offset + last.count, last.digest)
+            sealed = partition.sealed.sealed_offset
+            end, digest = (sealed, partition.link) if last is None else (last.first_offset + last.count, last.digest)
             if (end, digest) == (partition.durable, partition.link):
                 continue
             lost = end < partition.durable
@@ -220,7 +286,12 @@ class _Examination:
                 # Whoever reads on regardless sees all that is there; each entry is still proved.
                 partition.durable = max(partition.durable, end)
 
-    def _proved(self, row: LogRow | EpochRow | TopicRow | HeadRow) -> bool:
+    def _note_at(self, partition: Partition, message: str, offset: int) -> None:
+        self._note(message, topic=partition.topic, partition=partition.number, offset=offset)
+
+    def _proved(
+        self, row: LogRow | EpochRow | TopicRow | HeadRow | WatermarkRow | SegmentRow | SchemaRow | PolicyRow
+    ) -> bool:
         """Whether a row has the stamp that it should have; a key epoch that is gone proves nothing."""
         try:
             return self._vault.verify(row.key_epoch, row.message(), row.stamp)

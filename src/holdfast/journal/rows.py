@@ -43,12 +43,16 @@ class LogRow(NamedTuple):
     groups: int
     keys: int
     heads: bytes
+    segments: int
+    schemas: int
+    policies: int
     key_epoch: int
     stamp: bytes
 
     def message(self) -> bytes:
-        """What the stamp covers: everything else."""
-        return chain.canonical("log", *self[:-1])
+        """What the stamp covers: everything else; counters that came later, only once one of them counts."""
+        later = self[12:15]
+        return chain.canonical("log", *self[:12], *(later if any(later) else ()), self.key_epoch)
 
 
 class EpochRow(NamedTuple):
@@ -112,7 +116,95 @@ class KeyRow(NamedTuple):
         return chain.canonical("idempotency", *self[:-1])
 
 
-Row = TypeVar("Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow)
+class WatermarkRow(NamedTuple):
+    """How far one partition is sealed, and from where on it is retained."""
+
+    partition_id: int
+    segments: int
+    sealed_offset: int
+    chain: bytes
+    first_segment: int
+    first_offset: int
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("watermarks", *self[:-1])
+
+
+LIVE, EXPIRING, EXPIRED, LOST = 1, 2, 3, 4
+"""States of a segment: its file is there; may be removed; was removed; was lost."""
+
+
+class SegmentRow(NamedTuple):
+    """One segment in the manifest. It stays when its file goes: the chain needs it."""
+
+    partition_id: int
+    number: int
+    first_offset: int
+    rows: int
+    size: int
+    time_min: int
+    time_max: int
+    low: int
+    high: int
+    sha256: bytes
+    content: bytes
+    footer: bytes
+    chain: bytes
+    schema: bytes
+    key_id: str
+    epoch: int
+    sealed_us: int
+    state: int
+    key_epoch: int
+    stamp: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset after its last record."""
+        return self.first_offset + self.rows
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("segments", *self[:-1])
+
+
+class SchemaRow(NamedTuple):
+    """One version of a typed topic's schema."""
+
+    topic_id: int
+    version: int
+    fingerprint: bytes
+    definition: bytes
+    created_us: int
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("schemas", *self[:-1])
+
+
+class PolicyRow(NamedTuple):
+    """A topic's own retention policy; 0 = no limit."""
+
+    topic_id: int
+    bytes_max: int
+    age_max_us: int
+    records_max: int
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("policies", *self[:-1])
+
+
+Row = TypeVar(
+    "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, WatermarkRow, SegmentRow, SchemaRow, PolicyRow
+)  # fmt: skip
 
 
 def stamped(row: Row, vault: Vault) -> Row:

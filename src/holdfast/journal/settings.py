@@ -64,6 +64,9 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_bytes: int = 8 * 2**20
     """How much write-ahead log may gather before it is folded into the database file."""
 
+    tail_bytes_max: int = 4 * 2**30
+    """Bytes that may be durable and not sealed yet; beyond that appends wait for the roller, then raise Full."""
+
     def __post_init__(self) -> None:
         problems = [
             f"journal.{name} must be above zero, got {value}"

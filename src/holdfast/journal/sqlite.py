@@ -20,16 +20,31 @@ from typing import NoReturn
 import apsw
 
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.errors import Closed, Unavailable
+from holdfast.errors import Closed, Corrupt, Unavailable
 from holdfast.journal import stored
 from holdfast.journal.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
 from holdfast.journal.entry import Entry
-from holdfast.journal.rows import Capabilities, DiskFailed, EpochRow, HeadRow, KeyRow, LogRow, TopicRow
+from holdfast.journal.rows import (
+    Capabilities,
+    DiskFailed,
+    EpochRow,
+    HeadRow,
+    KeyRow,
+    LogRow,
+    PolicyRow,
+    SchemaRow,
+    SegmentRow,
+    TopicRow,
+    WatermarkRow,
+)
 
 _READERS_KEPT = 8
 _ENTRY = (
     "seq, partition_id, first_offset, count, group_number, kind, codec, key_epoch, time_min, time_max, link, digest"
 )
+
+_LOG = ", ".join(LogRow._fields)
+_LOG_CHANGES = ", ".join(f"{name}=?" for name in LogRow._fields)
 
 CAPABILITIES = Capabilities(name="sqlite", embedded=True, reads_while_owned=True)
 
@@ -170,7 +185,16 @@ class SqliteBackend:
 
     def insert_entries(self, entries: Sequence[Entry]) -> None:
         """Add entries."""
-        self._run_many(f"INSERT INTO entries ({_ENTRY}, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", entries)
+        self._run_many(f"INSERT INTO entries ({_ENTRY}, body, schema) VALUES ({_marks(Entry)})", entries)
+
+    def trim_entries(self, partition_id: int, upto: int, slice_max: int) -> int:
+        """Remove a slice of a partition's oldest entries that begin below an offset; returns how many."""
+        self._run(
+            "DELETE FROM entries WHERE seq IN (SELECT seq FROM entries WHERE partition_id=? AND first_offset<?"
+            " ORDER BY first_offset LIMIT ?)",
+            (partition_id, upto, slice_max),
+        )
+        return int(self.connection.changes())
 
     def insert_heads(self, heads: Sequence[HeadRow]) -> None:
         """Add the heads of new partitions."""
@@ -183,17 +207,13 @@ class SqliteBackend:
 
     def store_log(self, row: LogRow, epoch: int) -> None:
         """Rewrite the log's row, proving that `epoch` still owns the log."""
-        self._run(
-            "UPDATE log SET log_id=?, created_us=?, keyed=?, epoch=?, key_epochs=?, topics=?, partitions=?, entries=?,"
-            " next_seq=?, groups=?, keys=?, heads=?, key_epoch=?, stamp=? WHERE id=1 AND epoch=?",
-            (*row, epoch),
-        )
+        self._run(f"UPDATE log SET {_LOG_CHANGES} WHERE id=1 AND epoch=?", (*row, epoch))
         if self.connection.changes() != 1:
             raise Closed("another process has taken this log over", reason="fenced")
 
     def insert_log(self, row: LogRow) -> None:
         """Create the log's row."""
-        self._run("INSERT INTO log VALUES (1,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", row)
+        self._run(f"INSERT INTO log (id, {_LOG}) VALUES (1, {_marks(LogRow)})", row)
 
     def insert_epoch(self, row: EpochRow) -> None:
         """Add an ownership."""
@@ -207,6 +227,37 @@ class SqliteBackend:
     def insert_topic(self, row: TopicRow) -> None:
         """Add a topic."""
         self._run("INSERT INTO topics VALUES (?,?,?,?,?,?)", row)
+
+    def store_watermark(self, row: WatermarkRow) -> None:
+        """Say how far a partition is sealed."""
+        self._run(f"INSERT OR REPLACE INTO watermarks VALUES ({_marks(WatermarkRow)})", row)
+
+    def insert_segment(self, row: SegmentRow) -> None:
+        """Add a segment to the manifest."""
+        self._run(f"INSERT INTO segments VALUES ({_marks(SegmentRow)})", row)
+
+    def store_states(self, rows: Sequence[SegmentRow]) -> None:
+        """Move segments to other states."""
+        changes = [(row.state, row.key_epoch, row.stamp, row.partition_id, row.number) for row in rows]
+        self._run_many("UPDATE segments SET state=?, key_epoch=?, stamp=? WHERE partition_id=? AND number=?", changes)
+
+    def insert_schema(self, row: SchemaRow) -> None:
+        """Add a version of a typed topic's schema."""
+        self._run(f"INSERT INTO schemas VALUES ({_marks(SchemaRow)})", row)
+
+    def store_policy(self, row: PolicyRow) -> None:
+        """Set a topic's retention."""
+        self._run(f"INSERT OR REPLACE INTO policies VALUES ({_marks(PolicyRow)})", row)
+
+    def segments(self, partition_id: int, start: int, stop: int) -> list[SegmentRow]:
+        """Segments start..stop by number, as the writer sees them; a damaged one is raised."""
+        with self.translated():
+            rows: list[SegmentRow] = []
+            for row in stored.segments(self.connection, self.path, partition_id, start, stop):
+                if isinstance(row, Corrupt):
+                    raise row
+                rows.append(row)
+            return rows
 
     def insert_keys(self, rows: Sequence[KeyRow]) -> None:
         """Remember idempotency keys."""
@@ -255,3 +306,8 @@ class SqliteBackend:
 
     def _raise(self, error: apsw.Error) -> NoReturn:
         raise meaning(error, self.path) from error
+
+
+def _marks(row: type[LogRow | Entry | WatermarkRow | SegmentRow | SchemaRow | PolicyRow]) -> str:
+    """A question mark for each column."""
+    return ",".join("?" * len(row._fields))

@@ -7,22 +7,22 @@ back and its offsets go to the next one, so that offsets stay dense.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from holdfast.crypto import chain
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal import frame
 from holdfast.journal.backend import Backend
-from holdfast.journal.columns import Columns
-from holdfast.journal.entry import PLAIN_CODEC, RAW, Entry, header
+from holdfast.journal.columns import Columns, Encoded
+from holdfast.journal.entry import PLAIN_CODEC, RAW, TYPED, Entry, header
 from holdfast.journal.group import Run, Unit
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import HeadRow, KeyRow, LogRow, stamped
 from holdfast.record import Receipt
 
-Head = tuple[int, bytes]
-"""Next offset and link of a partition."""
+Head = tuple[int, bytes, int]
+"""Next offset and link of a partition, and how many bytes this group adds to it."""
 
 Keyed = tuple[Partition, int, int]
 """Where a record with an idempotency key went: partition, offset, seq."""
@@ -76,22 +76,26 @@ class Staging:
             return
         columns = Columns.of(run.rows, extras=run.extras) if run.columns is None else run.columns
         partition = run.partition
-        first, link = self.heads.get(partition) or (partition.durable, partition.link)
+        first, link, before = self.heads.get(partition) or (partition.durable, partition.link, 0)
         fresh: dict[bytes, Keyed] = {}
+        if isinstance(columns, Encoded) and columns.key is not None:
+            if self._is_repeat(run, columns.key):
+                return
+            fresh = {columns.key: (partition, first, self.next_seq)}
         if run.keyed:
             kept, fresh = self._settle_repeats(run, first)
             if not kept:
                 return
-            if len(kept) < len(columns):
+            if isinstance(columns, Columns) and len(kept) < len(columns):
                 columns = columns.select(kept)
-        times = columns.times
-        count = len(times)
-        place = (first, count, self._group, RAW, PLAIN_CODEC, self._vault.epoch, min(times), max(times), link)
-        head = header(partition.place, self.next_seq, *place)
-        body = self._seal(frame.encode(columns), head)
+        kind, schema, time_min, time_max, plain = _packed(columns)
+        count = len(columns)
+        place = (first, count, self._group, kind, PLAIN_CODEC, self._vault.epoch, time_min, time_max, link)
+        head = header(partition.place, self.next_seq, *place, schema)
+        body = cast("bytes", self._seal(plain, head))  # of a plain typed entry any buffer: all that follows takes one
         digest = chain.digest(head, body)
-        self.entries.append(Entry(self.next_seq, partition.id, *place, digest, body))
-        self.heads[partition] = (first + count, digest)
+        self.entries.append(Entry(self.next_seq, partition.id, *place, digest, body, schema))
+        self.heads[partition] = (first + count, digest, before + len(body))
         self.keys.update(fresh)
         run.first, run.seq = first, self.next_seq
         self.next_seq += 1
@@ -111,13 +115,13 @@ class Staging:
     def head_rows(self, topics: dict[str, int]) -> list[HeadRow]:
         """The head rows to store, stamped."""
         rows = []
-        for partition, (next_offset, link) in self.heads.items():
+        for partition, (next_offset, link, _) in self.heads.items():
             topic_id = topics[partition.topic]
             row = HeadRow(partition.id, topic_id, partition.number, next_offset, link, self._vault.epoch, b"")
             rows.append(stamped(row, self._vault))
         return rows
 
-    def _seal(self, body: bytes, head: bytes) -> bytes:
+    def _seal(self, body: bytes | memoryview, head: bytes) -> bytes | memoryview:
         try:
             return self._vault.seal(body, head)
         except HoldfastError:
@@ -147,6 +151,15 @@ class Staging:
             self.repeats += len(run.repeats)
         return kept, fresh
 
+    def _is_repeat(self, run: Run, key: bytes) -> bool:
+        """Whether a batch with this key was stored before; then the run stands for that one."""
+        known = self.keys.get(key) or self._remembered(key)
+        if known is None:
+            return False
+        run.partition, run.first, run.seq = known
+        self.repeats += 1
+        return True
+
     def _remembered(self, key: bytes) -> Keyed | None:
         row = self._backend.find_key(key)
         if row is None:
@@ -157,3 +170,10 @@ class Staging:
 
     def _key_row(self, number: int, key: bytes, partition: Partition, record: int, seq: int) -> KeyRow:
         return stamped(KeyRow(number, key, partition.id, record, seq, self._vault.epoch, b""), self._vault)
+
+
+def _packed(columns: Columns | Encoded) -> tuple[int, bytes, int, int, bytes | memoryview]:
+    """Kind, schema, time range and body of an entry."""
+    if isinstance(columns, Encoded):
+        return TYPED, columns.schema, columns.time_min, columns.time_max, columns.body
+    return RAW, b"", min(columns.times), max(columns.times), frame.encode(columns)

@@ -17,10 +17,23 @@ import apsw
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
 from holdfast.journal.entry import Entry
-from holdfast.journal.rows import EpochRow, HeadRow, KeyRow, LogRow, TopicRow
+from holdfast.journal.rows import (
+    EpochRow,
+    HeadRow,
+    KeyRow,
+    LogRow,
+    PolicyRow,
+    SchemaRow,
+    SegmentRow,
+    TopicRow,
+    WatermarkRow,
+)
 
 _LONGEST = 256
 """No name, id, hash, salt or stamp is longer; bodies have limits of their own."""
+
+_LONG = {"definition": 16 * 2**20}
+"""Columns that may be longer: as long as what is accepted, or a log that took it would not open again."""
 
 
 class LastEntry(NamedTuple):
@@ -40,14 +53,23 @@ class Counts(NamedTuple):
     partitions: int
     entries: int
     last_seq: int
+    segments: int
+    schemas: int
+    policies: int
 
 
 _TYPES: dict[type[object], dict[str, type]] = {
     row: get_type_hints(row)
-    for row in (LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, Entry)
-}
+    for row in (
+        LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, Entry, WatermarkRow, SegmentRow,
+        SchemaRow, PolicyRow,
+    )
+}  # fmt: skip
 
-Row = TypeVar("Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts)
+Row = TypeVar(
+    "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, WatermarkRow, SegmentRow,
+    SchemaRow, PolicyRow,
+)  # fmt: skip
 
 
 _NUMBERS = (
@@ -92,12 +114,69 @@ def last_entry(connection: apsw.Connection, path: Path, partition_id: int) -> La
     return _one(connection, path, LastEntry, "entries", rest, partition_id)
 
 
+def watermarks(connection: apsw.Connection, path: Path) -> Iterator[WatermarkRow | Corrupt]:
+    """How far partitions are sealed; in place of a row that is none, what is wrong with it."""
+    return _many(connection, path, WatermarkRow, "watermarks", "ORDER BY partition_id")
+
+
+def schemas(connection: apsw.Connection, path: Path) -> Iterator[SchemaRow | Corrupt]:
+    """All schemas, by topic and version."""
+    return _many(connection, path, SchemaRow, "schemas", "ORDER BY topic_id, version")
+
+
+def policies(connection: apsw.Connection, path: Path) -> Iterator[PolicyRow | Corrupt]:
+    """All retention policies."""
+    return _many(connection, path, PolicyRow, "policies", "ORDER BY topic_id")
+
+
+def segment(connection: apsw.Connection, path: Path, partition_id: int, number: int) -> SegmentRow | None:
+    """One segment of the manifest."""
+    return _one(connection, path, SegmentRow, "segments", "WHERE partition_id=? AND number=?", partition_id, number)
+
+
+def segment_holding(connection: apsw.Connection, path: Path, partition_id: int, offset: int) -> SegmentRow | None:
+    """The last segment that begins at or before an offset."""
+    rest = "WHERE partition_id=? AND first_offset<=? ORDER BY first_offset DESC LIMIT 1"
+    return _one(connection, path, SegmentRow, "segments", rest, partition_id, offset)
+
+
+def segments(
+    connection: apsw.Connection, path: Path, partition_id: int, start: int, stop: int
+) -> Iterator[SegmentRow | Corrupt]:
+    """Segments start..stop by number."""
+    rest = "WHERE partition_id=? AND number>=? AND number<? ORDER BY number"
+    return _many(connection, path, SegmentRow, "segments", rest, partition_id, start, stop)
+
+
+def segments_in_state(connection: apsw.Connection, path: Path, state: int) -> Iterator[SegmentRow | Corrupt]:
+    """All segments in a state other than live, by partition and number."""
+    return _many(
+        connection, path, SegmentRow, "segments", f"WHERE state={state:d} AND state != 1 ORDER BY partition_id, number"
+    )
+
+
+def entries_below(connection: apsw.Connection, partition_id: int, offset: int, limit: int) -> int:
+    """How many entries of a partition begin below an offset; counted up to a limit."""
+    sql = "SELECT count(*) FROM (SELECT 1 FROM entries WHERE partition_id=? AND first_offset<? LIMIT ?)"
+    found = connection.execute(sql, (partition_id, offset, limit)).fetchone()
+    return int(found[0]) if found else 0
+
+
+def tail_bytes(connection: apsw.Connection, partition_id: int, start: int, end: int) -> int:
+    """Stored bytes of the entries of a span."""
+    rest = "WHERE partition_id=? AND first_offset>=? AND first_offset<?"
+    sql = f"SELECT coalesce(sum(octet_length(body)), 0) FROM entries {rest}"
+    found = connection.execute(sql, (partition_id, start, end)).fetchone()
+    return int(found[0]) if found else 0
+
+
 def counts(connection: apsw.Connection, path: Path) -> Counts:
     """What there is; entries are counted by walking the smallest index, not their bodies."""
     found = connection.execute(
         "SELECT (SELECT coalesce(max(number), 0) FROM epochs), (SELECT coalesce(max(number), 0) FROM key_epochs),"
         " (SELECT count(*) FROM topics), (SELECT count(*) FROM heads), (SELECT count(*) FROM entries),"
-        " (SELECT coalesce(max(seq), 0) FROM entries)"
+        " (SELECT coalesce(max(seq), 0) FROM entries), (SELECT count(*) FROM segments),"
+        " (SELECT count(*) FROM schemas), (SELECT count(*) FROM policies)"
     ).fetchone()
     return _checked(Counts, found or (), path, "sqlite_schema")
 
@@ -116,13 +195,13 @@ def entries(
     order = "DESC" if descending else "ASC"
     # The entry that holds the span's start begins at or before it: that one is looked up first.
     sql = (
-        f"SELECT {_ENTRY}, CASE WHEN octet_length(body) <= ?4 THEN CAST(body AS BLOB) END"
+        f"SELECT {_ENTRY}, CASE WHEN octet_length(body) <= ?4 THEN CAST(body AS BLOB) END, {_guarded('schema')}"
         " FROM entries WHERE partition_id=?1 AND first_offset >= coalesce((SELECT max(first_offset) FROM entries"
         " WHERE partition_id=?1 AND first_offset <= ?2), ?2)"
         f" AND first_offset < ?3 ORDER BY first_offset {order} LIMIT ?5"
     )
     for values in connection.execute(sql, (partition_id, *span, body_bytes_max, limit)):
-        if values[-1] is None and type(values[2]) is int:
+        if values[-2] is None and type(values[2]) is int:
             yield values[2]
         else:
             yield Entry._make(_checked_values(Entry, values, path, "entries"))
@@ -135,8 +214,10 @@ def _one(
     return None if values is None else _checked(row, values, path, table)
 
 
-def _many(connection: apsw.Connection, path: Path, row: type[Row], table: str, rest: str) -> Iterator[Row | Corrupt]:
-    for values in connection.execute(f"SELECT {_columns(row)} FROM {table} {rest}"):
+def _many(
+    connection: apsw.Connection, path: Path, row: type[Row], table: str, rest: str, *bound: int
+) -> Iterator[Row | Corrupt]:
+    for values in connection.execute(f"SELECT {_columns(row)} FROM {table} {rest}", bound):
         try:
             yield _checked(row, values, path, table)
         except Corrupt as damage:
@@ -149,7 +230,7 @@ def _columns(row: type[object]) -> str:
 
 def _guarded(column: str) -> str:
     """A column that is not fetched when it is too long; text comes as bytes, to be decoded with care."""
-    return f"CASE WHEN octet_length({column}) <= {_LONGEST} THEN CAST({column} AS BLOB) END"
+    return f"CASE WHEN octet_length({column}) <= {_LONG.get(column, _LONGEST)} THEN CAST({column} AS BLOB) END"
 
 
 def _number(column: str) -> str:

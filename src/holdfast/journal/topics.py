@@ -14,8 +14,10 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.backend import Backend
 from holdfast.journal.bell import Bell
-from holdfast.journal.partition import Partition
-from holdfast.journal.rows import HeadRow, TopicRow, stamped
+from holdfast.journal.group import AddSchema, Change, CreateTopic, SetPolicy
+from holdfast.journal.heads_sum import Vouched
+from holdfast.journal.partition import Partition, unsealed
+from holdfast.journal.rows import HeadRow, PolicyRow, SchemaRow, TopicRow, WatermarkRow, stamped
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
 
@@ -36,12 +38,17 @@ class Topics:
     def __init__(self, log_id: bytes) -> None:
         self._log_id = log_id
         self.ids: dict[str, int] = {}
-        self.stamps: dict[int, bytes] = {}
-        """Stamps of the stored heads, as they were when the log was opened."""
+        self.stamps: dict[Vouched, bytes] = {}
+        """Stamps of the stored heads, watermarks and policies, as they were when the log was opened."""
         self.by_id: dict[int, Partition] = {}
         self.partitions: dict[str, tuple[Partition, ...]] = {}
+        self.schemas: dict[str, tuple[SchemaRow, ...]] = {}
+        """The versions of each typed topic's schema, oldest first."""
+        self.policies: dict[str, PolicyRow] = {}
 
-    def adopt(self, row: TopicRow, heads: dict[int, HeadRow], count: int, path: str) -> None:
+    def adopt(
+        self, row: TopicRow, heads: dict[int, HeadRow], watermarks: dict[int, WatermarkRow], count: int, path: str
+    ) -> None:
         """Take a stored topic with its heads, by number; where one is lost, its partition says so when it is read."""
         created = []
         bell = Bell()
@@ -52,25 +59,83 @@ class Topics:
                 partition.damage = Corrupt("the partition's head is lost", path=path, topic=row.name, partition=number)
             else:
                 partition.durable, partition.link = head.next_offset, head.link
-                self.stamps[head.partition_id] = head.stamp
+                self.stamps["head", head.partition_id] = head.stamp
+                watermark = watermarks.get(head.partition_id)
+                if watermark is not None:
+                    partition.sealed = watermark
+                    self.stamps["watermark", head.partition_id] = watermark.stamp
             created.append(partition)
         self.ids[row.name] = row.id
         self.publish(row.name, created)
 
-    def store(
-        self, backend: Backend, vault: Vault, name: str, count: int, clock: Clock
-    ) -> tuple[list[Partition], dict[int, bytes]]:
-        """Insert a topic and its heads into the open transaction; returns its partitions and their heads' stamps."""
+    def store(self, backend: Backend, vault: Vault, operation: CreateTopic, clock: Clock) -> None:
+        """Insert a topic, its heads and its first schema into the open transaction."""
+        name, first = operation.name, operation.first
         topic_id, partition_id = backend.next_ids()
-        topic = TopicRow(topic_id, name, count, clock.now_us(), vault.epoch, b"")
+        topic = TopicRow(topic_id, name, operation.partitions, clock.now_us(), vault.epoch, b"")
         backend.insert_topic(stamped(topic, vault))
         bell = Bell()
-        created = [Partition(partition_id + n, name, n, self._log_id, bell) for n in range(count)]
-        drafts = [HeadRow(p.id, topic_id, p.number, 0, chain.NO_LINK, vault.epoch, b"") for p in created]
+        created = [Partition(partition_id + n, name, n, self._log_id, bell, first) for n in range(operation.partitions)]
+        drafts = [HeadRow(p.id, topic_id, p.number, first, chain.NO_LINK, vault.epoch, b"") for p in created]
         heads = [stamped(head, vault) for head in drafts]
         backend.insert_heads(heads)
+        stamps: dict[Vouched, bytes] = {("head", head.partition_id): head.stamp for head in heads}
+        for partition in created if first else ():
+            partition.sealed = stamped(unsealed(partition.id, first)._replace(key_epoch=vault.epoch), vault)
+            backend.store_watermark(partition.sealed)
+            stamps["watermark", partition.id] = partition.sealed.stamp
+        if operation.definition:
+            operation.schema = self._insert_schema(
+                backend, vault, topic_id, 1, operation.fingerprint, operation.definition, clock
+            )
         self.ids[name] = topic_id
-        return created, {head.partition_id: head.stamp for head in heads}
+        operation.created = created
+        operation.change = Change(
+            topics=1, partitions=len(created), schemas=int(operation.schema is not None), stamps=stamps
+        )
+
+    def store_schema(self, backend: Backend, vault: Vault, operation: AddSchema, clock: Clock) -> None:
+        """Insert the next version of a schema; a version that somebody else took first is refused."""
+        versions = self.schemas[operation.topic]
+        if operation.version != len(versions) + 1:
+            raise Invalid("the topic's schema has changed meanwhile", hint="ask for the topic again")
+        operation.schema = self._insert_schema(
+            backend, vault, self.ids[operation.topic], operation.version, operation.fingerprint, operation.definition,
+            clock,
+        )  # fmt: skip
+        operation.change = Change(schemas=1)
+
+    def _insert_schema(
+        self, backend: Backend, vault: Vault, topic_id: int, version: int, fingerprint: bytes, definition: bytes,
+        clock: Clock,
+    ) -> SchemaRow:  # fmt: skip
+        row = SchemaRow(topic_id, version, fingerprint, definition, clock.now_us(), vault.epoch, b"")
+        row = stamped(row, vault)
+        backend.insert_schema(row)
+        return row
+
+    def store_policy(self, backend: Backend, vault: Vault, operation: SetPolicy) -> None:
+        """Insert or replace a topic's retention policy."""
+        topic_id = self.ids[operation.topic]
+        row = PolicyRow(
+            topic_id, operation.bytes_max, operation.age_max_us, operation.records_max, vault.epoch, b""
+        )  # fmt: skip
+        operation.policy = stamped(row, vault)
+        backend.store_policy(operation.policy)
+        stamps: dict[Vouched, bytes] = {("policy", topic_id): operation.policy.stamp}
+        operation.change = Change(policies=int(operation.topic not in self.policies), stamps=stamps)
+
+    def publish_change(self, operation: CreateTopic | AddSchema | SetPolicy) -> None:
+        """Make what was stored visible."""
+        match operation:
+            case CreateTopic():
+                if operation.schema is not None:
+                    self.schemas[operation.name] = (operation.schema,)
+                self.publish(operation.name, operation.created)
+            case AddSchema() if operation.schema is not None:
+                self.schemas[operation.topic] = (*self.schemas[operation.topic], operation.schema)
+            case SetPolicy() if operation.policy is not None:
+                self.policies[operation.topic] = operation.policy
 
     def publish(self, name: str, created: list[Partition]) -> None:
         """Make a stored topic visible."""

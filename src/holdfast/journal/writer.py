@@ -23,9 +23,26 @@ from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.journal import manifest
 from holdfast.journal.backend import Backend
-from holdfast.journal.group import CreateTopic, Group, Operation, RotateKey, Run, Unit
-from holdfast.journal.heads_sum import HeadsSum
+from holdfast.journal.bell import Bell
+from holdfast.journal.group import (
+    NO_CHANGE,
+    AddSchema,
+    Change,
+    CreateTopic,
+    Expire,
+    Group,
+    MarkSegments,
+    Operation,
+    RotateKey,
+    Run,
+    Seal,
+    SetPolicy,
+    Trim,
+    Unit,
+)
+from holdfast.journal.heads_sum import HeadsSum, Vouched
 from holdfast.journal.queue import Queue
 from holdfast.journal.rows import HeadRow, LogRow, stamped
 from holdfast.journal.settings import JournalSettings
@@ -34,6 +51,7 @@ from holdfast.journal.stats import Counters
 from holdfast.journal.topics import Topics
 
 _KEYS_TRIMMED_PER_GROUP = 1000
+_NEVER = 2**63
 
 logger = logging.getLogger("holdfast.journal")
 
@@ -67,6 +85,9 @@ class Writer:
         """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
         self._in_doubt = False
         """A commit was asked for and has not answered."""
+        self.ripe = Bell()
+        """Rung when a tail begins, and while one has reached these sizes:"""
+        self.ripe_records = self.ripe_bytes = _NEVER
         self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
 
     def start(self) -> None:
@@ -115,12 +136,24 @@ class Writer:
         if staging.units:
             for unit in staging.units:
                 self._publish(unit)
-        for partition, (next_offset, link) in staging.heads.items():
-            partition.advance(next_offset, link)
+        if staging.heads:
+            self._publish_heads(staging, started)
         group.finish()
         seconds = self._clock.monotonic() - started
         entries = row.next_seq - before.next_seq
         self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, seconds)
+
+    def _publish_heads(self, staging: Staging, now: float) -> None:
+        ripe = False
+        added = 0
+        for partition, (next_offset, link, size) in staging.heads.items():
+            begins = partition.advance(next_offset, link, size, now)
+            full = partition.tail_records >= self.ripe_records or partition.tail_size >= self.ripe_bytes
+            ripe = ripe or begins or full
+            added += size
+        self._queue.tail_moved(added)
+        if ripe or self._queue.tail_is_long():
+            self.ripe.ring()
 
     def _stage(self, item: Run | Unit, staging: Staging) -> None:
         if isinstance(item, Run):
@@ -174,54 +207,66 @@ class Writer:
     def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
         """The log's row with this group in it."""
         old = self._row
-        topics = partitions = key_epochs = 0
-        stamps: dict[int, bytes] = {}
-        for unit in staging.units:
-            for operation in unit.operations:
-                if isinstance(operation, CreateTopic):
-                    topics, partitions = topics + 1, partitions + len(operation.created)
-                    stamps.update(operation.stamps)
-                elif isinstance(operation, RotateKey):
-                    key_epochs += 1
-        stamps.update({head.partition_id: head.stamp for head in heads})
+        changes = [op.change for unit in staging.units for op in unit.operations if not isinstance(op, Run)]
+        change = _sum(changes) if changes else NO_CHANGE
+        stamps = {**change.stamps, **{("head", head.partition_id): head.stamp for head in heads}}
         return LogRow(
             old.log_id,
             old.created_us,
             old.keyed,
             old.epoch,
-            old.key_epochs + key_epochs,
-            old.topics + topics,
-            old.partitions + partitions,
-            old.entries + staging.next_seq - old.next_seq,
+            old.key_epochs + change.key_epochs,
+            old.topics + change.topics,
+            old.partitions + change.partitions,
+            old.entries + staging.next_seq - old.next_seq + change.entries,
             staging.next_seq,
             old.groups + 1,
             old.keys + len(staging.keys),
             self._heads_sum.propose(stamps),
+            old.segments + change.segments,
+            old.schemas + change.schemas,
+            old.policies + change.policies,
             self._vault.epoch,
             b"",
         )
 
     def _apply(self, operation: Operation, staging: Staging) -> None:
+        backend, vault = self._backend, self._vault
         match operation:
             case Run():
                 staging.add(operation)
-            case CreateTopic(name=name, partitions=count):
-                operation.created, operation.stamps = self._topics.store(
-                    self._backend, self._vault, name, count, self._clock
-                )
+            case CreateTopic():
+                self._topics.store(backend, vault, operation, self._clock)
+            case AddSchema():
+                self._topics.store_schema(backend, vault, operation, self._clock)
+            case SetPolicy():
+                self._topics.store_policy(backend, vault, operation)
             case RotateKey(keyring=keyring):
                 number = self._row.key_epochs + 1
-                operation.epoch = self._vault.begin(number, self._clock.random_bytes(SALT_BYTES), keyring)
-                self._backend.insert_key_epoch(operation.epoch)
+                operation.epoch = vault.begin(number, self._clock.random_bytes(SALT_BYTES), keyring)
+                backend.insert_key_epoch(operation.epoch)
+            case Seal():
+                manifest.seal(backend, vault, operation)
+            case Trim():
+                manifest.trim(backend, operation)
+            case Expire():
+                manifest.expire(backend, vault, operation)
+            case MarkSegments():
+                manifest.mark(backend, vault, operation)
 
     def _publish(self, unit: Unit) -> None:
         """Make what a unit's operations did visible; it is durable."""
         for operation in unit.operations:
             match operation:
-                case CreateTopic():
-                    self._topics.publish(operation.name, operation.created)
+                case CreateTopic() | AddSchema() | SetPolicy():
+                    self._topics.publish_change(operation)
                 case RotateKey(keyring=keyring, epoch=epoch) if epoch is not None:
                     self._vault.enter(epoch, keyring)
+                case Seal(partition=partition, watermark=watermark, size=size) if watermark is not None:
+                    partition.seal(watermark, size)
+                    self._queue.tail_moved(-size)
+                case Expire(partition=partition, watermark=watermark) if watermark is not None:
+                    partition.seal(watermark, 0)
 
     # -- when it goes wrong -------------------------------------------------------------------------------
 
@@ -258,3 +303,11 @@ def _unknown(poison: Closed) -> OutcomeUnknown:
     unknown = OutcomeUnknown("the commit failed and may or may not be durable", hint=poison.hint)
     unknown.__cause__ = poison
     return unknown
+
+
+def _sum(changes: list[Change]) -> Change:
+    stamps: dict[Vouched, bytes] = {}
+    for change in changes:
+        stamps.update(change.stamps)
+    counts = [sum(column) for column in zip(*(change[:-1] for change in changes), strict=True)]
+    return Change._make([*counts, stamps])
