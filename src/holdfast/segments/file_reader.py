@@ -1,0 +1,508 @@
+"""Reads one segment file, and trusts nothing in it that was not proved (docs/formats/0004-segment.md).
+
+Proof comes before parsing: the footer against its hash in the manifest, then every block that is read against its
+hash in the footer, then seals. Without a manifest (a rebuild, an inspection) the footer is proved by its `mac` if
+there is a key, and by agreement with itself alone if there is none; `verify` then reads everything.
+
+A missing file is FileNotFoundError: the caller knows what that means. All else that is wrong with the bytes is
+Corrupt, with the place of the first record concerned. A reader serves one thread at a time and never writes.
+
+Memory: one row group decoded, and its stored bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.crypto import chain
+from holdfast.crypto.cipher import NotAuthentic
+from holdfast.crypto.segment_key import SealedWith, SegmentKey
+from holdfast.errors import Corrupt, Invalid
+from holdfast.segments import footer as footers
+from holdfast.segments import sealed_blocks
+from holdfast.segments.columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, microseconds, time_range
+from holdfast.segments.content import ContentDigest
+from holdfast.segments.file_shape import GROUP_BYTES_MAX
+from holdfast.segments.file_writer import GROUPS_MAX
+from holdfast.segments.footer import BadFooter, Footer, Group, UnknownVersion
+from holdfast.segments.proven_file import FOOTER_BYTES_MAX, Damaged, Piece, ProvenFile
+from holdfast.segments.segment import SegmentFacts, SegmentHead
+from holdfast.segments.sink import hash_block
+from holdfast.segments.unproven_footer import BadStructure, Chunk, RowGroup, walk
+
+OpenKey = Callable[[SealedWith], SegmentKey]
+
+_REVERSED_ROWS = 8192
+"""Rows that are turned round at once, so that whoever wants the last few does not pay for a row group."""
+
+_READ_BYTES_MAX = 4 * GROUP_BYTES_MAX
+"""The most that is read or unpacked for one row group: what a shape allows, one oversized record, and some."""
+
+# What Arrow may raise on bytes that are not what they say.
+_ARROW_ERRORS = (
+    pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, TypeError, KeyError, IndexError,
+    NotImplementedError, RuntimeError,
+)  # fmt: skip
+
+
+_BATCH_ROWS = 65_536
+
+
+class _Wanted(NamedTuple):
+    """What a read asks for."""
+
+    start: int
+    end: int
+    names: list[str]
+    since: int | None
+    until: int | None
+    reverse: bool
+
+    def meets(self, first: int, rows: int, time_min: int, time_max: int) -> bool:
+        """Whether a span of records may hold any that are asked for."""
+        return (
+            first < self.end
+            and first + rows > self.start
+            and (self.since is None or time_max >= self.since)
+            and (self.until is None or time_min <= self.until)
+        )
+
+
+class SegmentReader:
+    """One segment file, open for reading; a context manager.
+
+    `head` and `facts` are what the manifest says; a file that differs is Corrupt. Without them they are taken from
+    the file. `open_key` finds the key of an encrypted file; give it whenever the log has keys, and only then:
+    without facts, a plain file in a log with keys is refused.
+    """
+
+    def __init__(
+        self, path: Path, head: SegmentHead | None, facts: SegmentFacts | None, open_key: OpenKey | None
+    ) -> None:
+        self.path = path
+        self._head, self._facts = head, facts
+        self._open_key = open_key
+        self._known_key: SegmentKey | None = None
+        self._walked: list[RowGroup] | None = None
+        self._file = ProvenFile(path)
+        try:
+            with self._as_corrupt():
+                self._footer, self._pairs, self._footer_hash, metadata = self._read_footer()
+                self._compare()
+                self._file.expect(self._footer.blocks)
+                self._logical = self._read_schema()
+                self._parquet = pq.ParquetFile(self._file.as_arrow(), metadata=metadata, pre_buffer=False)
+                self._require_structure()
+            self._prove_stamp()
+        except BaseException:
+            self._file.shut()
+            raise
+        self._firsts = list(accumulate((g.rows for g in self._footer.groups), initial=self._footer.head.first))
+
+    # -- what it is ---------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> SegmentHead:
+        """Where the segment belongs."""
+        return self._footer.head
+
+    @property
+    def facts(self) -> SegmentFacts:
+        """What the segment is; `sha256` is empty unless it was given or `verify` ran."""
+        if self._facts is not None:
+            return self._facts
+        footer, sealed_with = self._footer, self._footer.sealed_with
+        return SegmentFacts(
+            rows=footer.rows,
+            size=self._file.size,
+            time_min=footer.time_min,
+            time_max=footer.time_max,
+            sha256=b"",
+            content=footer.content,
+            footer=self._footer_hash,
+            key_id=sealed_with.key_id if sealed_with else "",
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the records, whether they are sealed or not."""
+        return self._logical
+
+    @property
+    def sealed_with(self) -> SealedWith | None:
+        """How the file is encrypted; None when it is plain."""
+        return self._footer.sealed_with
+
+    def close(self) -> None:
+        """Close the file; batches that were read stay good."""
+        self._file.shut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def batches(
+        self,
+        start: int,
+        end: int,
+        *,
+        columns: Sequence[str] | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        reverse: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records with start <= offset < end and since <= time <= until (microseconds), in the order of offsets.
+
+        Offset and time always come along; `columns` chooses the others. With `reverse` the last record comes first.
+        """
+        wanted = _Wanted(
+            max(start, self.head.first), min(end, self._footer.end), self._names(columns), since, until, reverse
+        )
+        if wanted.start >= wanted.end:
+            return iter(())
+        return self._batches(wanted)
+
+    def _names(self, columns: Sequence[str] | None) -> list[str]:
+        names: list[str] = self._logical.names
+        if columns is None:
+            return names
+        unknown = sorted(set(columns) - set(names))
+        if unknown:
+            raise Invalid(f"the segment has no such column columns={unknown}", hint=f"it has {', '.join(names)}")
+        return list(dict.fromkeys((*names[:2], *columns)))
+
+    def _batches(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        groups = [
+            i
+            for i, group in enumerate(self._footer.groups)
+            if wanted.meets(self._firsts[i], group.rows, group.time_min, group.time_max)
+        ]
+        if wanted.reverse:
+            groups.reverse()
+        found = self._plain_batches if self._footer.sealed_with is None else self._sealed_batches
+        for batch in found(groups, wanted):
+            yield from _turned(_trimmed(batch, wanted), wanted.reverse)
+
+    def _plain_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        """Records of plain row groups, a few thousand at a time: that is much faster to decode than a whole group."""
+        for group, pieces in self._fetched(groups, wanted.names):
+            with self._as_corrupt(self._firsts[group]):
+                batches = self._decode_rows(group, wanted.names, pieces)
+                yield from reversed(list(batches)) if wanted.reverse else batches
+
+    def _sealed_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        for group, table in self._tables(groups, list(sealed_blocks.BLOCK_SCHEMA.names)):
+            with self._as_corrupt(self._firsts[group]):
+                yield from self._sealed_rows(group, table, wanted)
+
+    def _tables(self, groups: Sequence[int], names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Whole row groups as they are stored."""
+        for group, pieces in self._fetched(groups, names):
+            yield group, self._decode(group, names, pieces)
+
+    def _fetched(self, groups: Sequence[int], names: list[str]) -> Iterator[tuple[int, list[Piece]]]:
+        """The stored bytes of row groups, proved, one after the other."""
+        # Hazard: no thread reads ahead here. A reading that is given up half-way is finished by the garbage collector,
+        # in whatever thread that runs; joining a thread there deadlocks when that thread is itself just being started.
+        leaves = self._leaves(names)
+        for group in groups:
+            yield group, self._fetch(group, leaves)
+
+    def _fetch(self, group: int, leaves: list[int]) -> list[Piece]:
+        with self._as_corrupt(self._firsts[group]):
+            chunks = self._row_group(group).chunks
+            chosen = [chunks[leaf] for leaf in leaves]
+            if max(sum(c.end - c.start for c in chosen), sum(c.unpacked for c in chosen)) > _READ_BYTES_MAX:
+                raise Damaged("has a row group that is too large")
+            return self._file.fetch((chunk.start, chunk.end) for chunk in chosen)
+
+    def _row_group(self, group: int) -> RowGroup:
+        """Where a row group lies. Arrow is asked only about footers that are proved: others can end the process."""
+        if self._walked is not None:
+            return self._walked[group]
+        row_group = self._parquet.metadata.row_group(group)
+        return RowGroup(row_group.num_rows, [_chunk_of(row_group.column(i)) for i in range(row_group.num_columns)])
+
+    def _decode(self, group: int, names: list[str], pieces: list[Piece]) -> pa.RecordBatch:
+        with self._as_corrupt(self._firsts[group]):
+            self._file.hold(pieces)
+            try:
+                table = self._parquet.read_row_group(group, columns=names)
+            finally:
+                self._file.hold([])
+            return self._one_batch(table, names)
+
+    def _decode_rows(self, group: int, names: list[str], pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([self._logical.field(name) for name in names])
+        at, end = self._firsts[group], self._firsts[group + 1]
+        self._file.hold(pieces)
+        try:
+            for batch in self._parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=names):
+                columns = [decoded(batch.column(field.name), field.type) for field in schema]
+                if at + batch.num_rows > end or not has_ends(columns[0], at):
+                    raise Damaged("has a row group whose offsets are not dense")
+                at += batch.num_rows
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        finally:
+            self._file.hold([])
+        if at != end:
+            raise Damaged("has a row group whose offsets are not dense")
+
+    def _one_batch(self, table: pa.Table, names: list[str]) -> pa.RecordBatch:
+        schema = self._logical if self._footer.sealed_with is None else sealed_blocks.BLOCK_SCHEMA
+        fields = [schema.field(name) for name in names]
+        batches = table.select(names).combine_chunks().to_batches()
+        if len(batches) != 1:
+            raise Damaged("has a row group without rows")
+        columns = [decoded(column, field.type) for column, field in zip(batches[0].columns, fields, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+    def _leaves(self, names: list[str]) -> list[int]:
+        """The Parquet columns of these columns."""
+        schema, chosen = self._parquet.schema, set(names)
+        paths = (schema.column(i).path for i in range(len(schema)))
+        return [i for i, path in enumerate(paths) if path in chosen or path.partition(".")[0] in chosen]
+
+    def _sealed_rows(self, group: int, table: pa.RecordBatch, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        key = self._key()
+        blocks = table.column(4)
+        found = list(enumerate(self._places(group, table)))
+        for row, place in reversed(found) if wanted.reverse else found:
+            if wanted.meets(*place):
+                yield self._open_block(key, place, blocks[row].as_py()).select(wanted.names)
+
+    def _places(self, group: int, table: pa.RecordBatch) -> list[sealed_blocks.Place]:
+        places = sealed_blocks.places(table)
+        ends = list(accumulate((place.rows for place in places), initial=self._firsts[group]))
+        if ends[:-1] != [place.first for place in places] or ends[-1] != self._firsts[group + 1]:
+            raise Damaged("has sealed blocks whose offsets are not dense")
+        return places
+
+    def _open_block(self, key: SegmentKey, place: sealed_blocks.Place, block: bytes) -> pa.RecordBatch:
+        try:
+            batch = sealed_blocks.open_block(self.head, key, place, block, self._logical)
+        except NotAuthentic:
+            raise self._corrupt("has a sealed block that does not open", place.first) from None
+        if batch.num_rows != place.rows or not has_ends(batch.column(0), place.first):
+            raise self._corrupt("has a sealed block with other records than it says", place.first)
+        return batch
+
+    # -- proving ------------------------------------------------------------------------------------------
+
+    def verify(self) -> SegmentFacts:
+        """Read and prove everything: all bytes, all rows, the content, the chain; raises Corrupt at what is wrong.
+
+        Returns the facts with the file's SHA-256. What is sealed is opened if there is a key.
+        """
+        sha256 = self._verify_bytes()
+        if self._footer.sealed_with is not None and self._open_key is not None:
+            self._key()
+        stored = sealed_blocks.BLOCK_SCHEMA if self._footer.sealed_with else self._logical
+        content = ContentDigest(stored)
+        for group, batch in self._tables(range(len(self._footer.groups)), stored.names):
+            with self._as_corrupt(self._firsts[group]):
+                self._verify_group(group, batch)
+                content.update(batch)
+        if content.digest() != self._footer.content:
+            raise self._corrupt("has other content than its footer says")
+        self._facts = msgspec.structs.replace(self.facts, sha256=sha256)
+        return self._facts
+
+    def _verify_bytes(self) -> bytes:
+        sha256 = hashlib.sha256()
+        try:
+            for chunk in self._file.chunks():
+                sha256.update(chunk)
+        except Damaged as error:
+            raise self._corrupt(str(error), self._offset_at(error.at)) from error
+        digest = sha256.digest()
+        if self._facts is not None and self._facts.sha256 and self._facts.sha256 != digest:
+            raise self._corrupt("has another SHA-256 than the manifest says")
+        return digest
+
+    def _verify_group(self, group: int, batch: pa.RecordBatch) -> None:
+        about = self._footer.groups[group]
+        if self._footer.sealed_with is None:
+            self._verify_rows(batch, sealed_blocks.Place(self._firsts[group], *_values(about)))
+            return
+        places = self._places(group, batch)
+        earliest, latest = min(p.time_min for p in places), max(p.time_max for p in places)
+        if (earliest, latest) != (about.time_min, about.time_max):
+            raise Damaged("has a row group with other times than its footer says")
+        if self._open_key is not None:
+            for place, block in zip(places, batch.column(4), strict=True):
+                self._verify_rows(self._open_block(self._key(), place, block.as_py()), place)
+
+    def _verify_rows(self, batch: pa.RecordBatch, place: sealed_blocks.Place) -> None:
+        if batch.num_rows != place.rows or not is_dense(batch.column(0), place.first):
+            raise self._corrupt("has offsets that are not dense", place.first)
+        if time_range(batch) != (place.time_min, place.time_max):
+            raise self._corrupt("has records with other times than it says", place.first)
+        batch.validate(full=True)
+
+    def _offset_at(self, at: int | None) -> int:
+        """The first record whose row group has bytes at or behind this byte."""
+        for group, first in enumerate(self._firsts[:-1]):
+            if at is None or at < max(chunk.end for chunk in self._row_group(group).chunks):
+                return first
+        return self._firsts[-2]
+
+    def _key(self) -> SegmentKey:
+        """The file's key, once it has proved the footer."""
+        if self._known_key is None:
+            sealed_with = self._footer.sealed_with
+            assert sealed_with is not None, "only sealed files have keys"
+            if self._open_key is None:
+                raise Invalid("this segment is encrypted", hint="give the keyring or cipher it was written with")
+            key = self._open_key(sealed_with)
+            if not footers.is_stamped(self._pairs, key.mac):
+                raise self._corrupt("has a footer that its key did not make")
+            self._known_key = key
+        return self._known_key
+
+    def _prove_stamp(self) -> None:
+        if self._footer.sealed_with is None:
+            if not footers.is_stamped(self._pairs, chain.plain_stamp):
+                raise self._corrupt("has a footer that does not match its stamp")
+            if self._facts is None and self._open_key is not None:
+                # A log with keys has no plain files: one that claims to be plain was put there.
+                raise self._corrupt("is not encrypted, but its log is")
+        elif self._facts is None and self._open_key is not None:
+            self._key()
+
+    # -- opening ------------------------------------------------------------------------------------------
+
+    def _read_footer(self) -> tuple[Footer, dict[str, str], bytes, pq.FileMetaData]:
+        if self._facts is not None and self._file.size != self._facts.size:
+            raise Damaged(f"has another size than the manifest says bytes={self._file.size} said={self._facts.size}")
+        content = self._file.read_footer()
+        digest = hash_block(content)
+        if self._facts is not None and digest != self._facts.footer:
+            raise Damaged("has a damaged footer, or is another file than the manifest says")
+        self._walked = walk(content) if self._facts is None else None
+        metadata = pq.ParquetFile(
+            pa.BufferReader(content),
+            pre_buffer=False,
+            thrift_string_size_limit=FOOTER_BYTES_MAX,
+            thrift_container_size_limit=2 * GROUPS_MAX,
+        ).metadata
+        pairs = footers.decode_pairs(metadata.metadata)
+        return footers.parse(pairs), pairs, digest, metadata
+
+    def _compare(self) -> None:
+        """The footer must be the one that the manifest means."""
+        footer, head, facts = self._footer, self._head, self._facts
+        if head is not None and footer.head != head:
+            other = f"{footer.head.topic}/{footer.head.partition}/{footer.head.number}"
+            raise Damaged(f"is the file of another segment is={other}")
+        key_id = footer.sealed_with.key_id if footer.sealed_with else ""
+        said = (footer.rows, footer.time_min, footer.time_max, footer.content, key_id)
+        if facts is not None and said != (facts.rows, facts.time_min, facts.time_max, facts.content, facts.key_id):
+            raise Damaged("says something else of itself than the manifest")
+
+    def _read_schema(self) -> pa.Schema:
+        schema = pa.ipc.read_schema(pa.py_buffer(self._footer.schema))
+        raw = self._footer.shape in (footers.RAW, footers.SEALED_RAW)
+        if raw != is_raw(schema) or not schema.field(1).type.equals(RAW_SCHEMA.field(1).type):
+            raise Damaged("has other columns than its shape")
+        return schema
+
+    def _require_structure(self) -> None:
+        """Parquet's own metadata must agree with ours, so that nothing is read past or left out."""
+        groups, parquet = self._footer.groups, self._parquet
+        stored = self._logical if self._footer.sealed_with is None else sealed_blocks.BLOCK_SCHEMA
+        if parquet.schema_arrow.names != stored.names or parquet.num_row_groups != len(groups):
+            raise Damaged("has other columns or row groups than its footer says")
+        rows = [self._rows_in(i) for i in range(len(groups))]
+        if self._footer.sealed_with is None:
+            if rows != [group.rows for group in groups]:
+                raise Damaged("has row groups of other sizes than its footer says")
+        elif not all(0 < blocks <= group.rows for blocks, group in zip(rows, groups, strict=True)):
+            raise Damaged("has more sealed blocks than records")
+
+    def _rows_in(self, group: int) -> int:
+        return self._walked[group].rows if self._walked else int(self._parquet.metadata.row_group(group).num_rows)
+
+    @contextmanager
+    def _as_corrupt(self, offset: int | None = None) -> Iterator[None]:
+        try:
+            yield
+        except UnknownVersion:
+            raise Invalid(
+                f"this segment was written by a newer holdfast path={self.path}",
+                hint="upgrade holdfast: pip install -U holdfast",
+            ) from None
+        except (Damaged, BadFooter) as error:
+            raise self._corrupt(str(error), offset) from error.__cause__
+        except BadStructure:
+            raise self._corrupt("has a malformed footer", offset) from None
+        except _ARROW_ERRORS as error:
+            raise self._corrupt("cannot be decoded", offset) from error
+
+    def _corrupt(self, what: str, offset: int | None = None) -> Corrupt:
+        footer: Footer | None = getattr(self, "_footer", None)
+        head = self._head or (footer.head if footer else None)
+        rows = self._facts.rows if self._facts else footer.rows if footer else None
+        span = f" span={head.first}..{head.first + rows - 1}" if head and rows else ""
+        return Corrupt(
+            f"the segment file {what}{span}",
+            path=str(self.path),
+            topic=head.topic if head else None,
+            partition=head.partition if head else None,
+            offset=offset if offset is not None else head.first if head else None,
+        )
+
+
+def _values(group: Group) -> tuple[int, int, int]:
+    return group.rows, group.time_min, group.time_max
+
+
+def _chunk_of(column: Any) -> Chunk:
+    start = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset:
+        start = min(start, column.dictionary_page_offset)
+    return Chunk(start, start + column.total_compressed_size, column.total_uncompressed_size)
+
+
+def _trimmed(batch: pa.RecordBatch, wanted: _Wanted) -> pa.RecordBatch:
+    """The rows that are asked for: by slicing where offsets decide, since offsets are dense."""
+    first = batch.column(0)[0].as_py()
+    skip = max(wanted.start - first, 0)
+    batch = batch.slice(skip, max(min(wanted.end - first, batch.num_rows) - skip, 0))
+    if (wanted.since is None and wanted.until is None) or batch.num_rows == 0:
+        return batch
+    times = microseconds(batch.column(1))
+    earliest, latest = time_range(batch)
+    if wanted.since is not None and earliest < wanted.since:
+        batch = batch.filter(pc.greater_equal(times, wanted.since))
+        times = microseconds(batch.column(1))
+    if wanted.until is not None and latest > wanted.until:
+        batch = batch.filter(pc.less_equal(times, wanted.until))
+    return batch
+
+
+def _turned(batch: pa.RecordBatch, reverse: bool) -> Iterator[pa.RecordBatch]:
+    if not reverse:
+        if batch.num_rows:
+            yield batch
+        return
+    for end in range(batch.num_rows, 0, -_REVERSED_ROWS):
+        start = max(end - _REVERSED_ROWS, 0)
+        yield batch.take(pa.arange(end - 1, start - 1, -1))
