@@ -32,9 +32,14 @@ if TYPE_CHECKING:
     from holdfast.journal.ticket import BatchTicket, Ticket
     from holdfast.log import Log, Stats
     from holdfast.log import open_log as open
-    from holdfast.record import Marks, Receipt, Record
+    from holdfast.reading import Reading
+    from holdfast.rebuilding import RebuildReport, rebuild
+    from holdfast.record import Marks, Receipt, Record, Watermark
+    from holdfast.segments.reconcile import ReconcileReport
+    from holdfast.segments.retention import RetentionReport
     from holdfast.settings import Settings
     from holdfast.topic import Topic
+    from holdfast.typed_topic import TypedTopic
 
 __version__ = "0.1.0"
 
@@ -52,15 +57,22 @@ _HOMES = {
     "NotFound": "errors",
     "OutcomeUnknown": "errors",
     "PayloadCipher": "crypto.cipher",
+    "Reading": "reading",
+    "RebuildReport": "rebuilding",
     "Receipt": "record",
+    "ReconcileReport": "segments.reconcile",
     "Record": "record",
+    "RetentionReport": "segments.retention",
     "Settings": "settings",
     "Stats": "log",
     "SystemClock": "clock",
     "Ticket": "journal.ticket",
     "Topic": "topic",
+    "TypedTopic": "typed_topic",
     "Unavailable": "errors",
+    "Watermark": "record",
     "open": "log:open_log",
+    "rebuild": "rebuilding",
 }
 
 __all__ = [
@@ -77,15 +89,22 @@ __all__ = [
     "NotFound",
     "OutcomeUnknown",
     "PayloadCipher",
+    "Reading",
+    "RebuildReport",
     "Receipt",
+    "ReconcileReport",
     "Record",
+    "RetentionReport",
     "Settings",
     "Stats",
     "SystemClock",
     "Ticket",
     "Topic",
+    "TypedTopic",
     "Unavailable",
+    "Watermark",
     "open",
+    "rebuild",
 ]
 
 logging.getLogger("holdfast").addHandler(logging.NullHandler())

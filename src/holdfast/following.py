@@ -9,30 +9,36 @@ from __future__ import annotations
 
 from asyncio import get_running_loop, to_thread
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Generic, TypeVar
 
+from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
-from holdfast.record import Record
+
+Item = TypeVar("Item")
 
 _PAGE_RECORDS = 1000
 _LOOK_AGAIN_S = 0.1
 _SLEEP_S = 3600.0
 
 
-class Follower:
+class Follower(Generic[Item]):
     """An endless iterator of records, for `for` and `async for`; made by `topic.follow()`."""
 
-    def __init__(self, journal: Journal, positions: dict[Partition, int]) -> None:
+    def __init__(
+        self, journal: Journal, positions: dict[Partition, int], read: Callable[[Partition, int, int], Iterator[Item]]
+    ) -> None:
         self._journal = journal
         self._positions = positions
+        self._read = read
         self._bell = next(iter(positions)).bell
-        self._page: deque[Record] = deque()
+        self._page: deque[Item] = deque()
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Item]:
         return self
 
-    def __next__(self) -> Record:
+    def __next__(self) -> Item:
         while not self._page:
             if not self._fill():
                 if self._ended():
@@ -40,10 +46,10 @@ class Follower:
                 self._bell.sleep(self._news, self._patience())
         return self._page.popleft()
 
-    def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[Item]:
         return self
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> Item:
         while not self._page:
             if not await to_thread(self._fill):
                 if self._ended():
@@ -71,9 +77,13 @@ class Follower:
         if self._journal.end is not None:
             return False
         self._journal.refresh()
-        for part, at in self._positions.items():
-            end = min(part.durable, at + _PAGE_RECORDS)
-            if end > at:
-                self._page.extend(self._journal.read(part, at, end, False))
-                self._positions[part] = end
+        try:
+            for part, at in self._positions.items():
+                end = min(part.durable, at + _PAGE_RECORDS)
+                for item in self._read(part, at, end) if end > at else ():
+                    self._page.append(item)
+                    self._positions[part] += 1
+        except HoldfastError:
+            if not self._page:  # what comes before it is given first; the next look finds it again
+                raise
         return bool(self._page)

@@ -10,10 +10,11 @@ import logging
 import os
 import warnings
 import weakref
+from datetime import timedelta
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Literal, Self, overload
 
 import msgspec
 
@@ -23,11 +24,23 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.journal.journal import Journal
+from holdfast.journal.partition import Partition
 from holdfast.journal.stats import JournalStats
 from holdfast.journal.topics import check_name
+from holdfast.keeping import Keeping
+from holdfast.partitions import Partitions
 from holdfast.record import Marks
+from holdfast.segments.manifest import Manifest
+from holdfast.segments.reconcile import ReconcileReport
+from holdfast.segments.retention import RetentionReport
+from holdfast.segments.retention_plan import Policy
+from holdfast.segments.stats import SegmentStats
 from holdfast.settings import Settings
 from holdfast.topic import Topic
+from holdfast.typed_topic import TypedTopic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger("holdfast")
 
@@ -36,6 +49,7 @@ class Stats(msgspec.Struct, frozen=True):
     """The log at one moment: one part per stage."""
 
     journal: JournalStats
+    segments: SegmentStats
 
 
 def open_log(
@@ -93,11 +107,18 @@ class Log:
         self.settings = settings
         self._directory = directory
         self._clock = clock
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, Topic | TypedTopic] = {}
         self._lock = Lock()
         self._open = False
         opened = _look if read_only else _own
         self._journal = opened(directory, settings, keyring, cipher, clock)
+        self._manifest = Manifest(self._journal, directory.segments)
+        try:
+            self._keeping = Keeping(self._journal, self._manifest, directory, settings, clock)
+        except BaseException:
+            self._journal.close(settings.journal.close_timeout_ms / 1000)
+            directory.release()
+            raise
         self._open = True
         _opened.add(self)
 
@@ -116,27 +137,88 @@ class Log:
         """Of a log opened with `read_only=True`: the damage that was found; an owner would have been refused."""
         return self._journal.problems
 
-    def topic(self, name: str, *, partitions: int | None = None) -> Topic:
-        """The topic of this name, created on first use with so many partitions (default 1)."""
+    @overload
+    def topic(self, name: str, *, partitions: int | None = None, first_offset: int = 0) -> Topic: ...
+    @overload
+    def topic(
+        self, name: str, *, schema: pa.Schema | Literal["latest"], partitions: int | None = None, first_offset: int = 0
+    ) -> TypedTopic: ...
+    def topic(
+        self,
+        name: str,
+        *,
+        schema: pa.Schema | Literal["latest"] | None = None,
+        partitions: int | None = None,
+        first_offset: int = 0,
+    ) -> Topic | TypedTopic:
+        """The topic of this name, created on first use with so many partitions (default 1).
+
+        With a `schema` it is a typed topic: its rows have these columns. A schema that only adds nullable columns
+        to the present one starts a new version; any other change is Invalid. `schema="latest"` takes the topic
+        as it is. `first_offset` is where the partitions of a new topic begin, for logs that continue another one.
+        """
         topic = self._topics.get(name)
         if topic is None:
             with self._lock:
-                topic = self._topics[check_name(name)] = self._topic(name, partitions)
+                topic = self._topics.get(name)
+                if topic is None:
+                    topic = self._topics[check_name(name)] = self._topic(name, schema, partitions, first_offset)
         if partitions is not None and partitions != topic.partitions:
             raise Invalid(
                 f"topic {name!r} has {topic.partitions} partitions, not {partitions}",
                 hint="the number of partitions is fixed when a topic is created",
             )
+        self._check_kind(topic, schema)
         return topic
 
-    def _topic(self, name: str, partitions: int | None) -> Topic:
+    def _topic(
+        self, name: str, schema: pa.Schema | Literal["latest"] | None, partitions: int | None, first_offset: int
+    ) -> Topic | TypedTopic:
         journal = self._journal
         journal.refresh()
         if name not in journal.topics.partitions:
-            if journal.read_only:
+            if journal.read_only or schema == "latest":
                 raise NotFound(f"there is no topic {name!r}", hint="its owner creates it on first use")
-            journal.create_topic(name, 1 if partitions is None else partitions)
-        return Topic(name, journal.topics.partitions[name], journal, self._clock)
+            self._create(name, schema, 1 if partitions is None else partitions, first_offset)
+        parts = Partitions(name, journal.topics.partitions[name], journal, self._manifest, self._clock)
+        typed = name in journal.topics.schemas
+        return TypedTopic(name, parts, self._clock) if typed else Topic(name, parts, self._clock)
+
+    def _create(self, name: str, schema: pa.Schema | None, partitions: int, first_offset: int) -> None:
+        if schema is None:
+            self._journal.create_topic(name, partitions, first_offset)
+            return
+        from holdfast.segments.schema import declare
+
+        declared = declare(schema)
+        self._journal.create_topic(name, partitions, first_offset, declared.fingerprint, declared.serialize())
+
+    def _check_kind(self, topic: Topic | TypedTopic, schema: pa.Schema | Literal["latest"] | None) -> None:
+        """A typed topic is asked for with a schema, and only that; a new version of it begins here."""
+        if isinstance(topic, Topic):
+            if schema is not None:
+                raise Invalid(f"topic {topic.name!r} holds raw records", hint="ask for it without schema")
+        elif schema is None:
+            raise Invalid(f"topic {topic.name!r} is typed", hint="ask for it with schema=… or schema='latest'")
+        elif schema != "latest":
+            self._evolve(topic.name, schema)
+
+    def _evolve(self, name: str, schema: pa.Schema) -> None:
+        from holdfast.segments.schema import declare, evolve
+        from holdfast.segments.versions import versions
+
+        wanted = declare(schema)
+        with self._lock:
+            known = versions(self._journal, name)
+            if any(version.fingerprint == wanted.fingerprint for version in known):
+                return
+            newer = evolve(known[-1], wanted)
+            if newer is None:
+                return
+            if self._journal.read_only:
+                raise Invalid("this log is open for reading only", hint="its owner starts new versions of a schema")
+            self._journal.add_schema(name, len(known) + 1, newer.fingerprint, newer.serialize())
+        self._keeping.seal_soon(self._journal.topics.partitions[name])
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -148,7 +230,62 @@ class Log:
         self._journal.refresh()
         if topic not in self._journal.topics.partitions:
             raise NotFound(f"there is no topic {topic!r}", hint="log.topics() lists them")
-        return self.topic(topic).marks()
+        parts = self._journal.topics.partitions[topic]
+        return Partitions(topic, parts, self._journal, self._manifest, self._clock).marks()
+
+    # -- segments -----------------------------------------------------------------------------------------
+
+    def seal(self, topic: str | None = None, *, timeout: float | None = None) -> None:
+        """Seal everything that is durable now, of one topic or of all; returns when it lies in segments.
+
+        Raises what kept it from being sealed, and Unavailable after `timeout` seconds (default: 60); the records
+        are durable in any case.
+        """
+        self._keeping.seal(self._parts(topic), 60.0 if timeout is None else timeout)
+
+    def retain(self, *, dry_run: bool = False) -> RetentionReport:
+        """Apply retention now; with `dry_run` only say what would go."""
+        return self._keeping.retain(dry_run)
+
+    def set_retention(
+        self, topic: str, *, bytes_max: int | None = None, age_max: timedelta | None = None,
+        records_max: int | None = None,
+    ) -> None:  # fmt: skip
+        """Give a topic a retention policy of its own, durably; limits hold per partition, None is no limit.
+
+        The oldest segments go while the rest holds `bytes_max` or `records_max`, and when they were sealed longer
+        than `age_max` ago. It replaces what the settings say under `retention`.
+        """
+        self._parts(topic)
+        policy = Policy(bytes_max, None if age_max is None else age_max // timedelta(microseconds=1), records_max)
+        self._journal.set_policy(topic, policy.bytes_max or 0, policy.age_max_us or 0, policy.records_max or 0)
+
+    def reconcile(
+        self, *, fix: bool = False, deep: bool = False, limit: int | None = None
+    ) -> ReconcileReport:  # fmt: skip
+        """Compare the manifest with the files, while everything goes on; returns what was found.
+
+        `deep` reads and proves every file. `fix` removes what is provably garbage, moves what is not ours to
+        `quarantine/`, and puts misplaced segments back. `limit` bounds the units of work (see
+        `reconcile.unit_segments`): the report is then not `complete`, and the next call goes on where this one stopped.
+        """
+        return self._keeping.reconcile(fix=fix, deep=deep, limit=limit)
+
+    @property
+    def last_reconcile(self) -> ReconcileReport | None:
+        """The report of the last complete pass, by whomever; None before the first."""
+        return self._keeping.last_reconcile
+
+    def _parts(self, topic: str | None) -> list[Partition]:
+        self._journal.refresh()
+        known = self._journal.topics.partitions
+        if topic is None:
+            return [part for parts in known.values() for part in parts]
+        if topic not in known:
+            raise NotFound(f"there is no topic {topic!r}", hint="log.topics() lists them")
+        return list(known[topic])
+
+    # -- the whole ----------------------------------------------------------------------------------------
 
     def rotate_key(self, keyring: Keyring) -> None:
         """Seal under this keyring's current key from now on; make it with `keyring.rotated('new-id')`."""
@@ -160,19 +297,23 @@ class Log:
 
     def stats(self) -> Stats:
         """Counters and levels, as one frozen snapshot."""
-        return Stats(journal=self._journal.stats())
+        return Stats(journal=self._journal.stats(), segments=self._keeping.stats())
 
     def close(self, timeout: float | None = None) -> None:
-        """Make everything queued durable and let go of the directory; closing again does nothing.
+        """Make everything queued durable, seal it, and let go of the directory; closing again does nothing.
 
+        What cannot be sealed in time stays in the journal, just as durable, and is sealed after the next open.
         Raises what kept accepted records from being stored, and Unavailable when the queue did not drain
         within `timeout` seconds (default: `journal.close_timeout_ms`); then it can be called again.
         """
         if not self._open:
             return
         patience = self.settings.journal.close_timeout_ms / 1000 if timeout is None else timeout
+        deadline = self._clock.monotonic() + patience
         try:
-            self._journal.close(patience)
+            self._keeping.close(patience)
+            # A seal that hangs may have used all the time; the writer has nothing left to do and ends at once.
+            self._journal.close(max(patience / 10, deadline - self._clock.monotonic()))
         finally:
             if self._journal.end is not None and self._journal.end.reason == "clean":
                 self._let_go()
@@ -186,6 +327,7 @@ class Log:
         """In a forked child."""
         self._open = False
         self._lock = Lock()
+        self._keeping.forget()
         self._journal.forget()
         self._directory.release()
 

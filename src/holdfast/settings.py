@@ -21,6 +21,7 @@ from holdfast.crypto.settings import CryptoSettings
 from holdfast.errors import Invalid, NotFound
 from holdfast.journal.settings import JournalSettings
 from holdfast.quantity import parse_bytes, parse_seconds
+from holdfast.segments.settings import DiskSettings, ReconcileSettings, RetentionSettings, SegmentSettings
 
 _PREFIX = "HOLDFAST_"
 _FILE = "holdfast.toml"
@@ -36,6 +37,10 @@ class Settings(msgspec.Struct, frozen=True):
 
     journal: JournalSettings = JournalSettings()
     crypto: CryptoSettings = CryptoSettings()
+    segments: SegmentSettings = SegmentSettings()
+    retention: RetentionSettings = RetentionSettings()
+    reconcile: ReconcileSettings = ReconcileSettings()
+    disk: DiskSettings = DiskSettings()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Settings:

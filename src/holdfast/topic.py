@@ -10,37 +10,36 @@ partition and stay in order; records without one go round robin.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from asyncio.events import _get_running_loop
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import count, islice
 from typing import TYPE_CHECKING
-from zlib import crc32
 
-from holdfast.errors import Invalid
+from holdfast.clock import Clock
 from holdfast.following import Follower
 from holdfast.intake import Headers, Intake
 from holdfast.journal.columns import Columns, Extra
-from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.ticket import BatchTicket, Ticket
-from holdfast.record import NOW, Marks, Receipt, Record
+from holdfast.partitions import Partitions
+from holdfast.reading import Reading, Span
+from holdfast.record import NOW, Marks, Receipt, Record, Watermark
+from holdfast.stream import Times
+from holdfast.watch import Watch
 
 if TYPE_CHECKING:
-    from holdfast.clock import Clock
+    import pyarrow as pa
 
 
 class Topic:
     """One topic of an open log; get it with `log.topic(name)`."""
 
-    def __init__(self, name: str, partitions: tuple[Partition, ...], journal: Journal, clock: Clock) -> None:
+    def __init__(self, name: str, partitions: Partitions, clock: Clock) -> None:
         self.name = name
         self._partitions = partitions
-        self._journal = journal
-        self._only = partitions[0] if len(partitions) == 1 else None
-        self._turn = count()
+        self._journal = journal = partitions.journal
+        self._only = partitions.only
         self._now = clock.now_us
         self._monotonic = clock.monotonic
         self._patience = journal.settings.ack_timeout_ms / 1000
@@ -50,7 +49,7 @@ class Topic:
     @property
     def partitions(self) -> int:
         """How many partitions the topic has."""
-        return len(self._partitions)
+        return len(self._partitions.parts)
 
     # -- appending ----------------------------------------------------------------------------------------
 
@@ -222,71 +221,82 @@ class Topic:
 
     def read(
         self,
-        start: int = 0,
-        end: int | None = None,
+        start: int | str | None = None,
+        end: int | str | None = None,
         limit: int | None = None,
         reverse: bool = False,
         *,
-        partition: int | None = None,
-    ) -> Iterator[Record]:
+        partition: int | Iterable[int] | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+        bytes_max: int | None = None,
+    ) -> Reading[Record]:
         """Durable records with offsets from `start` up to, not including, `end`, in order of offsets.
 
-        `end` defaults to all that is durable now. Negative offsets count from there: `start=-10` is the
-        last ten. A topic with several partitions is read one partition after the other, unless one is named.
+        Begins with the first record that is left and ends with the last that is durable now; negative offsets count
+        from there: `start=-10` is the last ten. `since` and `until` keep only records with such times, both ends
+        included; times need not be in order. `limit` bounds the number of records, `bytes_max` their size (the
+        first is given in any case). A topic with several partitions is read one partition after the other, unless
+        one or some are named. A `position` of an earlier reading may stand for `start`, or for `end` backwards.
         """
-        if limit is not None and limit < 0:
-            raise Invalid(f"limit must not be negative, got {limit}", hint="leave it out to read everything")
-        self._journal.refresh()
-        wanted = self._partitions if partition is None else (self._explicit(partition),)
-        found = self._read_all(wanted[::-1] if reverse else wanted, start, end, reverse)
-        return found if limit is None else islice(found, min(limit, sys.maxsize))
+        return self._partitions.read(_Raw, start, end, limit, reverse, partition, since, until, bytes_max)
 
-    def _read_all(self, wanted: tuple[Partition, ...], start: int, end: int | None, reverse: bool) -> Iterator[Record]:
-        for part in wanted:
-            durable = part.durable
-            first = max(0, durable + start) if start < 0 else start
-            last = durable if end is None else min(durable, durable + end if end < 0 else end)
-            yield from self._journal.read(part, first, last, reverse)
-
-    def follow(self, start: int | None = None, *, partition: int | None = None) -> Follower:
+    def follow(
+        self, start: int | str | None = None, *, partition: int | Iterable[int] | None = None
+    ) -> Follower[Record]:
         """Records as they become durable, for ever: `for record in topic.follow()` or `async for`.
 
-        Begins at offset `start` of every partition (default: with the next record). Order holds within
-        each partition. Ends when the log is closed.
+        Begins at offset `start` of every partition, or at the `position` of a reading (default: with the next
+        record). Order holds within each partition. Ends when the log is closed.
         """
-        self._journal.refresh()
-        wanted = self._partitions if partition is None else (self._explicit(partition),)
-        positions = {part: part.durable if start is None else _position(start, part.durable) for part in wanted}
-        return Follower(self._journal, positions)
+        return self._partitions.follow(_Raw, start, partition)
 
     def marks(self) -> tuple[Marks, ...]:
         """How far each partition got."""
-        self._journal.refresh()
-        return tuple(Marks(self._journal.appended(part), part.durable) for part in self._partitions)
+        return self._partitions.marks()
+
+    def watermark(self, partition: int = 0) -> Watermark:
+        """How far a partition is sealed: its newest segment (None before the first) and the offset behind it."""
+        return self._partitions.watermark(partition)
+
+    def watch(self, partition: int = 0) -> Watch:
+        """The watermark as it moves: `.value` at any time, `for` or `async for` each change."""
+        return self._partitions.watch(partition)
+
+    def wait_sealed(self, offset: int, timeout: float, *, partition: int = 0) -> Watermark:
+        """Wait until everything below `offset` is sealed; raises Unavailable when it is not in time."""
+        return self._partitions.watch(partition).wait(offset, timeout)
 
     def __repr__(self) -> str:
-        return f"Topic({self.name!r}, partitions={len(self._partitions)})"
-
-    # -- partitions ---------------------------------------------------------------------------------------
+        return f"Topic({self.name!r}, partitions={self.partitions})"
 
     def _choose(self, partition: int | None, extra: Extra | None) -> Partition:
-        """Explicit, by key hash, or round robin."""
-        if partition is not None:
-            return self._explicit(partition)
-        if self._only is not None:
-            return self._only
-        key = extra[0] if extra is not None else None
-        number = next(self._turn) if key is None else crc32(key)
-        return self._partitions[number % len(self._partitions)]
-
-    def _explicit(self, partition: int) -> Partition:
-        if not isinstance(partition, int) or not 0 <= partition < len(self._partitions):
-            raise Invalid(
-                f"topic {self.name!r} has no partition {partition}",
-                hint=f"its partitions are 0 to {len(self._partitions) - 1}",
-            )
-        return self._partitions[partition]
+        return self._partitions.choose(partition, extra[0] if extra is not None else None)
 
 
-def _position(start: int, durable: int) -> int:
-    return max(0, durable + start) if start < 0 else start
+class _Raw:
+    """How raw records are read."""
+
+    def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Record]:
+        return span.stream.records(span.start, span.end, times, reverse=reverse)
+
+    def place(self, item: Record) -> tuple[int, int]:
+        return item.partition, item.offset
+
+    def size(self, item: Record) -> int:
+        headers = sum(len(name) + len(value) for name, value in item.headers.items()) if item.headers else 0
+        return len(item.payload) + len(item.key or b"") + headers
+
+    def schema(self) -> pa.Schema:
+        from holdfast.segments.columns import RAW_SCHEMA
+        from holdfast.segments.selection import with_partition
+
+        return with_partition(RAW_SCHEMA, "partition")
+
+    def batches(self, span: Span, times: Times, reverse: bool) -> Iterator[pa.RecordBatch]:
+        from holdfast.segments.selection import add_partition
+
+        schema = self.schema()
+        number = span.stream.partition.number
+        for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse):
+            yield add_partition(batch, number, schema)

@@ -111,7 +111,12 @@ class FaultyDisk:
     @property
     def fired(self) -> int:
         """How many steps were failed so far."""
-        return self._gate.fired
+        return len(self._gate.failed)
+
+    @property
+    def failed(self) -> list[Step]:
+        """The steps that were failed so far."""
+        return list(self._gate.failed)
 
     @property
     def on_step(self) -> Hook | None:

@@ -46,7 +46,7 @@ class FaultyVFS(apsw.VFS):
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         below = None if path is None else self._gate.name_of(path)
         if path is None or below is None:
-            return super().xOpen(name, flags)
+            return PassingFile(self._base, name, flags)
         _pass(self._gate, "open", below)
         existed = os.path.lexists(path)
         file = FaultyFile(self._base, name, flags, below, self._gate, self._recording)
@@ -66,7 +66,25 @@ class FaultyVFS(apsw.VFS):
             self._recording.directory_synced(parent(below))
 
 
-class FaultyFile(apsw.VFSFile):
+class PassingFile(apsw.VFSFile):
+    """One open file, whose steps go straight to the real one."""
+
+    def __init__(self, base: str, filename: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        super().__init__(base, filename, flags)
+        self._read_only = bool(flags[1] & apsw.SQLITE_OPEN_READONLY)
+
+    def xLock(self, level: int) -> None:
+        """Lock; where a file that was opened for reading cannot be locked for writing, that is no error."""
+        try:
+            super().xLock(level)
+        except apsw.IOError:
+            # SQLite tries this when it closes a reader and takes a no for an answer; apsw would raise it, but not BUSY.
+            if not self._read_only:
+                raise
+            raise apsw.BusyError("opened for reading only") from None
+
+
+class FaultyFile(PassingFile):
     """One open file below the root."""
 
     inode: int

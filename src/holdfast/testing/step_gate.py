@@ -28,7 +28,7 @@ class StepGate:
     def __init__(self, root: Path, fault: Fault | None) -> None:
         self.root = Path(os.path.realpath(root))
         self.log: list[Step] = []
-        self.fired = 0
+        self.failed: list[Step] = []
         self.hook: Hook | None = None
         self._fault = fault
         self._matched = 0
@@ -52,14 +52,14 @@ class StepGate:
         if self.hook is not None:
             self.hook(*step)
         with self._lock:
-            return step, self._verdict(op)
+            return step, self._verdict(step)
 
-    def _verdict(self, op: Op) -> Fault | None:
+    def _verdict(self, step: Step) -> Fault | None:
         fault = self._fault
-        if fault is None or not fault.matches(op):
+        if fault is None or not fault.matches(step.op):
             return None
         self._matched += 1
         if self._matched == fault.nth or (fault.sticky and self._matched > fault.nth):
-            self.fired += 1
+            self.failed.append(step)
             return fault
         return None

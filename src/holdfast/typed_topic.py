@@ -1,0 +1,256 @@
+"""A typed topic: rows with the columns of an Arrow schema, appended in batches and read as Arrow.
+
+The verbs are those of a raw topic; what they take is different: record batches, tables, data frames, or dictionaries
+(one row, or many). Everything is checked against the schema before anything is queued. A batch is one journal
+entry, it becomes durable as a whole, and its rows have consecutive offsets.
+"""
+
+from __future__ import annotations
+
+import warnings
+from asyncio.events import _get_running_loop
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+from holdfast.clock import Clock
+from holdfast.errors import Invalid, Unavailable
+from holdfast.following import Follower
+from holdfast.intake import Intake, time_of
+from holdfast.journal import frame
+from holdfast.journal.columns import Encoded
+from holdfast.journal.ticket import BatchTicket
+from holdfast.partitions import Partitions
+from holdfast.reading import Reading, Span
+from holdfast.record import Marks, Receipt, Watermark
+from holdfast.stream import Times
+from holdfast.watch import Watch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.segments.schema import TopicSchema
+
+Row = dict[str, Any]
+
+
+class TypedTopic:
+    """One typed topic of an open log; get it with `log.topic(name, schema=…)`.
+
+    >>> import holdfast, pyarrow as pa, tempfile
+    >>> schema = pa.schema([pa.field("customer", pa.string()), pa.field("cents", pa.int64())])
+    >>> with tempfile.TemporaryDirectory() as directory, holdfast.open(directory) as log:
+    ...     orders = log.topic("orders", schema=schema)
+    ...     receipts = orders.append([{"customer": "c-42", "cents": 995}, {"customer": "c-7", "cents": 120}])
+    ...     receipts[-1].offset, orders.read().to_arrow().column("cents").to_pylist()
+    (1, [995, 120])
+    """
+
+    def __init__(self, name: str, partitions: Partitions, clock: Clock) -> None:
+        self.name = name
+        self._partitions = partitions
+        self._journal = partitions.journal
+        self._clock = clock
+        self._patience = self._journal.settings.ack_timeout_ms / 1000
+        self._intake = Intake(name, self._journal.settings)
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has."""
+        return len(self._partitions.parts)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The newest version of the topic's schema."""
+        return self._schema().declared
+
+    # -- appending ----------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        rows: object,
+        *,
+        time: int | datetime | str | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+    ) -> Sequence[Receipt]:
+        """Append rows as one unit and return their receipts once they survive power loss.
+
+        `rows` is a record batch, a table, a data frame, a dict (one row) or an iterable of dicts. Columns are
+        found by name; absent nullable ones become null; anything else that does not fit is Invalid, and nothing is
+        written. `time` is that of all rows (default: now), or the name of a timestamp column that holds it.
+        A repeated `idempotency_key` writes nothing and returns the original receipts.
+        """
+        if _get_running_loop() is not None:
+            warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
+        patience = self._patience if timeout is None else timeout
+        started = self._clock.monotonic()
+        ticket = self.submit(
+            rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=patience
+        )  # fmt: skip
+        return ticket.result(max(0.0, patience - (self._clock.monotonic() - started)))
+
+    def submit(
+        self,
+        rows: object,
+        *,
+        time: int | datetime | str | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+    ) -> BatchTicket:
+        """Queue rows as one unit and return its ticket; `ticket.result()` or `await ticket`."""
+        encoded, size = self._encode(rows, time)
+        if idempotency_key is not None:
+            _, encoded.key = self._intake.unique(idempotency_key)
+        patience = self._patience if timeout is None else timeout
+        part = self._partitions.choose(partition, None)
+        unit = self._journal.queue.put_runs([(part, encoded)], size, patience)
+        return BatchTicket(unit, unit.runs()[0], patience)
+
+    def offer(
+        self, rows: object, *, time: int | datetime | str | None = None, partition: int | None = None
+    ) -> bool:  # fmt: skip
+        """Queue rows without waiting for anything; False when there is no room."""
+        try:
+            self.submit(rows, time=time, partition=partition, timeout=0)
+        except Unavailable:
+            return False
+        return True
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
+        self._journal.flush(timeout)
+
+    def _encode(self, rows: object, time: int | datetime | str | None) -> tuple[Encoded, int]:
+        from holdfast.segments.conform import conform
+        from holdfast.segments.row_message import message_of
+        from holdfast.segments.rows import joined
+
+        schema = self._schema()
+        settings = self._journal.settings
+        batches = conform(schema, rows, rows_max=settings.batch_records_max)
+        if len(batches) > 1:
+            raise Invalid(
+                f"the batch is too long rows={sum(batch.num_rows for batch in batches)}",
+                hint="append it in pieces of at most journal.batch_records_max rows",
+            )
+        batch = batches[0]
+        message = message_of(batch)
+        size = self._intake.batch_size(message.size)
+        times, time_min, time_max = self._times(batch, time)
+        body = joined(frame.typed_head(batch.num_rows, times), message)
+        return Encoded(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
+
+    def _times(self, batch: pa.RecordBatch, time: int | datetime | str | None) -> tuple[bytes, int, int]:
+        if not isinstance(time, str):
+            moment = self._clock.now_us() if time is None else time_of(time)
+            return pack("<q", moment), moment, moment
+        from holdfast.segments.rows import times_of
+
+        return times_of(batch, time)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        start: int | str | None = None,
+        end: int | str | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        *,
+        columns: Collection[str] | None = None,
+        partition: int | Iterable[int] | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+        bytes_max: int | None = None,
+    ) -> Reading[Row]:
+        """Durable rows, as dictionaries or as Arrow, in the newest version of the schema.
+
+        Each has its columns and `_partition`, `_offset` and `_time`. `columns` reads only some of the columns.
+        For the rest see `Topic.read`.
+        """
+
+        def shape() -> _Typed:
+            return _Typed(self._journal, self.name, self._schema(), columns)
+
+        return self._partitions.read(shape, start, end, limit, reverse, partition, since, until, bytes_max)
+
+    def follow(self, start: int | str | None = None, *, partition: int | Iterable[int] | None = None) -> Follower[Row]:
+        """Rows as they become durable, for ever, as dictionaries; see `Topic.follow`."""
+        return self._partitions.follow(lambda: _Typed(self._journal, self.name, self._schema(), None), start, partition)
+
+    def marks(self) -> tuple[Marks, ...]:
+        """How far each partition got."""
+        return self._partitions.marks()
+
+    def watermark(self, partition: int = 0) -> Watermark:
+        """How far a partition is sealed: its newest segment (None before the first) and the offset behind it."""
+        return self._partitions.watermark(partition)
+
+    def watch(self, partition: int = 0) -> Watch:
+        """The watermark as it moves: `.value` at any time, `for` or `async for` each change."""
+        return self._partitions.watch(partition)
+
+    def wait_sealed(self, offset: int, timeout: float, *, partition: int = 0) -> Watermark:
+        """Wait until everything below `offset` is sealed; raises Unavailable when it is not in time."""
+        return self._partitions.watch(partition).wait(offset, timeout)
+
+    def __repr__(self) -> str:
+        return f"TypedTopic({self.name!r}, partitions={self.partitions}, columns={self.schema.names})"
+
+    def _schema(self) -> TopicSchema:
+        from holdfast.segments.versions import versions
+
+        return versions(self._journal, self.name)[-1]
+
+
+class _Typed:
+    """How rows of a typed topic are read."""
+
+    def __init__(self, journal: Any, topic: str, schema: TopicSchema, columns: Collection[str] | None) -> None:
+        if columns is not None:
+            unknown = [name for name in columns if name not in schema.names]
+            if unknown:
+                raise Invalid(f"topic {topic!r} has no columns {unknown}", hint=f"it has {schema.declared.names}")
+        self._journal = journal
+        self._topic = topic
+        self._newest = schema
+        self._columns = columns
+
+    def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Row]:
+        for batch in self.batches(span, times, reverse):
+            try:
+                rows = batch.to_pylist()
+            except (OverflowError, ValueError):  # Arrow's times go further than Python's
+                raise Invalid(
+                    f"a row has a time that no datetime can hold topic={self._topic}",
+                    hint="read it as Arrow: topic.read(…).to_arrow()",
+                ) from None
+            yield from rows
+
+    def place(self, item: Row) -> tuple[int, int]:
+        return item["_partition"], item["_offset"]
+
+    def size(self, item: Row) -> int:
+        return sum(len(value) if isinstance(value, str | bytes) else 8 for value in item.values())
+
+    def schema(self) -> pa.Schema:
+        from holdfast.segments.rows import result_schema
+
+        return result_schema(self._newest, self._columns)
+
+    def batches(self, span: Span, times: Times, reverse: bool) -> Iterator[pa.RecordBatch]:
+        from holdfast.segments.restore import restore
+        from holdfast.segments.selection import add_partition
+        from holdfast.segments.versions import version
+
+        schema = self.schema()
+        number = span.stream.partition.number
+        found = span.stream.batches(span.start, span.end, times, reverse=reverse, columns=self._columns)
+        for fingerprint, batch in found:
+            stored = version(self._journal, self._topic, fingerprint)
+            restored = restore(batch, stored, self._newest, columns=self._columns)
+            yield add_partition(restored, number, schema)
