@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 import holdfast
-from holdfast import Keyring
+from holdfast import Keyring, Record, Settings
 from holdfast.cli.program import program
 
 Run = Callable[..., Result]
@@ -28,10 +30,11 @@ PATIENCE = 30
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings from outside; stdout is buffered, as it is for a user."""
+    """No settings from outside; stdout is buffered, as it is for a user. Logs of these tests keep their tails."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HOLDFAST_")] + ["NO_COLOR", "PYTHONUNBUFFERED"]:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOLDFAST_SEGMENTS__SEAL_ON_CLOSE", "false")
 
 
 @pytest.fixture
@@ -90,6 +93,39 @@ def log(tmp_path: Path) -> Path:
             topic.append_batch([b"payload-%d" % number, b"payload-%d" % (number + 1)])
         opened.topic("idle", partitions=2)
     return path
+
+
+TYPED = pa.schema([pa.field("a", pa.int64(), nullable=False), pa.field("s", pa.string())])
+
+
+@pytest.fixture(scope="session")
+def sealed_original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sealed") / "log"
+    with holdfast.open(path, settings=Settings.from_mapping({"segments": {"seal_on_close": False}})) as opened:
+        orders = opened.topic("orders")
+        for start in (0, 10, 20):
+            orders.append_batch([Record(b"payload-%d" % n, time=n * 10**6) for n in range(start, start + 10)])
+            opened.seal("orders")
+        orders.append_batch([Record(b"payload-%d" % n, time=n * 10**6) for n in range(30, 35)])
+        rows = opened.topic("rows", schema=TYPED)
+        rows.append([{"a": 0, "s": "zero"}, {"a": 1}], time=0)
+        opened.seal("rows")
+        rows.append([{"a": 2, "s": "two"}], time=2 * 10**6)
+        opened.topic("idle", partitions=2)
+    return path
+
+
+@pytest.fixture
+def sealed_log(tmp_path: Path, sealed_original: Path) -> Path:
+    """A log with three segments and a tail of five in `orders`, one segment and a tail of one row in `rows` (typed),
+    and an empty topic `idle` of two partitions. The time of record or row n is n seconds after 1970.
+    """
+    return Path(shutil.copytree(sealed_original, tmp_path / "sealed"))
+
+
+def segment_files(path: Path, topic: str = "orders", partition: int = 0) -> list[Path]:
+    """The segment files of a partition, oldest first."""
+    return sorted((path / "segments" / "topics" / topic / str(partition) / "segments").glob("*.parquet"))
 
 
 @pytest.fixture

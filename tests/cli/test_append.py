@@ -12,7 +12,7 @@ import holdfast
 from holdfast import Keyring
 from holdfast.cli import append
 from holdfast.journal.sqlite import SqliteBackend
-from tests.cli.conftest import PATIENCE, Run, Spawn, drain, objects
+from tests.cli.conftest import PATIENCE, Run, Spawn, drain, objects, segment_files
 
 pytestmark = pytest.mark.disk
 
@@ -259,3 +259,70 @@ def test_progress_is_shown_on_a_terminal_only(spawn: Spawn, tmp_path: Path) -> N
     assert process.wait(PATIENCE) == 0
     assert b"records durable" in shown
     assert b"appended 50000 records" in shown
+
+
+def test_append_leaves_no_segment_behind(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is called, and whatever the settings say, records stay in the tail when it lets go."""
+    monkeypatch.setenv("HOLDFAST_SEGMENTS__SEAL_ON_CLOSE", "true")
+    for _ in range(2):
+        assert run("append", "log", "orders", "x").exit_code == 0
+    with holdfast.open(tmp_path / "log", read_only=True) as log:
+        assert (log.marks("orders")[0].durable, log.marks("orders")[0].sealed) == (2, 0)
+    assert segment_files(tmp_path / "log") == []
+
+
+# -- typed topics -------------------------------------------------------------------------------------------------
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    with holdfast.open(path, read_only=True) as log:
+        return [{"a": row["a"], "s": row["s"]} for row in log.topic("rows", schema="latest").read(3)]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_typed_topic_takes_lines_of_json(run: Run, sealed_log: Path, whole: bool) -> None:
+    """One object per line is a row: all as one unit, or with --lines one by one; each row has its receipt."""
+    stdin = b'{"a": 7, "s": "seven"}\n\n{"a": 8}\n'
+    result = run("append", sealed_log, "rows", "--json", *([] if whole else ["--lines"]), stdin=stdin)
+    receipts = objects(result.stdout)
+    assert (result.exit_code, [receipt["offset"] for receipt in receipts]) == (0, [3, 4])
+    assert len({receipt["seq"] for receipt in receipts}) == (1 if whole else 2)
+    assert rows(sealed_log) == [{"a": 7, "s": "seven"}, {"a": 8, "s": None}]
+
+
+def test_a_row_may_be_an_argument(run: Run, sealed_log: Path) -> None:
+    """A JSON object as PAYLOAD is one row."""
+    assert run("append", sealed_log, "rows", '{"a": 7}').stdout == "topic=rows partition=0 offset=3 seq=7\n"
+
+
+@pytest.mark.parametrize("bad", [b'{"a": "text"}', b'{"s": "no a"}', b'{"a": 1, "unknown": 1}', b"[1]", b"{"])
+def test_a_row_that_does_not_fit_is_refused(run: Run, sealed_log: Path, bad: bytes) -> None:
+    """As one unit nothing is written; with --lines the rows before it are durable and told."""
+    whole = run("append", sealed_log, "rows", stdin=b'{"a": 7}\n' + bad + b"\n")
+    assert (whole.exit_code, whole.stdout, rows(sealed_log)) == (1, "", [])
+    lines = run("append", sealed_log, "rows", "--lines", stdin=b'{"a": 7}\n' + bad + b"\n")
+    assert (lines.exit_code, len(lines.stdout.splitlines()), rows(sealed_log)) == (1, 1, [{"a": 7, "s": None}])
+    assert "stopped at line 2" in lines.stderr
+
+
+def test_rows_have_no_key_kind_or_headers(run: Run, sealed_log: Path) -> None:
+    """Options of raw records are refused for a typed topic, by name."""
+    result = run("append", sealed_log, "rows", '{"a": 7}', "--key", "k", "--header", "h=v")
+    assert (result.exit_code, "its rows have no --key, --header" in result.stderr) == (1, True)
+    assert rows(sealed_log) == []
+
+
+def test_an_import_of_rows_can_be_repeated(run: Run, sealed_log: Path) -> None:
+    """With an idempotency key, rows are appended once, as one unit or line by line."""
+    for options in ([], ["--lines"]):
+        for _ in range(2):
+            result = run("append", sealed_log, "rows", *options, "--idempotency-key", "k", stdin=b'{"a":7}\n{"a":8}\n')
+            assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2)
+    assert [row["a"] for row in rows(sealed_log)] == [7, 8, 7, 8]
+
+
+def test_rows_that_are_too_large_for_one_unit_are_refused(run: Run, sealed_log: Path) -> None:
+    """Stdin that is longer than a payload may be is refused, not cut off, and the hint names --lines."""
+    result = run("append", sealed_log, "rows", stdin=b'{"a":7}\n' * 9, HOLDFAST_JOURNAL__PAYLOAD_BYTES_MAX="16")
+    assert (result.exit_code, "hint: give rows with --lines" in result.stderr) == (1, True)
+    assert rows(sealed_log) == []

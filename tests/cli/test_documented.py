@@ -10,9 +10,13 @@ import click
 import msgspec
 import pytest
 
-from holdfast import Receipt
-from holdfast.cli import exits, lines, output, status, text
+from holdfast import RebuildReport, Receipt
+from holdfast.cli import exits, lines, output, printing, read, reconcile, seal, status, summary, text, topics
 from holdfast.cli.program import program
+from holdfast.rebuilding import Lost
+from holdfast.segments.classify import Finding
+from holdfast.segments.reconcile import Repair
+from holdfast.segments.retention import Removed, RetentionReport
 
 pytestmark = pytest.mark.disk
 
@@ -44,8 +48,13 @@ def test_every_option_is_documented(verb: str) -> None:
     assert command is not None
     options = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
     table = {word.split()[0] for line in section(f"holdfast {verb}").splitlines() if line.startswith("| `--")
-             for word in re.findall(r"`(--[^`]+)`", line.split("|")[1])}  # fmt: skip
+             for word in re.findall(r"`(-[^`]+)`", line.split("|")[1])}  # fmt: skip
     assert table == options
+
+
+def test_every_verb_is_in_the_overview() -> None:
+    """The list at the top names each verb once, in the order of the help."""
+    assert re.findall(r"^holdfast (\w+)", DOCUMENT, re.MULTILINE) == VERBS
 
 
 def test_global_options_are_documented() -> None:
@@ -58,11 +67,19 @@ def test_global_options_are_documented() -> None:
     [
         ("For all verbs", [output.ErrorLine]),
         ("holdfast append", [Receipt]),
-        ("holdfast read", [text.RecordLine]),
+        ("holdfast read", [text.RecordLine, printing.TypedLine, read.PositionLine]),
+        (
+            "holdfast topics",
+            [topics.TopicLine, topics.SchemaVersion, topics.RetentionPolicy, summary.PartitionStatus],
+        ),
         (
             "holdfast status",
-            [status.Status, status.TopicStatus, status.PartitionStatus, status.KeyName, output.Problem],
+            [status.Status, summary.TopicStatus, summary.PartitionStatus, status.KeyName, output.Problem],
         ),
+        ("holdfast seal", [seal.SealLine]),
+        ("holdfast retain", [RetentionReport, Removed]),
+        ("holdfast reconcile", [reconcile.Reconciled, Finding, Repair]),
+        ("holdfast rebuild", [RebuildReport, Lost]),
     ],
 )
 def test_every_json_field_is_documented(title: str, types: list[type[Any]]) -> None:

@@ -245,6 +245,7 @@ def test_lost_key_epochs_are_damage_only_for_who_has_the_key(run: Run, secret_lo
         ("DELETE FROM entries WHERE seq = 3", "entry", "link_check", [2]),
         ("DELETE FROM entries WHERE seq = 5", "head", "tail_check", [0]),
         ("UPDATE heads SET next_offset = 8 WHERE next_offset = 10", "head", "tail_check", [0]),
+        ("UPDATE heads SET link = x'11' WHERE partition_id = 2", "head", "tail_check", [1]),
         ("UPDATE heads SET stamp = x'00' WHERE partition_id = 2", "head", "stamp_check", [1]),
         ("UPDATE topics SET stamp = x'00' WHERE id = 2", "topic", "stamp_check", [1]),
         ("UPDATE epochs SET pid = 1", "epoch", "stamp_check", [0]),
@@ -399,3 +400,132 @@ def test_inspection_works_while_the_log_is_written(run: Run, log: Path) -> None:
             assert run("inspect", log, "--json", "--entries", "all").exit_code == 0
             for ticket in tickets:
                 ticket.result()
+
+
+# -- segments and rows ----------------------------------------------------------------------------------------
+
+
+def test_segments_and_watermarks_are_shown_and_checked(run: Run, sealed_log: Path) -> None:
+    """Every segment of the manifest has its line, stamp and chain are checked, and so is each watermark's end."""
+    result = run("inspect", sealed_log, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    found = by_type(result.stdout)
+    assert {line["state"] for line in found["segment"]} == {"live"}
+    assert [(line["topic"], line["number"], line["first"], line["end"]) for line in found["segment"]] == [
+        ("orders", 0, 0, 10), ("orders", 1, 10, 20), ("orders", 2, 20, 30), ("rows", 0, 0, 2),
+    ]  # fmt: skip
+    assert [(line["topic"], line["segments"], line["sealed_offset"]) for line in found["watermark"]] == [
+        ("orders", 3, 30), ("rows", 1, 2),
+    ]  # fmt: skip
+    for name in ("segment", "watermark", "schema", "head"):
+        assert checks(found, name) == {"ok"}
+    assert found["watermark"][0]["chain"] == found["segment"][2]["chain"]
+
+
+def test_the_entry_after_a_sealed_one_has_nothing_to_be_linked_to(run: Run, sealed_log: Path) -> None:
+    """The first entry of a tail whose beginning was sealed is unchecked; all others are linked."""
+    with holdfast.open(sealed_log) as opened:
+        opened.topic("orders").append(b"next")
+    entries = [
+        line for line in by_type(run("inspect", sealed_log, "--json").stdout)["entry"] if line["topic"] == "orders"
+    ]
+    assert [line["link_check"] for line in entries] == ["unchecked", "ok"]
+
+
+def test_a_log_that_is_sealed_whole_is_sound(run: Run, sealed_log: Path) -> None:
+    """Without any entry left, heads end where their watermarks end, and nothing is wrong."""
+    assert run("seal", sealed_log).exit_code == 0
+    result = run("inspect", sealed_log, "--json")
+    assert result.exit_code == 0
+    found = by_type(result.stdout)
+    assert "entry" not in found
+    assert checks(found, "head") == {"ok"}
+
+
+def test_segments_are_the_newest_of_each_partition(run: Run, sealed_log: Path) -> None:
+    """--entries bounds them per partition, --topic chooses; the first one shown is checked as well."""
+    found = by_type(run("inspect", sealed_log, "--entries", 2, "--topic", "orders", "--json").stdout)
+    assert [(line["number"], line["chain_check"]) for line in found["segment"]] == [(1, "ok"), (2, "ok")]
+    assert {line["topic"] for name in ("topic", "head", "watermark", "segment", "entry") for line in found[name]} == {
+        "orders"
+    }
+    assert "segment" not in by_type(run("inspect", sealed_log, "--entries", 0, "--json").stdout)
+
+
+def test_expired_segments_stay_in_the_chain(run: Run, sealed_log: Path) -> None:
+    """What retention removed is shown as expired, its policy has a line, and the chain is whole."""
+    run("retain", sealed_log, "--topic", "orders", "--records", 1)
+    found = by_type(run("inspect", sealed_log, "--json").stdout)
+    assert [line["state"] for line in found["segment"]] == ["expired", "expired", "live", "live"]
+    assert checks(found, "segment") == checks(found, "policy") == {"ok"}
+    assert found["policy"][0]["records_max"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "type", "field", "bad"),
+    [
+        ("UPDATE segments SET size = 1 WHERE number = 1", "segment", "stamp_check", [1]),
+        ("UPDATE segments SET content = zeroblob(32) WHERE number = 1", "segment", "chain_check", [1]),
+        ("UPDATE segments SET chain = zeroblob(32) WHERE number = 1", "segment", "chain_check", [1, 2]),
+        ("DELETE FROM segments WHERE number = 1", "segment", "chain_check", [1]),
+        ("DELETE FROM segments WHERE number = 2", "watermark", "seal_check", [0]),
+        ("UPDATE watermarks SET first_offset = 5 WHERE segments = 3", "watermark", "stamp_check", [0]),
+        ("UPDATE watermarks SET sealed_offset = 99 WHERE segments = 3", "watermark", "seal_check", [0]),
+        ("UPDATE schemas SET created_us = 1", "schema", "stamp_check", [0]),
+        ("DELETE FROM entries WHERE partition_id = 1", "head", "tail_check", [0]),
+        ("UPDATE entries SET first_offset = 31 WHERE partition_id = 1", "entry", "link_check", [0]),
+    ],
+)  # fmt: skip
+def test_damage_to_the_manifest_is_shown_in_its_place(
+    run: Run, sealed_log: Path, sql: str, type: str, field: str, bad: list[int]
+) -> None:
+    """A changed or lost row of the manifest is BAD where it lies, and a problem is listed: exit code 3."""
+    tamper(sealed_log, sql)
+    result = run("inspect", sealed_log, "--json")
+    found = by_type(result.stdout)
+    assert (result.exit_code, bool(found["problem"])) == (3, True)
+    assert [i for i, line in enumerate(found[type]) if line[field] == "BAD"] == bad
+
+
+def test_typed_entries_are_shown_and_decoded(run: Run, sealed_log: Path) -> None:
+    """A typed entry has its kind and its schema; its rows are listed without their columns, and revealed with them."""
+    found = by_type(run("inspect", sealed_log, "--topic", "rows", "--records", "--json").stdout)
+    (entry,) = found["entry"]
+    assert (entry["kind"], entry["count"], entry["body_check"]) == ("typed", 1, "ok")
+    assert entry["schema"] == found["schema"][0]["fingerprint"]
+    place = {"topic": "rows", "partition": 0, "offset": 2, "time": "1970-01-01T00:00:02.000000Z", "time_us": 2000000}
+    assert found["row"] == [{"type": "row", **place}]
+    revealed = by_type(run("inspect", sealed_log, "--topic", "rows", "--reveal", "--json").stdout)
+    assert revealed["row"] == [{"type": "row", **place, "row": {"a": 2, "s": "two"}}]
+    assert "two" not in run("inspect", sealed_log, "--records").stdout
+    assert "two" in run("inspect", sealed_log, "--reveal").stdout
+
+
+def test_a_typed_entry_without_its_schema_is_damage(run: Run, sealed_log: Path) -> None:
+    """When the schema of an entry is gone its rows cannot be decoded, and that is told."""
+    tamper(sealed_log, "DELETE FROM schemas")
+    found = by_type(run("inspect", sealed_log, "--topic", "rows", "--json").stdout)
+    assert found["entry"][0]["body_check"] == "BAD"
+    assert any("its schema is not known" in problem["message"] for problem in found["problem"])
+
+
+def test_inspection_works_while_the_log_is_sealed_and_expires(run: Run, sealed_log: Path) -> None:
+    """A log whose owner seals, trims and expires meanwhile is shown without false alarms."""
+    with holdfast.open(sealed_log) as opened:
+        opened.set_retention("orders", records_max=20)
+        topic = opened.topic("orders")
+        for _ in range(5):
+            tickets = [topic.submit(b"x") for _ in range(500)]
+            opened.seal("orders")
+            assert run("inspect", sealed_log, "--json", "--entries", "all").exit_code == 0
+            for ticket in tickets:
+                ticket.result()
+
+
+def test_a_topic_that_begins_later_is_sound(run: Run, tmp_path: Path) -> None:
+    """Partitions that do not begin at offset 0 are checked from where they begin, empty or not."""
+    with holdfast.open(tmp_path / "later") as opened:
+        opened.topic("empty", first_offset=2**31)
+        opened.topic("full", first_offset=2**31).append(b"x")
+    result = run("inspect", tmp_path / "later", "--json")
+    assert (result.exit_code, checks(by_type(result.stdout), "entry")) == (0, {"ok"})

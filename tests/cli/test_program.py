@@ -8,6 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.cli import read, status
+from holdfast.cli.program import VERBS
 from holdfast.errors import NotFound
 from tests.cli.conftest import MAIN, PATIENCE, Run, Spawn, drain, objects
 
@@ -33,10 +34,10 @@ def test_help_lists_the_verbs(run: Run) -> None:
     for arguments in (["-h"], ["--help"], ["help"]):
         result = run(*arguments)
         assert result.exit_code == 0
-        assert all(f"  {verb} " in result.stdout for verb in ("append", "read", "status", "inspect", "help"))
+        assert all(f"  {verb} " in result.stdout for verb in (*VERBS, "help"))
 
 
-@pytest.mark.parametrize("verb", ["append", "read", "status", "inspect", "help"])
+@pytest.mark.parametrize("verb", [*VERBS, "help"])
 def test_help_explains_a_verb(run: Run, verb: str) -> None:
     """help VERB prints the same as VERB -h."""
     assert run("help", verb).stdout == run(verb, "-h").stdout

@@ -4,11 +4,12 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import holdfast
 from holdfast.cli.text import iso, printable, shown
-from tests.cli.conftest import PATIENCE, Owner, Run, Spawn, objects, tamper
+from tests.cli.conftest import PATIENCE, Owner, Run, Spawn, objects, segment_files, tamper
 
 pytestmark = pytest.mark.disk
 
@@ -128,8 +129,14 @@ def test_raw_lines_can_be_appended_again(run: Run, log: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [["--follow", "--end", "3"], ["--follow", "--reverse"], ["--raw", "--json"], ["--no-newline"], ["--limit", "-1"]],
-)
+    [
+        ["--follow", "--end", "3"], ["--follow", "--reverse"], ["--raw", "--json"], ["--no-newline"], ["--limit", "-1"],
+        ["--follow", "--until", "0"], ["--follow", "--position", "-"], ["--follow", "--format", "arrow"],
+        ["--follow", "--bytes", "1"], ["--raw", "--format", "text"], ["--json", "--format", "arrow"],
+        ["--format", "xml"], ["--position", "-", "--start", "3"], ["--position", "-", "--reverse", "--end", "3"],
+        ["--since", "yesterday"], ["--since", "2026-01-01"], ["--until", "2026-01-01T00:00:00"], ["--bytes", "much"],
+    ],
+)  # fmt: skip
 def test_options_that_contradict_are_wrong_usage(run: Run, log: Path, options: list[str]) -> None:
     """Options that make no sense together exit with 2 and print no record."""
     result = run("read", log, "orders", *options)
@@ -244,3 +251,164 @@ def test_an_encrypted_log_needs_its_key(run: Run, secret_log: Path) -> None:
     assert run("read", secret_log, "orders", "--raw", "--keyring", "file:keys").stdout == "the-secret-payload\n"
     keys = Path("keys").read_text()
     assert run("read", secret_log, "orders", "--raw", "--keyring", "env:KEYS", KEYS=keys).exit_code == 0
+
+
+# -- across segments and tail -------------------------------------------------------------------------------------
+
+
+def offsets(text: str) -> list[int]:
+    return [found["offset"] for found in objects(text)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], range(35)),
+        (["--start", "8", "--end", "12"], range(8, 12)),
+        (["--start", "28"], range(28, 35)),
+        (["--reverse", "--limit", "7"], range(34, 27, -1)),
+        (["--since", "1970-01-01T00:00:19Z", "--until", "1970-01-01T01:00:21+01:00"], range(19, 22)),
+        (["--since", "29000000", "--until", "31000000"], range(29, 32)),
+        (["--until", "-1"], range(0)),
+        (["--since", "1970-01-01T00:00:09.5Z", "--limit", "2"], range(10, 12)),
+        (["--since", "9500000", "--until", "12000000", "--reverse"], range(12, 9, -1)),
+        (["--bytes", "27B"], range(3)),
+        (["--bytes", "1"], range(1)),
+        (["--partition", "0", "--limit", "1"], range(1)),
+    ],
+)
+def test_a_span_may_lie_anywhere(run: Run, sealed_log: Path, options: list[str], expected: range) -> None:
+    """By offset, by time, by size and backwards, segments and tail are one stream."""
+    result = run("read", sealed_log, "orders", "--json", *options)
+    assert (result.exit_code, offsets(result.stdout)) == (0, list(expected))
+
+
+def test_some_partitions_can_be_chosen(run: Run, tmp_path: Path) -> None:
+    """--partition may be given repeatedly; one that does not exist exits with 1."""
+    with holdfast.open(tmp_path / "log") as opened:
+        topic = opened.topic("orders", partitions=3)
+        for number in range(3):
+            topic.append(b"%d" % number, partition=number)
+    assert payloads(run("read", "log", "orders", "--json", "--partition", 2, "--partition", 0).stdout) == ["0", "2"]
+    assert run("read", "log", "orders", "--partition", 2, "--partition", 7).exit_code == 1
+
+
+@pytest.mark.parametrize("reverse", [[], ["--reverse"]])
+def test_positions_lead_through_a_topic_page_by_page(run: Run, sealed_log: Path, reverse: list[str]) -> None:
+    """With --position every page ends with where to go on; together the pages hold each record once."""
+    found: list[int] = []
+    position, exhausted = "-", False
+    while not exhausted:
+        *page, last = objects(
+            run("read", sealed_log, "orders", "--json", "--limit", 9, "--position", position, *reverse).stdout
+        )
+        assert set(last) == {"position", "exhausted"}
+        found += [line["offset"] for line in page]
+        position, exhausted = last["position"], last["exhausted"]
+        assert len(page) <= 9
+    assert found == (list(range(34, -1, -1)) if reverse else list(range(35)))
+
+
+def test_a_position_goes_on_with_what_came_since(run: Run, sealed_log: Path) -> None:
+    """After the end, the position leads to what is appended later; sealing in between changes nothing."""
+    first = run("read", sealed_log, "orders", "--raw", "--position", "-")
+    assert len(first.stdout.splitlines()) == 35
+    assert first.stderr == 'position: {"0":35}\n'
+    with holdfast.open(sealed_log) as opened:
+        opened.topic("orders").append(b"new")
+        opened.seal()
+    assert run("read", sealed_log, "orders", "--raw", "--position", '{"0":35}').stdout == "new\n"
+
+
+def test_more_is_told_in_words(run: Run, sealed_log: Path) -> None:
+    """In text the position is on stderr, and says when it was not all."""
+    result = run("read", sealed_log, "orders", "--limit", 2, "--position", "-")
+    assert result.stderr == 'position: {"0":2} (there is more)\n'
+
+
+def test_a_position_that_is_none_is_refused(run: Run, sealed_log: Path) -> None:
+    """What is no position exits with 1 and a hint."""
+    result = run("read", sealed_log, "orders", "--position", "nonsense")
+    assert (result.exit_code, "error: not a position" in result.stderr) == (1, True)
+
+
+def test_what_expired_is_not_found(run: Run, sealed_log: Path) -> None:
+    """Without --start a read begins with what is left; one that has expired exits with 1 and a hint."""
+    with holdfast.open(sealed_log) as opened:
+        opened.set_retention("orders", records_max=1)
+        opened.retain()
+    assert offsets(run("read", sealed_log, "orders", "--json").stdout) == list(range(20, 35))
+    result = run("read", sealed_log, "orders", "--start", 5)
+    assert (result.exit_code, "hint: read from start=20" in result.stderr) == (1, True)
+
+
+def test_a_missing_segment_ends_the_output_with_3(run: Run, sealed_log: Path) -> None:
+    """Records before a missing segment are printed; the hint says where the rest begins, and it does."""
+    segment_files(sealed_log)[1].unlink()
+    result = run("read", sealed_log, "orders", "--json")
+    assert (result.exit_code, offsets(result.stdout)) == (3, list(range(10)))
+    assert "a segment is missing offsets=10..19" in result.stderr
+    assert "from start=20" in result.stderr
+    assert offsets(run("read", sealed_log, "orders", "--json", "--start", 20).stdout) == list(range(20, 35))
+
+
+def test_follow_passes_from_segments_to_the_tail(spawn: Spawn, sealed_log: Path) -> None:
+    """With --follow --start what is sealed, what is not and what comes are one stream."""
+    process = spawn("read", sealed_log, "orders", "--follow", "--start", 28, "--limit", 8, "--raw")
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(7)] == [b"payload-%d\n" % n for n in range(28, 35)]
+    with holdfast.open(sealed_log) as opened:
+        opened.topic("orders").append(b"new")
+    assert process.stdout.readline() == b"new\n"
+    assert process.wait(PATIENCE) == 0
+
+
+# -- rows and Arrow -----------------------------------------------------------------------------------------------
+
+
+def test_rows_are_printed_as_json(run: Run, sealed_log: Path) -> None:
+    """A row of a typed topic has its place, its time, and its columns under `row`."""
+    result = run("read", sealed_log, "rows", "--json")
+    assert (result.exit_code, [line["row"] for line in objects(result.stdout)]) == (
+        0, [{"a": 0, "s": "zero"}, {"a": 1, "s": None}, {"a": 2, "s": "two"}],
+    )  # fmt: skip
+    assert objects(result.stdout)[2] | {"row": None} == {
+        "topic": "rows", "partition": 0, "offset": 2, "time": "1970-01-01T00:00:02.000000Z", "time_us": 2000000,
+        "row": None,
+    }  # fmt: skip
+
+
+def test_columns_can_be_chosen(run: Run, sealed_log: Path) -> None:
+    """--columns reads only some; names that are none, and raw topics, are refused."""
+    assert [line["row"] for line in objects(run("read", sealed_log, "rows", "--json", "--columns", "s").stdout)] == [
+        {"s": "zero"}, {"s": None}, {"s": "two"},
+    ]  # fmt: skip
+    both = run("read", sealed_log, "rows", "--json", "--columns", "a,s", "--limit", 1)
+    assert objects(both.stdout)[0]["row"] == {"a": 0, "s": "zero"}
+    assert run("read", sealed_log, "rows", "--columns", "nothing").exit_code == 1
+    assert run("read", sealed_log, "orders", "--columns", "a").exit_code == 1
+
+
+def test_rows_are_no_payloads(run: Run, sealed_log: Path) -> None:
+    """--raw of a typed topic is refused with what to take instead."""
+    result = run("read", sealed_log, "rows", "--raw")
+    assert (result.exit_code, result.stdout, "hint: take --json" in result.stderr) == (1, "", True)
+
+
+@pytest.mark.parametrize(("topic", "rows"), [("orders", 35), ("rows", 3)])
+def test_arrow_is_what_the_library_gives(run: Run, sealed_log: Path, topic: str, rows: int) -> None:
+    """--format arrow is one IPC stream with the rows and columns of `read().to_arrow()`."""
+    result = run("read", sealed_log, topic, "--format", "arrow", "--position", "-")
+    table = pa.ipc.open_stream(result.stdout_bytes).read_all()
+    with holdfast.open(sealed_log, read_only=True) as log:
+        source = log.topic(topic) if topic == "orders" else log.topic(topic, schema="latest")
+        assert table.equals(source.read().to_arrow())
+    assert (result.exit_code, table.num_rows, "position: " in result.stderr) == (0, rows, True)
+
+
+def test_a_row_beyond_the_calendar_can_be_read(run: Run, sealed_log: Path) -> None:
+    """Any time that a typed topic takes can be printed."""
+    with holdfast.open(sealed_log) as opened:
+        opened.topic("rows", schema="latest").append({"a": 3}, time=2**62)
+    (line,) = objects(run("read", sealed_log, "rows", "--json", "--start", -1).stdout)
+    assert (line["time"], line["time_us"]) == (None, 2**62)

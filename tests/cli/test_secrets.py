@@ -38,7 +38,7 @@ def test_no_secret_is_printed(
     secrets = forbidden(secret_log, keyring)
     if damage is not None:
         tamper(secret_log, damage)
-    verbs = [["status"], ["inspect"], ["inspect", "--records"]]
+    verbs = [["status"], ["topics"], ["inspect"], ["inspect", "--records"]]
     for verb, *options in verbs:
         text = everything(run(verb, secret_log, *options, *keys, *form, HOLDFAST_DEBUG="1"))
         assert [secret for secret in secrets if secret in text] == []
@@ -51,8 +51,12 @@ def test_a_plain_log_does_not_show_its_payloads_either(run: Run, log: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "verb", [["append", "log", "t", "x"], ["read", "log", "t"], ["status", "log"], ["inspect", "log"]]
-)
+    "verb",
+    [
+        ["append", "log", "t", "x"], ["read", "log", "t"], ["tail", "log", "t"], ["topics", "log"], ["status", "log"],
+        ["seal", "log"], ["retain", "log"], ["reconcile", "log"], ["rebuild", "log", "--yes"], ["inspect", "log"],
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_key_that_was_given_by_mistake_is_not_repeated(run: Run, log: Path, verb: list[str], form: list[str]) -> None:
     """A key in place of a reference to it is refused without showing it, as option or as setting."""

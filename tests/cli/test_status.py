@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import apsw
@@ -8,7 +9,10 @@ import pytest
 
 import holdfast
 from holdfast import Keyring, Settings
-from tests.cli.conftest import Owner, Run, objects, tamper
+from holdfast.cli.glance import database, glance
+from holdfast.crypto.vault import Vault
+from holdfast.journal.rows import stamped
+from tests.cli.conftest import Owner, Run, objects, segment_files, tamper
 
 pytestmark = pytest.mark.disk
 
@@ -23,12 +27,17 @@ def test_status_in_json_is_complete(run: Run, log: Path) -> None:
     assert found.pop("created").startswith("20")
     assert found.pop("database_bytes") == (log / "durable.db").stat().st_size
     assert found.pop("path") == str(log)
-    zero = {"sealed": 0, "shipped": 0, "settled": 0}
+    tail_bytes = found.pop("tail_bytes")
+    assert tail_bytes > 10 * len("payload-0")
+    zero = {"sealed": 0, "shipped": 0, "settled": 0, "segments": 0, "segment_bytes": 0, "first": 0}
+    empty = {"appended": 0, "durable": 0, "tail_records": 0, "tail_bytes": 0}
+    full = {"appended": 10, "durable": 10, "tail_records": 10, "tail_bytes": tail_bytes}
     assert found == {
         "owner_pid": None, "epoch": 1, "encrypted": False, "keys": [], "verified": True, "wal_bytes": 0, "records": 10,
+        "tail_records": 10, "segments": 0, "segment_bytes": 0,
         "topics": [
-            {"topic": "idle", "partitions": [{"partition": n, "appended": 0, "durable": 0, **zero} for n in (0, 1)]},
-            {"topic": "orders", "partitions": [{"partition": 0, "appended": 10, "durable": 10, **zero}]},
+            {"topic": "idle", "kind": "raw", "partitions": [{"partition": n, **empty, **zero} for n in (0, 1)]},
+            {"topic": "orders", "kind": "raw", "partitions": [{"partition": 0, **full, **zero}]},
         ],
         "problems": [],
     }  # fmt: skip
@@ -39,11 +48,13 @@ def test_status_in_text_is_plain_and_aligned(run: Run, log: Path) -> None:
     result = run("status", log)
     assert result.exit_code == 0
     table = result.stdout[result.stdout.index("topic ") :].splitlines()
-    assert table[0].split() == ["topic", "partition", "appended", "durable", "sealed", "shipped", "settled"]
-    assert [line.split()[:4] for line in table[1:]] == [
-        ["idle", "0", "0", "0"],
-        ["idle", "1", "0", "0"],
-        ["orders", "0", "10", "10"],
+    assert table[0].split() == [
+        "topic", "partition", "first", "appended", "durable", "sealed", "shipped", "settled", "tail", "segments",
+    ]  # fmt: skip
+    assert [line.split()[:5] for line in table[1:]] == [
+        ["idle", "0", "0", "0", "0"],
+        ["idle", "1", "0", "0", "0"],
+        ["orders", "0", "0", "10", "10"],
     ]
     assert len({len(line) for line in table}) == 1
     assert result.stdout.isascii()
@@ -175,3 +186,78 @@ def test_a_partition_put_back_alone_is_damage(run: Run, tmp_path: Path) -> None:
     database.close()
     for verb in ("status", "inspect"):
         assert run(verb, path).exit_code == 3
+
+
+def test_marks_tell_what_is_sealed(run: Run, sealed_log: Path) -> None:
+    """Sealed, shipped and settled are the watermark, beside the tail, the segments and their bytes on the disk."""
+    (found,) = objects(run("status", sealed_log, "--json").stdout)
+    orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")["partitions"][0]
+    sizes = [file.stat().st_size for file in segment_files(sealed_log)]
+    assert {name: orders[name] for name in ("first", "durable", "sealed", "shipped", "settled")} == {
+        "first": 0, "durable": 35, "sealed": 30, "shipped": 30, "settled": 30,
+    }  # fmt: skip
+    assert (orders["tail_records"], orders["segments"], orders["segment_bytes"]) == (5, 3, sum(sizes))
+    assert (found["records"], found["tail_records"], found["segments"]) == (38, 6, 4)
+    assert found["segment_bytes"] == sum(sizes) + segment_files(sealed_log, "rows")[0].stat().st_size
+
+
+def test_what_retention_removed_is_not_counted(run: Run, sealed_log: Path) -> None:
+    """After retention the records, segments and bytes are those that are left; the marks have not moved."""
+    with holdfast.open(sealed_log) as opened:
+        opened.set_retention("orders", records_max=1)
+        opened.retain()
+    (found,) = objects(run("status", sealed_log, "--json").stdout)
+    orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")["partitions"][0]
+    assert (orders["first"], orders["sealed"], orders["segments"]) == (20, 30, 1)
+    assert orders["segment_bytes"] == segment_files(sealed_log)[0].stat().st_size
+    assert found["records"] == 15 + 3
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("UPDATE watermarks SET sealed_offset = 20 WHERE sealed_offset = 30", "a watermark does not match its stamp"),
+        ("UPDATE schemas SET version = 2", "a schema does not match its stamp"),
+        ("DELETE FROM segments WHERE number = 2", "the manifest does not end at its watermark"),
+        ("DROP TABLE watermarks", "a table cannot be read to its end table=watermarks"),
+    ],
+)
+def test_damage_to_segments_is_listed(run: Run, sealed_log: Path, sql: str, message: str) -> None:
+    """Watermarks, schemas and the end of the manifest are checked like heads and tails."""
+    tamper(sealed_log, sql)
+    result = run("status", sealed_log)
+    assert (result.exit_code, message in result.stdout) == (3, True)
+
+
+def test_a_log_of_an_older_holdfast_is_shown(run: Run, tmp_path: Path) -> None:
+    """Status, topics and inspect read a database from before segments as it is, find nothing, and change nothing."""
+    path = Path(shutil.copytree(Path(__file__).parents[1] / "golden" / "schema-1", tmp_path / "older"))
+    before = (path / "durable.db").read_bytes()
+    for verb in ("status", "topics", "inspect"):
+        result = run(verb, path)
+        assert (result.exit_code, result.stderr, "orders" in result.stdout) == (0, "", True)
+    assert (path / "durable.db").read_bytes() == before
+
+
+def test_heads_of_an_older_log_are_vouched_for(run: Run, tmp_path: Path) -> None:
+    """Also before segments, heads that the log's own row does not vouch for are damage, good as each row may be."""
+    path = Path(shutil.copytree(Path(__file__).parents[1] / "golden" / "schema-1", tmp_path / "older"))
+    with database(path / "durable.db") as backend:
+        row = glance(backend).log
+    assert row is not None
+    forged = stamped(row._replace(heads=bytes(32)), Vault(row.log_id))
+    connection = apsw.Connection(str(path / "durable.db"))
+    connection.execute("UPDATE log SET heads=?, stamp=?", (forged.heads, forged.stamp))
+    connection.close()
+    result = run("status", path)
+    assert result.exit_code == 3
+    assert "problems: 1\n  the heads are not those" in result.stdout
+
+
+def test_lost_segments_take_no_bytes(run: Run, sealed_log: Path) -> None:
+    """A segment that was given up as lost is not counted among the bytes on the disk."""
+    tamper(sealed_log, "UPDATE segments SET state = 4 WHERE number = 1")
+    (found,) = objects(run("status", sealed_log, "--json").stdout)
+    orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")["partitions"][0]
+    first, _, last = (file.stat().st_size for file in segment_files(sealed_log))
+    assert orders["segment_bytes"] == first + last

@@ -1,8 +1,9 @@
 """The command line `holdfast`: one file per verb; data on stdout, words on stderr.
 
 Read in this order: `program` (verbs, errors, exit codes) · `options` and `output` (what all verbs share) ·
-`text` (bytes and times for eyes and for JSON) · `append` · `read` · `status` · `inspect`, the last two with
-`glance` (what the database says in the clear) and `examination` (what of it can be proved).
+`text` and `rows` (bytes, times and typed rows for eyes and for JSON) · `append` · `read` and `tail` with `printing`
+and `following` · `seal`, `retain`, `reconcile`, `rebuild` · `topics`, `status`, `inspect`, these three with `glance`
+(what the database says in the clear), `summary` (how far things got) and `examination` (what can be proved).
 
 It needs the extra `cli`; nothing of it is imported by the library.
 """

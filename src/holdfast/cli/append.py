@@ -4,6 +4,9 @@ A receipt is printed only after the fsync that made its record durable. With `--
 chunks and its lines are submitted without waiting for each; receipts follow in order. What waits is bounded
 three times: by the chunk, by the window of tickets, and by the journal's own queue. When stdin has nothing
 more for the moment, everything submitted is waited for and told before the next read.
+
+A typed topic takes rows instead: lines of JSON, one object each. A topic gets its schema where it is created, with
+the library; a topic that this verb creates holds raw records.
 """
 
 from __future__ import annotations
@@ -11,22 +14,23 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
-from holdfast import Receipt, Settings, Ticket, Topic
+from holdfast import Receipt, Settings, Topic
 from holdfast.cli.glance import is_keyed
-from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, topic_argument
+from holdfast.cli.options import directory_argument, find_topic, json_option, keyring_option, open_log, topic_argument
 from holdfast.cli.output import emit, emit_json, flush, say, silence_stdout
 from holdfast.cli.progress import Progress
 from holdfast.directory import Directory
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.topics import check_name
+from holdfast.typed_topic import TypedTopic
 
 _CHUNK_BYTES = 64 * 1024
 _WINDOW_TICKETS = 16_384
@@ -36,7 +40,11 @@ Examples:
   holdfast append data orders 'hello' --key c-42
   generate | holdfast append data orders --lines --json
 A payload that begins with a dash goes behind '--'.
-A line ends with a newline, which is not part of its record."""
+A line ends with a newline, which is not part of its record.
+A typed topic takes JSON objects, one per line: column names and values."""
+
+Waiting = Callable[[], Sequence[Receipt]]
+"""Waits until something submitted is durable, and returns its receipts."""
 
 
 @click.command("append", epilog=EPILOG, context_settings={"allow_extra_args": True})
@@ -76,7 +84,8 @@ def append_command(
     """Append PAYLOAD, or stdin, to TOPIC of the log in DIR, and print receipts.
 
     Without PAYLOAD, or with '-', all of stdin is one record. Log and topic are created if they are not there.
-    A receipt means that its record survives power loss.
+    A receipt means that its record survives power loss. A typed topic takes rows as lines of JSON, all of them
+    as one unit, or with --lines each by itself.
     """
     if ctx.args:  # one of them may be a payload: it is not repeated in the message
         raise click.UsageError("too many arguments; a payload with spaces needs quotes", ctx)
@@ -96,7 +105,8 @@ def append_command(
     with open_log(directory, reference, settings, read_only=False) as log:
         if is_new:
             say(f"created a log, {'encrypted' if is_keyed(directory) else 'not encrypted'}: {directory}")
-        appender = _Appender(log.topic(topic, partitions=partitions), fields, unique, as_json)
+        target = _target(find_topic(log, topic, partitions), fields, longest)
+        appender = _Appender(target, unique, as_json)
         try:
             if whole is None:
                 appender.append_lines(_stdin(), longest)
@@ -110,21 +120,71 @@ def append_command(
             ) from None
 
 
+class _Target(Protocol):
+    """What takes payloads: records of a raw topic, or rows of a typed one."""
+
+    name: str
+
+    def submit(self, payload: bytes, unique: bytes | None) -> Waiting:
+        """Queue what a payload stands for, as one unit."""
+
+
+class _Records:
+    """A payload is a record."""
+
+    def __init__(self, topic: Topic, fields: dict[str, Any]) -> None:
+        self.name = topic.name
+        self._topic = topic
+        self._fields = fields
+
+    def submit(self, payload: bytes, unique: bytes | None) -> Waiting:
+        ticket = self._topic.submit(payload, idempotency_key=unique, **self._fields)
+        return lambda: (ticket.result(),)
+
+
+class _Rows:
+    """A payload is lines of JSON, each a row."""
+
+    def __init__(self, topic: TypedTopic, partition: int | None, longest: int) -> None:
+        self.name = topic.name
+        self._topic = topic
+        self._partition = partition
+        self._longest = longest
+
+    def submit(self, payload: bytes, unique: bytes | None) -> Waiting:
+        from holdfast.cli.rows import parse_rows
+
+        if len(payload) > self._longest:  # stdin was read no further
+            raise Invalid(f"the payload is too large bytes={len(payload)}", hint="give rows with --lines")
+        rows = parse_rows(payload, self._topic.schema)
+        if not rows:
+            return tuple
+        return self._topic.submit(rows, partition=self._partition, idempotency_key=unique).result
+
+
+def _target(topic: Topic | TypedTopic, fields: dict[str, Any], longest: int) -> _Target:
+    if isinstance(topic, Topic):
+        return _Records(topic, fields)
+    given = [f"--{name.rstrip('s')}" for name in ("key", "kind", "headers") if fields[name] is not None]
+    if given:
+        raise Invalid(f"topic {topic.name!r} is typed; its rows have no {', '.join(given)}", hint="leave them out")
+    return _Rows(topic, fields["partition"], longest)
+
+
 class _Appender:
     """Submits to one topic and tells receipts in order."""
 
-    def __init__(self, topic: Topic, fields: dict[str, Any], unique: str | None, as_json: bool) -> None:
-        self._topic = topic
-        self._fields = fields
+    def __init__(self, target: _Target, unique: str | None, as_json: bool) -> None:
+        self._target = target
         self._unique = None if unique is None else os.fsencode(unique)
         self._as_json = as_json
-        self._tickets: deque[Ticket] = deque()
+        self._tickets: deque[Waiting] = deque()
         self.told = 0
 
     def append_whole(self, payload: bytes) -> None:
-        """One record."""
-        self._tell(self._topic.append(payload, idempotency_key=self._unique, **self._fields))
-        flush()
+        """One record, or the rows of one payload."""
+        self._tickets.append(self._target.submit(payload, self._unique))
+        self._settle(0)
 
     def append_lines(self, stream: BufferedReader, longest: int) -> None:
         """Every line as a record; stops at the first that is refused, having told what is durable."""
@@ -142,16 +202,17 @@ class _Appender:
                 self._settle(0)
             say(f"stopped at line {number}; records told to be durable: {self.told}")
             raise
-        say(f"appended {self.told} records to {self._topic.name}")
+        say(f"appended {self.told} records to {self._target.name}")
 
     def _submit(self, line: bytes, number: int) -> None:
         unique = None if self._unique is None else b"%b:%d" % (self._unique, number)
-        self._tickets.append(self._topic.submit(line, idempotency_key=unique, **self._fields))
+        self._tickets.append(self._target.submit(line, unique))
 
     def _settle(self, kept: int) -> None:
         """Tell receipts, oldest first, until no more than `kept` tickets wait."""
         while len(self._tickets) > kept:
-            self._tell(self._tickets.popleft().result())
+            for receipt in self._tickets.popleft()():
+                self._tell(receipt)
         flush()
 
     def _tell(self, receipt: Receipt) -> None:

@@ -2,18 +2,18 @@
 
 Each is sought by its number, so that a damaged page hides only what lies on it. Lookups are grouped into
 short read transactions. The newest entry of the glance is the last one: what an owner commits meanwhile is
-left for next time.
+left for next time. What he seals meanwhile is trimmed and gone; it is passed over, for a segment holds it now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import apsw
 import msgspec
 
-from holdfast.cli.glance import UNREADABLE, Glance, looking
+from holdfast.cli.glance import SEGMENTS_SINCE, UNREADABLE, Glance, looking
 from holdfast.crypto import chain
 from holdfast.errors import Corrupt
 from holdfast.journal.entry import Entry
@@ -55,10 +55,13 @@ class StoredEntries:
         self._ends: dict[int, tuple[int, bytes]] = {}
         """Where the entry before ended, and its digest, by partition."""
         self._lost: list[int] = []
+        self._schema = "schema" if seen.version >= SEGMENTS_SINCE else "x''"
 
     def newest(self, count: int | None, partitions: Collection[int] | None) -> Iterator[Stored]:
         """The newest `count` entries (None: all) of these partitions (None: all), in order."""
         chosen = "1" if partitions is None else f"partition_id IN ({','.join(map(str, partitions))})"
+        if not self._seen.last_seq:  # everything was sealed, or nothing was ever written
+            return
         at = self._first(count, chosen)
         while count != 0 and at <= self._seen.last_seq:
             page, at = self._page(at, chosen)
@@ -66,11 +69,16 @@ class StoredEntries:
         self._tell_lost()
 
     def before(self, row: Stored) -> tuple[int, bytes] | None:
-        """Where the partition's entry before this one ended, and its digest; None if that cannot be read."""
+        """Where the partition's entry before this one ended, and its digest.
+
+        None if that cannot be read, or is gone because it was sealed.
+        """
         entry = row.entry
         if row.after_lost:
             self._ends.clear()
-        found = self._ends.get(entry.partition_id) or self._look_before(entry)
+        found = self._ends.get(entry.partition_id)
+        if found is None or found[0] != entry.first:  # what lies between may have been trimmed meanwhile
+            found = self._look_before(entry)
         self._ends[entry.partition_id] = (entry.first + entry.count, entry.digest)
         return found
 
@@ -94,9 +102,11 @@ class StoredEntries:
                 if at >= end or size >= _PAGE_BYTES:
                     break
                 row = self._look(connection, at, chosen)
-                if row is None:
+                if row == "lost":
                     at = at + 1 if len(self._lost) < _LOST_MAX else end
                     continue
+                if row == "trimmed" or row.entry.seq >= end:
+                    return page, end
                 at = row.entry.seq + 1
                 after_lost = self._tell_lost()
                 if row.is_chosen:
@@ -104,24 +114,32 @@ class StoredEntries:
                     size += len(row.entry.body)
         return page, at
 
-    def _look(self, connection: apsw.Connection, at: int, chosen: str) -> _Found | None:
-        """The first entry from number `at` on; None where it cannot be read.
+    def _look(self, connection: apsw.Connection, at: int, chosen: str) -> _Found | Literal["lost", "trimmed"]:
+        """The first entry from number `at` on; lost where it cannot be read.
 
-        There is one, because `at` is not beyond the last; and it is this very seek that a damaged page fails.
+        There is one, because `at` is not beyond the last, unless all were trimmed since; and it is this very seek
+        that a damaged page fails.
         """
         sql = (
-            f"SELECT {_COLUMNS}, CASE WHEN length(body) <= ? AND {chosen} THEN body ELSE x'' END,"
+            f"SELECT {_COLUMNS}, CASE WHEN length(body) <= ? AND {chosen} THEN body ELSE x'' END, {self._schema},"
             f" length(body), length(body) > ?, {chosen} FROM entries WHERE seq >= ? ORDER BY seq LIMIT 1"
         )
         try:
             row = connection.execute(sql, (self._bytes_max, self._bytes_max, at)).fetchone()
-            found = msgspec.convert(row and (row[:13], *row[13:]), _Found)
+            if row is None and self._has_gone_on(connection):
+                return "trimmed"
+            found = msgspec.convert(row and (row[:14], *row[14:]), _Found)
         except UNREADABLE:
             found = None
         if found is None or found.entry.seq < at:  # the tree may be out of order: go forward whatever it says
             self._lost.append(at)
-            return None
+            return "lost"
         return found
+
+    def _has_gone_on(self, connection: apsw.Connection) -> bool:
+        """Whether the owner has committed something since the glance."""
+        row = connection.execute("SELECT groups FROM log", ()).fetchone()
+        return row is not None and self._seen.log is not None and row[0] != self._seen.log.groups
 
     def _look_before(self, entry: Entry) -> tuple[int, bytes] | None:
         sql = (
@@ -131,9 +149,21 @@ class StoredEntries:
         with looking(self._backend) as connection:
             try:
                 row = connection.execute(sql, (entry.partition_id, entry.first)).fetchone()
+                return (row[0] + row[1], row[2]) if row is not None else self._beginning(connection, entry)
             except UNREADABLE:
                 return None
-        return (0, chain.NO_LINK) if row is None else (row[0] + row[1], row[2])
+
+    def _beginning(self, connection: apsw.Connection, entry: Entry) -> tuple[int, bytes] | None:
+        """What must come before the first entry that is left of a partition; the mark of this moment counts."""
+        mark = None
+        if self._seen.version >= SEGMENTS_SINCE:
+            sql = "SELECT segments, sealed_offset, first_offset FROM watermarks WHERE partition_id=?"
+            mark = connection.execute(sql, (entry.partition_id,)).fetchone()
+        segments, sealed, first = mark or (0, 0, 0)
+        if not segments:
+            return first, chain.NO_LINK
+        # The entry before was sealed and trimmed; whatever lies beyond the mark must still follow on it.
+        return None if entry.first <= sealed else (sealed, entry.link)
 
     def _tell_lost(self) -> bool:
         """One problem for a run of entries that cannot be read; whether there was any."""

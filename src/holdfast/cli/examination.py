@@ -8,24 +8,29 @@ with its checks. Damage is gathered in `problems`. Nothing is ever repaired or w
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from holdfast import Keyring, SystemClock
 from holdfast.cli.entries import Stored, StoredEntries
-from holdfast.cli.glance import Glance
+from holdfast.cli.glance import SEGMENTS_SINCE, Glance
 from holdfast.cli.keys import Keys
+from holdfast.cli.manifest import Sealed, StoredSegments
 from holdfast.cli.output import BAD, OK, UNCHECKED
+from holdfast.cli.rows import Rows, rows_of
+from holdfast.crypto import chain
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.bell import Bell
 from holdfast.journal.columns import Columns
-from holdfast.journal.entry import Entry, is_whole
+from holdfast.journal.entry import TYPED, Entry, is_whole
+from holdfast.journal.heads_sum import total
 from holdfast.journal.partition import Partition
 from holdfast.journal.reader import Reader
 from holdfast.journal.recovery import recover
-from holdfast.journal.rows import HeadRow
+from holdfast.journal.rows import HeadRow, SegmentRow, WatermarkRow
 from holdfast.journal.sqlite import SqliteBackend
+from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
 
 
 class Stamped(Protocol):
@@ -39,14 +44,24 @@ class Stamped(Protocol):
 
 
 class Examined(NamedTuple):
-    """An entry and its checks; `columns` holds its records where they could be opened."""
+    """An entry and its checks; `columns` or, of a typed topic, `rows` is what is in it, where it could be opened."""
 
     stored: Stored
     partition: Partition | None
     link: str
     digest: str
     body: str
-    columns: Columns | None
+    columns: Columns | None = None
+    rows: Rows | None = None
+
+
+class ExaminedSegment(NamedTuple):
+    """A row of the manifest and its checks."""
+
+    row: SegmentRow
+    partition: Partition | None
+    stamp: str
+    chain: str
 
 
 class Examination:
@@ -65,6 +80,7 @@ class Examination:
         self._keys = Keys(backend, seen, format_id, keyring)
         self._vault = self._keys.vault
         self._blamed: set[int] = set()
+        self._segments = StoredSegments(backend, seen, problems)
         self.problems = problems
         problems.extend(seen.problems)
         self.topics = {topic.id: topic for topic in seen.topics}
@@ -96,13 +112,34 @@ class Examination:
 
     def tail(self, head: HeadRow) -> str:
         """Whether a partition's entries end where its head says; needs no key."""
-        found = self._seen.tails.get(head.partition_id)
-        if found is None:
+        if head.partition_id not in self._seen.tails:
             return UNCHECKED
-        if found == (head.next_offset, head.link):
+        found, mark = self._seen.tails[head.partition_id], self._seen.watermarks.get(head.partition_id)
+        if found is None:  # nothing was written yet, or all of it was sealed and trimmed
+            sealed = 0 if mark is None else mark.sealed_offset
+            link = head.link if mark is not None and mark.segments else chain.NO_LINK
+            end, digest = sealed, link
+        else:
+            end, digest = found
+        if (end, digest) == (head.next_offset, head.link):
             return OK
-        message = f"a head and its last entry disagree head={head.next_offset} entries={found.end}"
-        return self._damaged(message, self.topic_of(head), head.number, min(found.end, head.next_offset))
+        message = f"a head and its last entry disagree head={head.next_offset} entries={end}"
+        return self._damaged(message, self.topic_of(head), head.number, min(end, head.next_offset))
+
+    def seal(self, mark: WatermarkRow) -> str:
+        """Whether the manifest ends where a watermark says, with that chain value; needs no key."""
+        partition = self.partitions.get(mark.partition_id)
+        if partition is None:
+            return self._damaged(f"a watermark belongs to no partition partition_id={mark.partition_id}")
+        place = (partition.topic, partition.number, mark.sealed_offset)
+        if not mark.first_offset <= mark.sealed_offset <= partition.durable:
+            return self._damaged("a watermark lies beyond its head", *place)
+        if not mark.segments:
+            return OK
+        newest = self._segments.last(mark)
+        if newest is None or (newest.end, newest.chain) != (mark.sealed_offset, mark.chain):
+            return self._damaged("the manifest does not end at its watermark", *place)
+        return OK
 
     def check_rows(self) -> None:
         """Check the log's own row, its topics and heads, for whoever wants only the problems."""
@@ -113,11 +150,55 @@ class Examination:
         for head in self._seen.heads:
             self.stamp(head, "a head", self.topic_of(head), head.number)
             self.tail(head)
+        for mark in self._seen.watermarks.values():
+            self.stamp(mark, "a watermark", *self.place_of(mark.partition_id))
+            self.seal(mark)
+        for schema in self._seen.schemas:
+            self.stamp(schema, "a schema", self.topic_named(schema.topic_id))
+        for policy in self._seen.policies:
+            self.stamp(policy, "a retention policy", self.topic_named(policy.topic_id))
+
+    def topic_named(self, topic_id: int) -> str | None:
+        """The name of a topic."""
+        topic = self.topics.get(topic_id)
+        return None if topic is None else topic.name
+
+    def place_of(self, partition_id: int) -> tuple[str | None, int | None]:
+        """Topic and number of a partition."""
+        partition = self.partitions.get(partition_id)
+        return (None, None) if partition is None else (partition.topic, partition.number)
 
     def topic_of(self, head: HeadRow) -> str | None:
         """The name of the topic that a head belongs to."""
-        topic = self.topics.get(head.topic_id)
-        return None if topic is None else topic.name
+        return self.topic_named(head.topic_id)
+
+    # -- segments -----------------------------------------------------------------------------------------
+
+    def segments(self, newest: int | None, partitions: Iterable[int]) -> Iterator[ExaminedSegment]:
+        """The newest segments of each partition in order, each row checked; files are not looked at."""
+        for sealed in self._segments.newest(newest, partitions):
+            partition = self.partitions.get(sealed.row.partition_id)
+            if partition is None:
+                self._damaged(f"a segment belongs to no partition partition_id={sealed.row.partition_id}")
+                yield ExaminedSegment(sealed.row, None, UNCHECKED, UNCHECKED)
+                continue
+            stamp = self.stamp(sealed.row, "a row of the manifest", partition.topic, partition.number)
+            yield ExaminedSegment(sealed.row, partition, stamp, self._follows(sealed, partition))
+
+    def _follows(self, sealed: Sealed, partition: Partition) -> str:
+        """Whether a segment begins where the one before ends, with a chain value that follows from that one's."""
+        row, before = sealed
+        if before is None and row.number:
+            return UNCHECKED
+        follows = before is None or (before.number + 1, before.end) == (row.number, row.first_offset)
+        head = SegmentHead(
+            self._keys.log_id, partition.topic, partition.number, row.number, row.first_offset, row.epoch, row.schema,
+            NO_CHAIN if before is None else before.chain,
+        )  # fmt: skip
+        if follows and chain_value(head, row.rows, row.content) == row.chain:
+            return OK
+        message = f"a segment does not follow from the one before it number={row.number}"
+        return self._damaged(message, partition.topic, partition.number, row.first_offset)
 
     # -- entries ------------------------------------------------------------------------------------------
 
@@ -131,18 +212,17 @@ class Examination:
         entry, partition = row.entry, self.partitions.get(row.entry.partition_id)
         if partition is None:
             self._damaged(f"an entry belongs to no partition seq={entry.seq}")
-            return Examined(row, None, UNCHECKED, UNCHECKED, UNCHECKED, None)
+            return Examined(row, None, UNCHECKED, UNCHECKED, UNCHECKED)
         link = self._link(entry, partition, before(row))
         if row.too_large:
             self._damaged("an entry is larger than the limits allow", partition.topic, partition.number, entry.first)
-            return Examined(row, partition, link, UNCHECKED, UNCHECKED, None)
+            return Examined(row, partition, link, UNCHECKED, UNCHECKED)
         if not is_whole(partition.place, entry):
             digest = self._damaged(
                 f"an entry's digest does not match seq={entry.seq}", partition.topic, partition.number, entry.first
             )
-            return Examined(row, partition, link, digest, UNCHECKED, None)
-        body, columns = self._open(entry, partition)
-        return Examined(row, partition, link, OK, body, columns)
+            return Examined(row, partition, link, digest, UNCHECKED)
+        return self._open(Examined(row, partition, link, OK, UNCHECKED), entry, partition)
 
     def _link(self, entry: Entry, partition: Partition, before: tuple[int, bytes] | None) -> str:
         if before is None:
@@ -152,14 +232,17 @@ class Examination:
         message = f"entries are missing or out of place seq={entry.seq}"
         return self._damaged(message, partition.topic, partition.number, min(before[0], entry.first))
 
-    def _open(self, entry: Entry, partition: Partition) -> tuple[str, Columns | None]:
+    def _open(self, examined: Examined, entry: Entry, partition: Partition) -> Examined:
         if self._vault is None or self.key_epoch(entry.key_epoch) != OK:
-            return UNCHECKED, None
+            return examined
+        reader = Reader(self._backend, self._vault, partition, len(entry.body))
         try:
-            return OK, Reader(self._backend, self._vault, partition, len(entry.body)).open(entry)
+            if entry.kind == TYPED:
+                return examined._replace(body=OK, rows=rows_of(reader, entry, self._seen.schemas))
+            return examined._replace(body=OK, columns=reader.open(entry))
         except Corrupt as error:
             self.problems.append(error)
-            return BAD, None
+            return examined._replace(body=BAD)
 
     # -- the whole ----------------------------------------------------------------------------------------
 
@@ -169,7 +252,7 @@ class Examination:
             self._damaged(f"a head belongs to no topic partition_id={head.partition_id}")
             return None
         try:
-            return Partition(head.partition_id, topic, head.number, self._keys.log_id, Bell())
+            return Partition(head.partition_id, topic, head.number, self._keys.log_id, Bell(), head.next_offset)
         except struct.error:
             self._damaged(f"a head is out of range partition_id={head.partition_id}", topic)
             return None
@@ -178,7 +261,7 @@ class Examination:
         row, seen = self._seen.log, self._seen
         if row is not None and format_id is not None and row.log_id != format_id:
             self._damaged("the database belongs to another log than FORMAT says")
-        if row is not None and not seen.problems and seen.last_seq != row.next_seq - 1:
+        if row is not None and not seen.problems and not self._sequence_ends_well(row.next_seq - 1):
             self._damaged(f"the sequence does not end where it should seq={seen.last_seq} expected={row.next_seq - 1}")
         numbers: dict[int, list[int]] = {}
         for head in seen.heads:
@@ -190,8 +273,16 @@ class Examination:
         if not self.problems and self._vault is not None and format_id is not None:
             self._prove_as_opening_does(self._vault, format_id)
 
+    def _sequence_ends_well(self, expected: int) -> bool:
+        """Whether the last entry is the last that was written; it may be gone only where something was sealed."""
+        trimmed = any(mark.segments for mark in self._seen.watermarks.values())
+        return self._seen.last_seq <= expected if trimmed else self._seen.last_seq == expected
+
     def _prove_as_opening_does(self, vault: Vault, format_id: bytes) -> None:
         """What no single row shows: rows that are gone, heads that the log's own row does not vouch for."""
+        if self._seen.version < SEGMENTS_SINCE:
+            self._prove_heads(vault)
+            return
         try:
             recovered = recover(self._backend, format_id, *vault.sources(), SystemClock())
         except Corrupt as damage:
@@ -200,6 +291,14 @@ class Examination:
             pass
         else:
             self.problems.extend(recovered.problems)
+
+    def _prove_heads(self, vault: Vault) -> None:
+        """Of a database that is older than this program, which only its owner may bring up to date."""
+        row = self._seen.log
+        if row is None or self.key_epoch(row.key_epoch) != OK:
+            return
+        if total(vault.stamp_under(row.key_epoch), [head.stamp for head in self._seen.heads]) != row.heads:
+            self._damaged("the heads are not those that the log's own row vouches for")
 
     def _damaged(
         self, message: str, topic: str | None = None, partition: int | None = None, offset: int | None = None

@@ -3,7 +3,9 @@
 One read transaction takes the control rows, so that they agree with each other while an owner writes on.
 Nothing is verified here, salts and hashes of idempotency keys are not even read. What cannot be read
 becomes a problem, and the rest is read on: this is for looking at damage, not for refusing it. A database
-that another program or a newer holdfast wrote is still refused.
+that another program or a newer holdfast wrote is still refused; one of an older holdfast is read as it is.
+
+Of the manifest only sums are taken here: it may have a million rows (`manifest` shows them, page by page).
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ from typing import NamedTuple, TypeVar
 import apsw
 import msgspec
 
-from holdfast.crypto import chain
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.migrations import check_version
-from holdfast.journal.rows import DiskFailed, EpochRow, HeadRow, LogRow, TopicRow
+from holdfast.journal.rows import DiskFailed, EpochRow, HeadRow, LogRow, PolicyRow, SchemaRow, TopicRow, WatermarkRow
 from holdfast.journal.sqlite import SqliteBackend
 
 _IDEMPOTENCY_SINCE = 2
+SEGMENTS_SINCE = 3
+"""The version of the database that brought segments, schemas and policies."""
+_COUNTED_SINCE_SEGMENTS = frozenset({"segments", "schemas", "policies"})
 _ALL = -1
 
 UNREADABLE = (apsw.Error, UnicodeDecodeError, msgspec.ValidationError)
@@ -48,6 +52,13 @@ class Tail(NamedTuple):
     digest: bytes
 
 
+class Kept(NamedTuple):
+    """What a partition has in its tail and in segment files."""
+
+    tail_bytes: int = 0
+    segment_bytes: int = 0
+
+
 class _Last(msgspec.Struct, array_like=True):
     first_offset: int
     count: int
@@ -68,7 +79,11 @@ class Glance(msgspec.Struct):
     key_epochs: list[KeyEpochRow] = []
     topics: list[TopicRow] = []
     heads: list[HeadRow] = []
-    tails: dict[int, Tail] = {}
+    tails: dict[int, Tail | None] = {}
+    """Where the entries of a partition end; None where there are none; partitions whose entries cannot be read lack."""
+    watermarks: dict[int, WatermarkRow] = {}
+    schemas: list[SchemaRow] = []
+    policies: list[PolicyRow] = []
     idempotency_keys: int = 0
     first_seq: int = 0
     last_seq: int = 0
@@ -112,7 +127,7 @@ def glance(backend: SqliteBackend, newest: int | None = None) -> Glance:
     limit = _ALL if newest is None else max(1, newest)  # one key epoch at least: it proves the key
     with looking(backend) as connection:
         table = _Tables(connection, seen)
-        seen.log = next(iter(table.read("log", LogRow)), None)
+        seen.log = next(iter(table.read_log()), None)
         seen.epochs = table.read("epochs", EpochRow, "ORDER BY number DESC LIMIT ?", limit)[::-1]
         seen.key_epochs = table.read("key_epochs", KeyEpochRow, "ORDER BY number DESC LIMIT ?", limit)[::-1]
         seen.topics = table.read("topics", TopicRow, "ORDER BY id")
@@ -121,9 +136,21 @@ def glance(backend: SqliteBackend, newest: int | None = None) -> Glance:
         seen.first_seq, seen.last_seq = table.number("entries", "min(seq)"), table.number("entries", "max(seq)")
         if seen.version >= _IDEMPOTENCY_SINCE:
             seen.idempotency_keys = table.number("idempotency", "count(*)")
+        if seen.version >= SEGMENTS_SINCE:
+            marks = table.read("watermarks", WatermarkRow, "ORDER BY partition_id")
+            seen.watermarks = {row.partition_id: row for row in marks}
+            seen.schemas = table.read("schemas", SchemaRow, "ORDER BY topic_id, version")
+            seen.policies = table.read("policies", PolicyRow, "ORDER BY topic_id")
     if seen.log is None:
         seen.problems.append(Corrupt("the database has lost the log's own row", path=str(backend.path)))
     return seen
+
+
+def kept(backend: SqliteBackend, seen: Glance) -> dict[int, Kept]:
+    """The sizes of tails and segments, by partition; this goes through the manifest once."""
+    with looking(backend) as connection:
+        table = _Tables(connection, seen)
+        return {head.partition_id: table.kept(head.partition_id) for head in seen.heads}
 
 
 def is_keyed(directory: Path) -> bool:
@@ -146,18 +173,39 @@ class _Tables:
         """The rows of a table, by its columns, that can be read."""
         return self._select(name, row, f"SELECT {', '.join(row.__annotations__)} FROM {name} {rest}", values)
 
+    def read_log(self) -> list[LogRow]:
+        """The log's own row; what an older database does not count yet is zero."""
+        older = self._seen.version < SEGMENTS_SINCE
+        columns = ["0" if older and name in _COUNTED_SINCE_SEGMENTS else name for name in LogRow.__annotations__]
+        return self._select("log", LogRow, f"SELECT {', '.join(columns)} FROM log", ())
+
+    def kept(self, partition_id: int) -> Kept:
+        """What a partition has in its tail and, beyond what retention removed, in segments."""
+        mark = self._seen.watermarks.get(partition_id)
+        sealed, first = (0, 0) if mark is None else (mark.sealed_offset, mark.first_segment)
+        tail = "coalesce(sum(length(body)), 0)"
+        sums = [self._sum("entries", tail, "partition_id=? AND first_offset>=?", partition_id, sealed)]
+        if self._seen.version >= SEGMENTS_SINCE:
+            segments = "partition_id=? AND number>=? AND state=1"
+            sums.append(self._sum("segments", "coalesce(sum(size), 0)", segments, partition_id, first))
+        return Kept(*sums)
+
+    def _sum(self, name: str, what: str, where: str, *values: int) -> int:
+        found = self._select(name, _Number, f"SELECT {what} FROM {name} WHERE {where}", values)
+        return sum(row.number or 0 for row in found)
+
     def number(self, name: str, what: str) -> int:
         """A number about a table; 0 if there is none."""
         return sum(row.number or 0 for row in self._select(name, _Number, f"SELECT {what} FROM {name}", ()))
 
-    def tail(self, partition_id: int) -> list[Tail]:
-        """Where a partition's entries end; nothing if that cannot be read."""
+    def tail(self, partition_id: int) -> list[Tail | None]:
+        """Where a partition's entries end, or that it has none; nothing if that cannot be read."""
         rest = "WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
         known = len(self._seen.problems)
-        found = [
+        found: list[Tail | None] = [
             Tail(row.first_offset + row.count, row.digest) for row in self.read("entries", _Last, rest, partition_id)
         ]
-        return found if found or len(self._seen.problems) > known else [Tail(0, chain.NO_LINK)]
+        return found if found or len(self._seen.problems) > known else [None]
 
     def _select(self, name: str, row: type[Row], sql: str, values: tuple[int, ...]) -> list[Row]:
         rows: list[Row] = []

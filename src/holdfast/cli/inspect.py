@@ -50,9 +50,9 @@ def _count(_ctx: click.Context, _option: click.Parameter, value: str) -> int | N
 @click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
 @click.option(
     "--entries", "newest", metavar="N", default="20", show_default=True, callback=_count,
-    help="Newest entries, epochs and key epochs to show and check; a number or 'all'.",
+    help="Newest entries, epochs, key epochs and segments of each partition to show and check; a number or 'all'.",
 )  # fmt: skip
-@click.option("--topic", help="Topics, heads and entries of this topic only.")
+@click.option("--topic", help="Topics, heads, segments and entries of this topic only.")
 @click.option("--records", is_flag=True, help="List the records in each entry: offset, time, sizes.")
 @click.option("--reveal", is_flag=True, help="List records with their payloads, keys and headers.")
 @keyring_option
@@ -139,7 +139,16 @@ class _Inspection:
         self._table("key epochs", (lines.key_epoch_line(row, examination) for row in self._newest_of(seen.key_epochs)))
         self._table("topics", (lines.topic_line(row, examination) for row in seen.topics if row.id in chosen))
         heads = [row for row in seen.heads if row.topic_id in chosen or self._topic is None]
+        schemas = [row for row in seen.schemas if row.topic_id in chosen or self._topic is None]
+        policies = [row for row in seen.policies if row.topic_id in chosen or self._topic is None]
+        self._table("schemas", (lines.schema_line(row, examination) for row in schemas))
+        self._table("policies", (lines.policy_line(row, examination) for row in policies))
         self._table("heads", (lines.head_line(row, examination) for row in heads))
+        ours = {row.partition_id for row in heads}
+        marks = [row for row in seen.watermarks.values() if row.partition_id in ours or self._topic is None]
+        self._table("watermarks", (lines.watermark_line(row, examination) for row in marks))
+        segments = examination.segments(self._newest, [row.partition_id for row in marks])
+        self._table("segments", map(lines.segment_line, segments))
         partitions = None if self._topic is None else [row.partition_id for row in heads]
         self._show_entries(examination, examination.entries(self._newest, partitions, self._bytes_max))
 
@@ -166,12 +175,20 @@ class _Inspection:
             return
         for examined in entries:
             self._table(f"entry {examined.stored.entry.seq}", [lines.entry_line(examined)])
-            if examined.columns is not None and examined.partition is not None:
-                place = (examined.stored.entry.first, examined.partition, examined.columns)
-                found: Iterator[lines.SizesLine] = (
-                    lines.revealed_lines(*place, examination.problems) if self._reveal else lines.size_lines(*place)
-                )
-                self._table(f"records of entry {examined.stored.entry.seq}", found)
+            self._table(f"records of entry {examined.stored.entry.seq}", self._contents(examined, examination))
+
+    def _contents(self, examined: Examined, examination: Examination) -> Iterator[lines.Line]:
+        """The records or rows of an entry."""
+        first, partition = examined.stored.entry.first, examined.partition
+        if partition is None:
+            return iter(())
+        if examined.rows is not None:
+            return lines.row_lines(first, partition, examined.rows, reveal=self._reveal)
+        if examined.columns is None:
+            return iter(())
+        if self._reveal:
+            return lines.revealed_lines(first, partition, examined.columns, examination.problems)
+        return lines.size_lines(first, partition, examined.columns)
 
     # -- one part -----------------------------------------------------------------------------------------
 

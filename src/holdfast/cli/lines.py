@@ -8,16 +8,22 @@ for comparing by eye.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
-from holdfast.cli.examination import Examination, Examined
+from holdfast.cli.examination import Examination, Examined, ExaminedSegment
 from holdfast.cli.glance import KeyEpochRow
+from holdfast.cli.manifest import STATES
+from holdfast.cli.rows import Rows, plain_rows
 from holdfast.cli.text import Encoding, RecordLine, iso, record_line, short
 from holdfast.errors import Corrupt
 from holdfast.journal.columns import BadFrame, Columns
+from holdfast.journal.entry import RAW, TYPED
 from holdfast.journal.partition import Partition
-from holdfast.journal.rows import EpochRow, HeadRow, LogRow, TopicRow
+from holdfast.journal.rows import EpochRow, HeadRow, LogRow, PolicyRow, SchemaRow, TopicRow, WatermarkRow
+
+_KINDS = {RAW: "raw", TYPED: "typed"}
 
 
 class Line(msgspec.Struct, frozen=True, tag_field="type"):
@@ -91,6 +97,69 @@ class HeadLine(Line, frozen=True, tag="head"):
     tail_check: str
 
 
+class SchemaLine(Line, frozen=True, tag="schema"):
+    """One version of a typed topic's schema."""
+
+    topic: str | None
+    version: int
+    fingerprint: str
+    bytes: int
+    created: str | None
+    key_epoch: int
+    stamp_check: str
+
+
+class PolicyLine(Line, frozen=True, tag="policy"):
+    """A topic's own retention policy; 0 is no limit."""
+
+    topic: str | None
+    bytes_max: int
+    age_max_us: int
+    records_max: int
+    key_epoch: int
+    stamp_check: str
+
+
+class WatermarkLine(Line, frozen=True, tag="watermark"):
+    """How far one partition is sealed, and from where on it is kept."""
+
+    partition_id: int
+    topic: str | None
+    partition: int | None
+    segments: int
+    sealed_offset: int
+    first_segment: int
+    first_offset: int
+    chain: str
+    key_epoch: int
+    stamp_check: str
+    seal_check: str
+
+
+class SegmentLine(Line, frozen=True, tag="segment"):
+    """One segment of the manifest: a span of offsets from `first` up to, not including, `end`."""
+
+    topic: str | None
+    partition: int | None
+    number: int
+    first: int
+    end: int
+    rows: int
+    bytes: int
+    state: str
+    sealed: str | None
+    time_min: str | None
+    time_max: str | None
+    schema: str | None
+    key_id: str | None
+    epoch: int
+    key_epoch: int
+    sha256: str
+    chain: str
+    stamp_check: str
+    chain_check: str
+
+
 class EntryLine(Line, frozen=True, tag="entry"):
     """One entry: a span of offsets from `first` up to, not including, `end`."""
 
@@ -102,8 +171,9 @@ class EntryLine(Line, frozen=True, tag="entry"):
     count: int
     bytes: int
     group: int
-    kind: int
+    kind: str
     codec: int
+    schema: str | None
     time_min: str | None
     time_max: str | None
     key_epoch: int
@@ -139,6 +209,17 @@ class RevealedLine(SizesLine, frozen=True, tag="record"):
     payload_encoding: Encoding = msgspec.UNSET
 
 
+class RowLine(Line, frozen=True, tag="row"):
+    """One row of a typed topic by its place; what is in it only when it is revealed."""
+
+    topic: str
+    partition: int
+    offset: int
+    time: str | None
+    time_us: int
+    row: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
 class ProblemLine(Line, frozen=True, tag="problem"):
     """Damage that was found."""
 
@@ -150,7 +231,8 @@ class ProblemLine(Line, frozen=True, tag="problem"):
 
 
 LINES = (
-    FormatLine, LogLine, EpochLine, KeyEpochLine, TopicLine, HeadLine, EntryLine, SizesLine, RevealedLine, ProblemLine,
+    FormatLine, LogLine, EpochLine, KeyEpochLine, TopicLine, SchemaLine, PolicyLine, HeadLine, WatermarkLine,
+    SegmentLine, EntryLine, SizesLine, RevealedLine, RowLine, ProblemLine,
 )  # fmt: skip
 
 
@@ -188,14 +270,50 @@ def head_line(row: HeadRow, examination: Examination) -> HeadLine:
     )  # fmt: skip
 
 
+def schema_line(row: SchemaRow, examination: Examination) -> SchemaLine:
+    """A version of a schema."""
+    topic = examination.topic_named(row.topic_id)
+    return SchemaLine(
+        topic, row.version, short(row.fingerprint), len(row.definition), iso(row.created_us), row.key_epoch,
+        examination.stamp(row, "a schema", topic),
+    )  # fmt: skip
+
+
+def policy_line(row: PolicyRow, examination: Examination) -> PolicyLine:
+    """A retention policy."""
+    topic = examination.topic_named(row.topic_id)
+    check = examination.stamp(row, "a retention policy", topic)
+    return PolicyLine(topic, row.bytes_max, row.age_max_us, row.records_max, row.key_epoch, check)
+
+
+def watermark_line(row: WatermarkRow, examination: Examination) -> WatermarkLine:
+    """A watermark."""
+    topic, partition = examination.place_of(row.partition_id)
+    return WatermarkLine(
+        row.partition_id, topic, partition, row.segments, row.sealed_offset, row.first_segment, row.first_offset,
+        short(row.chain), row.key_epoch, examination.stamp(row, "a watermark", topic, partition), examination.seal(row),
+    )  # fmt: skip
+
+
+def segment_line(examined: ExaminedSegment) -> SegmentLine:
+    """A segment."""
+    row, partition = examined.row, examined.partition
+    return SegmentLine(
+        None if partition is None else partition.topic, None if partition is None else partition.number, row.number,
+        row.first_offset, row.end, row.rows, row.size, STATES.get(row.state, str(row.state)), iso(row.sealed_us),
+        iso(row.time_min), iso(row.time_max), short(row.schema) if any(row.schema) else None, row.key_id or None,
+        row.epoch, row.key_epoch, short(row.sha256), short(row.chain), examined.stamp, examined.chain,
+    )  # fmt: skip
+
+
 def entry_line(examined: Examined) -> EntryLine:
     """An entry."""
     entry, partition = examined.stored.entry, examined.partition
     return EntryLine(
         entry.seq, None if partition is None else partition.topic, None if partition is None else partition.number,
         entry.first, entry.first + entry.count, entry.count, examined.stored.bytes, entry.group_number,
-        entry.kind, entry.codec, iso(entry.time_min), iso(entry.time_max), entry.key_epoch, short(entry.digest),
-        examined.link, examined.digest, examined.body,
+        _KINDS.get(entry.kind, str(entry.kind)), entry.codec, short(entry.schema) or None, iso(entry.time_min),
+        iso(entry.time_max), entry.key_epoch, short(entry.digest), examined.link, examined.digest, examined.body,
     )  # fmt: skip
 
 
@@ -221,6 +339,14 @@ def revealed_lines(
             problems.append(Corrupt("a record's kind or headers are malformed", **place))  # type: ignore[arg-type]
             continue
         yield _revealed(sizes, record_line(partition.topic, record))
+
+
+def row_lines(first: int, partition: Partition, rows: Rows, *, reveal: bool) -> Iterator[RowLine]:
+    """The rows of a typed entry."""
+    found = plain_rows(rows.batch, len(rows.times)) if reveal else None
+    for i, time in enumerate(rows.times):
+        row = msgspec.UNSET if found is None else found[i]
+        yield RowLine(partition.topic, partition.number, first + i, iso(time), time, row)
 
 
 def problem_line(error: Corrupt) -> ProblemLine:

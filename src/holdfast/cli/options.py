@@ -2,18 +2,28 @@
 
 Keys come by reference only, on the command line (`--keyring env:NAME` or `file:PATH`) or as the setting
 `crypto.keyring`; a key itself is never an argument, for arguments are seen by everybody on the machine.
+
+A verb that owns a log lets go of it without sealing: a log would fill with segments of a few records each if every
+call left one behind. The service that owns it seals, or `holdfast seal`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import click
+import msgspec
 
 import holdfast
-from holdfast import Keyring, Log, Settings
+from holdfast import Keyring, Log, Settings, Topic
 from holdfast.cli.glance import is_keyed
-from holdfast.errors import Invalid
+from holdfast.directory import Directory
+from holdfast.errors import Invalid, NotFound
+from holdfast.typed_topic import TypedTopic
+
+Value = TypeVar("Value")
 
 directory_argument = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 topic_argument = click.argument("topic", metavar="TOPIC")
@@ -37,9 +47,37 @@ def load_keyring(reference: str | None, settings: Settings) -> Keyring | None:
 def open_log(directory: Path, reference: str | None, settings: Settings, *, read_only: bool) -> Log:
     """Open a log as the options and settings say."""
     keyring = load_keyring(reference, settings)
+    unsealed = msgspec.structs.replace(settings.segments, seal_on_close=False)
+    settings = msgspec.structs.replace(settings, segments=unsealed)
     try:
         return holdfast.open(directory, settings=settings, keyring=keyring, read_only=read_only)
     except Invalid as error:
         if keyring is None and is_keyed(directory):
             raise Invalid(error.message, hint=NEEDS_KEY) from error
         raise
+
+
+def own_log(directory: Path, reference: str | None, settings: Settings) -> Log:
+    """Own a log that must be there already."""
+    Directory(directory.absolute()).require_log()
+    return open_log(directory, reference, settings, read_only=False)
+
+
+def find_topic(log: Log, name: str, partitions: int | None = None) -> Topic | TypedTopic:
+    """The topic as it is, raw or typed; one that is not there yet is a raw one."""
+    try:
+        return log.topic(name, schema="latest", partitions=partitions)
+    except (Invalid, NotFound):  # it holds raw records, or is not there: asked for as such, it says what is wrong
+        return log.topic(name, partitions=partitions)
+
+
+def parsed(parse: Callable[[str], Value]) -> Callable[[click.Context, click.Parameter, str | None], Value | None]:
+    """An option's value through one of holdfast's own parsers; what it refuses is wrong usage."""
+
+    def convert(_ctx: click.Context, _option: click.Parameter, text: str | None) -> Value | None:
+        try:
+            return None if text is None else parse(text)
+        except Invalid as error:
+            raise click.BadParameter(f"{error.message}; {error.hint}") from None
+
+    return convert

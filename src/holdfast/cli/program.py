@@ -26,7 +26,9 @@ from holdfast.cli.exits import DAMAGED, FINE, INTERRUPTED, REFUSED, USAGE
 from holdfast.cli.output import say, say_error, say_holdfast_error, silence_stdout
 from holdfast.errors import Corrupt, HoldfastError
 
-VERBS = ("append", "read", "status", "inspect")
+VERBS = (
+    "append", "read", "tail", "topics", "status", "seal", "retain", "reconcile", "rebuild", "inspect",
+)  # fmt: skip
 
 
 class Program(click.Group):
@@ -136,7 +138,7 @@ HOLDFAST_DEBUG=1 shows tracebacks, NO_COLOR=1 switches colours off."""
 @click.version_option(holdfast.__version__, "--version", message="holdfast %(version)s")
 @click.pass_context
 def program(ctx: click.Context) -> None:
-    """An embedded durable log: append, read, look at it."""
+    """An embedded durable log: append, read, look at it, keep it in order."""
     if ctx.invoked_subcommand is None:
         say(ctx.get_help())
         ctx.exit(USAGE)

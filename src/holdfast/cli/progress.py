@@ -1,6 +1,8 @@
-"""A line on stderr that says how far a long append got: numbers and a rate, and a bar when the end is known.
+"""A line on stderr that says how far long work got: it is gone when the work is done.
 
-It shows itself only when stderr is a terminal and stdout is not; receipts on a terminal are progress enough.
+`Progress` is for reading a stream: numbers and a rate, and a bar when the end is known. It shows itself only when
+stderr is a terminal and stdout is not; receipts on a terminal are progress enough. `Working` is for work that prints
+at its end, and shows itself whenever stderr is a terminal.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 from rich.progress import Progress as RichProgress
 
 
@@ -40,6 +50,36 @@ class Progress:
     def show(self, records: int, read_bytes: int) -> None:
         """So many records are durable in all; so many bytes more were read."""
         self._rich.update(self._task, advance=read_bytes, records=records)
+
+    def __enter__(self) -> Self:
+        self._rich.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rich.stop()
+
+
+class Working:
+    """Progress of work whose end nobody knows, in words."""
+
+    def __init__(self) -> None:
+        self._rich = RichProgress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._rich.add_task("working")
+
+    def show(self, words: str) -> None:
+        """What is being done now."""
+        self._rich.update(self._task, description=words)
 
     def __enter__(self) -> Self:
         self._rich.start()

@@ -14,39 +14,23 @@ import click
 import msgspec
 
 from holdfast import Settings
+from holdfast.cli import summary
 from holdfast.cli.examination import Examination
 from holdfast.cli.exits import DAMAGED, FINE
-from holdfast.cli.glance import Glance, database, glance
+from holdfast.cli.glance import Glance, Kept, database, glance, kept
 from holdfast.cli.options import NEEDS_KEY, directory_argument, json_option, keyring_option, load_keyring
 from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
+from holdfast.cli.summary import TopicStatus
 from holdfast.cli.text import iso
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt
-from holdfast.record import Marks
 
 EPILOG = """\b
 Marks, in offsets: everything below them is
   appended  durable, or waiting in the owner's queue (seen from another process: durable)
   durable   on this machine's disk        sealed   in an immutable segment
-  shipped   on the object store           settled  acknowledged there, in order"""
-
-
-class PartitionStatus(msgspec.Struct, frozen=True):
-    """How far a partition got."""
-
-    partition: int
-    appended: int
-    durable: int
-    sealed: int
-    shipped: int
-    settled: int
-
-
-class TopicStatus(msgspec.Struct, frozen=True):
-    """A topic and its partitions."""
-
-    topic: str
-    partitions: list[PartitionStatus]
+  shipped   on the object store           settled  acknowledged there, in order
+Without a store what is sealed is shipped and settled. Readable from 'first' on."""
 
 
 class KeyName(msgspec.Struct, frozen=True):
@@ -70,6 +54,10 @@ class Status(msgspec.Struct, frozen=True):
     database_bytes: int
     wal_bytes: int
     records: int
+    tail_records: int
+    tail_bytes: int
+    segments: int
+    segment_bytes: int
     topics: list[TopicStatus]
     problems: list[Problem]
 
@@ -83,17 +71,18 @@ def status_command(directory: Path, reference: str | None, as_json: bool) -> int
     keyring = load_keyring(reference, Settings.load())
     place = Directory(directory.absolute())
     log_id = place.require_log()
-    seen, problems, keyless = Glance(place.database), list[Corrupt](), False
+    seen, sizes, problems, keyless = Glance(place.database), dict[int, Kept](), list[Corrupt](), False
     try:
         with database(place.database) as backend:
             seen = glance(backend)
+            sizes = kept(backend, seen)
             examination = Examination(backend, seen, log_id, keyring, problems)
             keyless = examination.keyless
             examination.check_rows()
     except Corrupt as error:
         problems.append(error)
     verified = seen.log is not None and not keyless and not seen.problems
-    status = _status(place, log_id, seen, problems, verified)
+    status = _status(place, log_id, seen, list(summary.topics(seen, sizes).values()), problems, verified)
     if as_json:
         emit_json(status)
     else:
@@ -104,8 +93,11 @@ def status_command(directory: Path, reference: str | None, as_json: bool) -> int
     return DAMAGED if problems else FINE
 
 
-def _status(place: Directory, log_id: bytes, seen: Glance, problems: list[Corrupt], verified: bool) -> Status:
+def _status(
+    place: Directory, log_id: bytes, seen: Glance, topics: list[TopicStatus], problems: list[Corrupt], verified: bool
+) -> Status:
     row = seen.log
+    partitions = [partition for topic in topics for partition in topic.partitions]
     return Status(
         path=str(place.path),
         log_id=log_id.hex(),
@@ -117,20 +109,13 @@ def _status(place: Directory, log_id: bytes, seen: Glance, problems: list[Corrup
         verified=verified,
         database_bytes=_size(place.database),
         wal_bytes=_size(place.database.with_name(place.database.name + "-wal")),
-        records=sum(head.next_offset for head in seen.heads),
-        topics=_topics(seen),
+        records=sum(partition.records for partition in partitions),
+        tail_records=sum(partition.tail_records for partition in partitions),
+        tail_bytes=sum(partition.tail_bytes for partition in partitions),
+        segments=sum(partition.segments for partition in partitions),
+        segment_bytes=sum(partition.segment_bytes for partition in partitions),
+        topics=topics,
         problems=[problem(found) for found in problems],
-    )
-
-
-def _topics(seen: Glance) -> list[TopicStatus]:
-    partitions: dict[int, list[PartitionStatus]] = {}
-    for head in seen.heads:
-        marks = Marks(appended=head.next_offset, durable=head.next_offset)
-        own = PartitionStatus(head.number, **msgspec.structs.asdict(marks))
-        partitions.setdefault(head.topic_id, []).append(own)
-    return sorted(
-        (TopicStatus(topic.name, partitions.get(topic.id, [])) for topic in seen.topics), key=lambda topic: topic.topic
     )
 
 
@@ -155,12 +140,21 @@ def _show(status: Status, problems: list[Corrupt]) -> None:
             ("verified", "yes" if status.verified else "no: nothing was verified"),
             ("database", f"{status.database_bytes} bytes, write-ahead log {status.wal_bytes} bytes"),
             ("records", status.records),
+            ("tail", f"{status.tail_records} records, {status.tail_bytes} bytes"),
+            ("segments", f"{status.segments} segments, {status.segment_bytes} bytes"),
         ]
     )
     rows = [
-        (topic.topic, *msgspec.structs.astuple(partition)) for topic in status.topics for partition in topic.partitions
-    ]
+        (topic.topic, partition.partition, partition.first, partition.appended, partition.durable, partition.sealed,
+         partition.shipped, partition.settled, partition.tail_records, partition.segments)
+        for topic in status.topics for partition in topic.partitions
+    ]  # fmt: skip
     if rows:
         emit("")
-        emit_table(("topic", "partition", "appended", "durable", "sealed", "shipped", "settled"), rows)
+        emit_table(_COLUMNS, rows)
     emit_problems(problems)
+
+
+_COLUMNS = (
+    "topic", "partition", "first", "appended", "durable", "sealed", "shipped", "settled", "tail", "segments",
+)  # fmt: skip

@@ -1,0 +1,90 @@
+"""Records and rows on stdout: as text for eyes, as JSON, as payloads, or as one Arrow stream.
+
+What `holdfast read` and `holdfast tail` share. Raw topics give records, typed ones rows; both have a place and a time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast import Record, Topic
+from holdfast.cli.output import emit, emit_bytes, emit_json
+from holdfast.cli.rows import Placed, placed
+from holdfast.cli.text import iso, printable, record_line, shown
+from holdfast.errors import Invalid
+from holdfast.reading import Reading
+from holdfast.typed_topic import TypedTopic
+
+Item = Record | Placed
+Write = Callable[[Any], None]
+
+TEXT, JSON, ARROW = "text", "json", "arrow"
+RAW, RAW_JOINED = "raw", "raw joined"
+"""Payloads alone, each with a newline or with nothing behind it."""
+
+
+class TypedLine(msgspec.Struct, frozen=True):
+    """A row of a typed topic as one JSON object."""
+
+    topic: str
+    partition: int
+    offset: int
+    time: str | None
+    time_us: int
+    row: dict[str, Any]
+
+
+def items(topic: Topic | TypedTopic, reading: Reading[Any]) -> Iterator[Item]:
+    """The records or rows of a reading."""
+    return placed(reading.batches()) if isinstance(topic, TypedTopic) else iter(reading)
+
+
+def writer(topic: Topic | TypedTopic, form: str) -> Write:
+    """What prints one record or row of a topic."""
+    if isinstance(topic, TypedTopic):
+        if form in {RAW, RAW_JOINED}:
+            raise Invalid(
+                f"topic {topic.name!r} is typed: its rows are no payloads", hint="take --json or --format arrow"
+            )
+        return _row_json(topic.name) if form == JSON else _row_text
+    if form == JSON:
+        return lambda record: emit_json(record_line(topic.name, record))
+    if form == TEXT:
+        return _record_text
+    ending = b"\n" if form == RAW else b""
+    return lambda record: emit_bytes(record.payload + ending)
+
+
+def write_arrow(reading: Reading[Any]) -> None:
+    """A reading as one Arrow IPC stream; after an error it has no end mark, as a file that was cut off."""
+    import pyarrow as pa
+
+    if sys.stdout.isatty():
+        raise click.UsageError("Arrow is not for terminals; send it to a file or a pipe")
+    stream = pa.ipc.new_stream(sys.stdout.buffer, reading.schema)
+    for batch in reading.batches():
+        stream.write_batch(batch)
+    stream.close()
+
+
+def _record_text(record: Record) -> None:
+    kind = "-" if record.kind is None else printable(record.kind)
+    time = iso(record.time) or record.time
+    emit(f"{record.partition} {record.offset:>8}  {time}  {shown(record.key)}  {kind}  {shown(record.payload)}")
+
+
+def _row_text(item: Placed) -> None:
+    row = printable(msgspec.json.encode(item.row).decode())
+    emit(f"{item.partition} {item.offset:>8}  {iso(item.time) or item.time}  {row}")
+
+
+def _row_json(topic: str) -> Write:
+    def write(item: Placed) -> None:
+        emit_json(TypedLine(topic, item.partition, item.offset, iso(item.time), item.time, item.row))
+
+    return write

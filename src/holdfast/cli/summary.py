@@ -1,0 +1,67 @@
+"""How far the partitions of a log got and what they hold, out of one glance. Values in, values out.
+
+Without another store the log's own directory is the store: what is sealed is shipped and settled.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.cli.glance import Glance, Kept
+from holdfast.journal.rows import HeadRow
+from holdfast.record import Marks
+
+RAW, TYPED = "raw", "typed"
+
+
+class PartitionStatus(msgspec.Struct, frozen=True):
+    """How far a partition got, and what it holds."""
+
+    partition: int
+    first: int
+    appended: int
+    durable: int
+    sealed: int
+    shipped: int
+    settled: int
+    tail_records: int
+    tail_bytes: int
+    segments: int
+    segment_bytes: int
+
+    @property
+    def records(self) -> int:
+        """Records that can be read."""
+        return max(0, self.durable - self.first)
+
+
+class TopicStatus(msgspec.Struct, frozen=True):
+    """A topic and its partitions."""
+
+    topic: str
+    kind: str
+    partitions: list[PartitionStatus]
+
+
+def topics(seen: Glance, kept: dict[int, Kept]) -> dict[int, TopicStatus]:
+    """All topics by id, in the order of their names."""
+    typed = {row.topic_id for row in seen.schemas}
+    partitions: dict[int, list[PartitionStatus]] = {}
+    for head in seen.heads:
+        partitions.setdefault(head.topic_id, []).append(_partition(seen, head, kept.get(head.partition_id, Kept())))
+    return {
+        topic.id: TopicStatus(topic.name, TYPED if topic.id in typed else RAW, partitions.get(topic.id, []))
+        for topic in sorted(seen.topics, key=lambda topic: topic.name)
+    }
+
+
+def _partition(seen: Glance, head: HeadRow, kept: Kept) -> PartitionStatus:
+    mark = seen.watermarks.get(head.partition_id)
+    sealed, first, segments = (0, 0, 0) if mark is None else (
+        mark.sealed_offset, mark.first_offset, mark.segments - mark.first_segment,
+    )  # fmt: skip
+    marks = Marks(head.next_offset, head.next_offset, sealed, sealed, sealed)
+    return PartitionStatus(
+        partition=head.number, first=first, **msgspec.structs.asdict(marks), tail_records=head.next_offset - sealed,
+        tail_bytes=kept.tail_bytes, segments=segments, segment_bytes=kept.segment_bytes,
+    )  # fmt: skip
