@@ -11,6 +11,14 @@ import holdfast
 from holdfast import Keyring, Log, Settings
 from holdfast.testing.manual_clock import ManualClock
 
+_SECTIONS = ("journal", "segments", "retention", "reconcile", "disk")
+
+
+@pytest.fixture(autouse=True)
+def tails_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing leaves the tail in the journal: most tests look at entries. Tests of sealing say so themselves."""
+    monkeypatch.setenv("HOLDFAST_SEGMENTS__SEAL_ON_CLOSE", "false")
+
 
 @pytest.fixture
 def keyring() -> Keyring:
@@ -23,8 +31,9 @@ def open_log(tmp_path: Path) -> Iterator[Callable[..., Log]]:
     opened: list[Log] = []
 
     def open_one(name: str = "log", **options: object) -> Log:
-        journal = options.pop("journal", {})
-        settings = options.pop("settings", None) or Settings.from_mapping({"journal": journal})
+        sections = {name: options.pop(name) for name in _SECTIONS if name in options}
+        sections.setdefault("segments", {"seal_on_close": False})
+        settings = options.pop("settings", None) or Settings.from_mapping(sections)
         log = holdfast.open(tmp_path / name, settings=settings, **options)
         opened.append(log)
         return log

@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import apsw
+import pyarrow as pa
 import pytest
 
 import holdfast
@@ -44,8 +45,29 @@ def test_the_journal_has_a_file_of_its_own(open_log, tmp_path):
     db = apsw.Connection(str(tmp_path / "log" / "durable.db"), flags=apsw.SQLITE_OPEN_READONLY)
     assert db.pragma("user_version") == migrations()[-1][0]
     tables = {row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type='table'")}
-    assert tables == {"log", "epochs", "key_epochs", "topics", "heads", "entries", "idempotency"}
+    journal = {"log", "epochs", "key_epochs", "topics", "heads", "entries", "idempotency"}
+    assert tables == journal | {"watermarks", "segments", "schemas", "policies"}
     db.close()
+
+
+def test_a_segment_is_only_for_its_owner(open_log, tmp_path):
+    """Folders and files of segments can be read by their owner alone."""
+    log = open_log()
+    log.topic("t").append(b"x")
+    log.seal()
+    found = list((tmp_path / "log" / "segments").rglob("*"))
+    assert len(found) == 5
+    for path in found:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_large_schema_opens_again(open_log):
+    """A schema that was accepted is never too long to be read back."""
+    inner = pa.struct([(f"inner {n} {'x' * 200}", pa.int8()) for n in range(9)])
+    log = open_log()
+    log.topic("t", schema=pa.schema([(f"outer {n} {'y' * 200}", inner) for n in range(700)]))
+    log.close()
+    assert len(open_log().topic("t", schema="latest").schema) == 700
 
 
 def test_one_owner_in_this_process(open_log):
@@ -285,7 +307,9 @@ def test_encrypt_without_a_key_does_not_open(tmp_path, monkeypatch):
     settings = Settings.from_mapping({"crypto": {"encrypt": True, "keyring": f"file:{tmp_path / 'key'}"}})
     with holdfast.open(tmp_path / "log", settings=settings) as log:
         log.topic("t").append(b"secret words")
-    assert b"secret words" not in b"".join(p.read_bytes() for p in (tmp_path / "log").iterdir())
+    files = [path for path in (tmp_path / "log").rglob("*") if path.is_file()]
+    assert [path.suffix for path in files if "segments" in path.parts] == [".parquet"]
+    assert b"secret words" not in b"".join(path.read_bytes() for path in files)
 
 
 def test_keyed_and_unkeyed_are_both_told(open_log, keyring):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.disk
 
 def run_of(topic, *payloads):
     """A run that can be put into a unit; the queue gives it its group."""
-    partition = topic._partitions[0]
+    partition = topic._partitions.parts[0]
     return Run(topic._journal.queue._open, partition, Columns(list(payloads), [0] * len(payloads)))
 
 

@@ -1,20 +1,25 @@
 """Make the golden files anew: `python -m tests.golden.make`, from the repository's root.
 
 Run it only when a format got a new version, and then keep the files of the old one under another name: what
-was written once must be read for ever. Everything is fixed: clock, randomness, keys and pid; so two runs
-store the same rows. (Two versions of SQLite may still lay the same rows out in other bytes.)
+was written once must be read for ever. So files of released versions (`RELEASED`) are only made if they are not there.
+Everything is fixed: clock, randomness, keys and pid; so two runs store the same rows. (Two versions of SQLite may still
+lay the same rows out in other bytes, and two of Arrow the same columns.)
 
-    plain/, sealed/   whole logs: two topics, four partitions, keys, kinds, headers, batches, idempotency keys
-    schema-1/         a log whose database is at schema version 1, to be upgraded in place
-    damaged/          logs that must be refused, each in its own way
-    expected.json     what was put into them
-    vectors.json      frames, headers, digests, stamps and seals as hex
+    plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired
+    schema-2/, schema-2-sealed/     logs without segments, their databases at schema version 2
+    schema-1/                       a log whose database is at schema version 1; all of these are upgraded in place
+    damaged/                        logs that must be refused, each in its own way
+    expected.json                   what was put into them, and what their segments are
+    vectors.json                    frames, headers, digests, stamps, chain values and seals as hex
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import struct
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +27,7 @@ from typing import Any
 from unittest.mock import patch
 
 import apsw
+import pyarrow as pa
 
 import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
@@ -32,28 +38,52 @@ from holdfast.journal import frame
 from holdfast.journal.columns import Columns, Extra
 from holdfast.journal.entry import Entry, Place, header_of
 from holdfast.journal.migrations import migrate
-from holdfast.journal.rows import EpochRow, HeadRow, KeyRow, LogRow, TopicRow
+from holdfast.journal.rows import (
+    LIVE,
+    EpochRow,
+    HeadRow,
+    KeyRow,
+    LogRow,
+    PolicyRow,
+    SchemaRow,
+    SegmentRow,
+    TopicRow,
+    WatermarkRow,
+)
+from holdfast.journal.sqlite import SqliteBackend
 from holdfast.record import NOW
+from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
 from holdfast.testing.manual_clock import ManualClock
 
 HERE = Path(__file__).parent
 KEYS = {"golden-1": bytes(range(32)), "golden-2": bytes(range(32, 64))}
 FIRST = Keyring({"golden-1": KEYS["golden-1"]})
 ROTATED = Keyring({"golden-2": KEYS["golden-2"], "golden-1": KEYS["golden-1"]})
+SETTINGS = Settings.from_mapping({"segments": {"seal_on_close": False}, "disk": {"free_bytes_min": 0}})
+NARROW = pa.schema([("sensor", pa.string()), ("celsius", pa.float64())])
+WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
+
+RELEASED = (
+    "schema-1", "schema-2", "schema-2-sealed", "damaged/database-gone", "damaged/flipped-body",
+    "damaged/format-garbage", "damaged/format-version", "damaged/frame-version", "damaged/truncated",
+    "damaged/user-version",
+)  # fmt: skip
+"""Files of released versions: never made again."""
 
 Expected = dict[str, Any]
 
 
 def make(target: Path) -> None:
     """Write all golden files into a directory."""
-    expected = {
-        "plain": make_log(target / "plain"),
-        "sealed": make_log(target / "sealed", FIRST),
-        "schema-1": make_schema_1(target / "schema-1"),
-    }
+    expected = {name: make_one(target / name) for name in MAKERS}
     make_damaged(target / "damaged")
     _write_json(target / "expected.json", expected)
     _write_json(target / "vectors.json", make_vectors())
+
+
+def make_one(path: Path) -> Expected:
+    """Write one whole log; its name says which."""
+    return MAKERS[path.name](path)
 
 
 # -- logs -------------------------------------------------------------------------------------------------
@@ -64,7 +94,7 @@ def fixed(path: Path, clock: ManualClock, keyring: Keyring | None = None) -> Ite
     """An open log of which every stored byte is determined."""
     with (
         patch("os.getpid", return_value=4242),
-        holdfast.open(path, settings=Settings(), keyring=keyring, clock=clock) as log,
+        holdfast.open(path, settings=SETTINGS, keyring=keyring, clock=clock) as log,
     ):
         yield log
 
@@ -76,6 +106,7 @@ class Scribe:
         self._clock = clock
         self.records: dict[str, list[Expected]] = {}
         self.receipts: dict[str, list[Any]] = {}
+        self.rows: list[Expected] = []
 
     def append(self, log: Log, topic: str, payload: bytes, **given: Any) -> None:
         """One record, in a group of its own."""
@@ -91,6 +122,18 @@ class Scribe:
         for receipt, record in zip(log.topic(topic).append_batch(records, partition=partition), records, strict=True):
             self._note(receipt, record, {} if record.time == NOW else {"time": record.time})
 
+    def append_rows(self, log: Log, topic: str, schema: pa.Schema, rows: list[Expected]) -> None:
+        """Rows of a typed topic, in a group of their own; in the end all of them have the columns of the newest."""
+        self._clock.advance(1.5)
+        receipts = log.topic(topic, schema=schema).append(rows)
+        for receipt, row in zip(receipts, rows, strict=True):
+            place = {"_partition": receipt.partition, "_offset": receipt.offset, "_time": self._clock.now_us()}
+            self.rows.append(place | {name: row.get(name) for name in WIDE.names})
+
+    def forget(self, place: str, count: int) -> None:
+        """The oldest records of a partition are gone."""
+        del self.records[place][:count]
+
     def _note(self, receipt: Receipt, record: Record, given: Expected) -> None:
         stored = {
             "offset": receipt.offset,
@@ -104,13 +147,87 @@ class Scribe:
 
     def told(self) -> Expected:
         """What a reader must find."""
-        return {"records": self.records, "receipts": self.receipts}
+        found: Expected = {"records": self.records, "receipts": self.receipts}
+        return found | ({"rows": self.rows} if self.rows else {})
 
 
 def make_log(path: Path, keyring: Keyring | None = None) -> Expected:
-    """A log with everything in it: written in two ownerships, the key rotated in the second if there is one."""
+    """A log with everything in it: a tail, then segments, in three ownerships."""
     clock = ManualClock(seed=2026)
     scribe = Scribe(clock)
+    _write_tail(path, keyring, clock, scribe)
+    clock.advance(3600)
+    with fixed(path, clock, keyring and ROTATED) as log:
+        _write_segments(log, scribe)
+    return scribe.told() | {"segments": segments_of(path), "arrow": pa.__version__}
+
+
+def _write_segments(log: Log, scribe: Scribe) -> None:
+    """Segments of two partitions, the oldest expired, a tail behind them; and a typed topic of two versions."""
+    log.topic("events", partitions=2)
+    scribe.append(log, "events", b"expired", partition=0, key=b"k", headers={"h": b"v"})
+    scribe.append(log, "events", b"expired, too", partition=0)
+    _seal(log, "events")
+    batch = [Record(b"", key=b"c-1", kind="made"), Record(b"b", time=7), Record(b"c", headers={"trace": b"\x01"})]
+    scribe.append_batch(log, "events", batch, partition=0)
+    _seal(log, "events")
+    scribe.append(log, "events", b"\x00\xff" * 20, partition=0)
+    _seal(log, "events")
+    scribe.append(log, "events", b"of the other partition", partition=1, time=-1)
+    _seal(log, "events")
+    log.set_retention("events", records_max=4)
+    log.retain()
+    scribe.forget("events/0", 2)
+    scribe.append(log, "events", b"in the tail", partition=0)
+    scribe.append_rows(log, "readings", NARROW, [{"sensor": "a", "celsius": 21.5}, {"sensor": None, "celsius": -0.0}])
+    _seal(log, "readings")
+    scribe.append_rows(log, "readings", WIDE, [{"sensor": "grüß", "tags": ["x", None]}])
+
+
+def _seal(log: Log, topic: str) -> None:
+    """Seal, and wait until the entries are trimmed: which commit comes next must not depend on chance."""
+    log.seal(topic)
+    wanted = sum(mark.durable - mark.sealed for name in log.topics() for mark in log.marks(name))
+    connection = apsw.Connection(str(log.path / "durable.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    deadline = time.monotonic() + 20
+    while connection.execute("SELECT coalesce(sum(count), 0) FROM entries").get != wanted:
+        assert time.monotonic() < deadline, "the entries are not trimmed"
+        time.sleep(0.001)
+    connection.close()
+
+
+def segments_of(path: Path) -> list[Expected]:
+    """What the manifest says of each segment, with the name of its file."""
+    names = (
+        "topic", "partition", "number", "first_offset", "rows", "time_min", "time_max", "low", "high", "state",
+        "key_id", "schema", "content", "chain", "file",
+    )  # fmt: skip
+    sql = (
+        "SELECT name, heads.number, s.number, first_offset, rows, time_min, time_max, low, high, state, key_id,"
+        " lower(hex(schema)), lower(hex(content)), lower(hex(chain)),"
+        " printf('%020d', s.number) || '-' || lower(hex(substr(sha256, 1, 8))) || '.parquet'"
+        " FROM segments s JOIN heads USING (partition_id) JOIN topics ON topics.id = topic_id"
+        " ORDER BY partition_id, s.number"
+    )
+    connection = apsw.Connection(
+        f"file:{path / 'durable.db'}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    )
+    found = [dict(zip(names, row, strict=True)) for row in connection.execute(sql)]
+    connection.close()
+    return found
+
+
+def make_tail(path: Path, keyring: Keyring | None = None) -> Expected:
+    """A log as schema 2 held it: without segments."""
+    clock = ManualClock(seed=2026)
+    scribe = Scribe(clock)
+    _write_tail(path, keyring, clock, scribe)
+    _as_schema(path, 2)
+    return scribe.told()
+
+
+def _write_tail(path: Path, keyring: Keyring | None, clock: ManualClock, scribe: Scribe) -> None:
+    """Raw records in two ownerships, the key rotated in the second if there is one."""
     with fixed(path, clock, keyring) as log:
         log.topic("orders", partitions=3)
         scribe.append(log, "orders", b"first", partition=0)
@@ -129,21 +246,49 @@ def make_log(path: Path, keyring: Keyring | None = None) -> Expected:
         ]
         scribe.append_batch(log, "orders", mixed, partition=2)
         scribe.append(log, "orders", b"last", key=b"c-42", kind="closed", headers={})
-    return scribe.told()
 
 
 def make_schema_1(path: Path) -> Expected:
     """A log as the first schema held it: without the table of idempotency keys."""
     clock = ManualClock(seed=1)
     scribe = Scribe(clock)
-    with (
-        patch("holdfast.journal.journal.migrate", lambda backend: migrate(backend, upto=1)),
-        fixed(path, clock) as log,
-    ):
+    with fixed(path, clock) as log:
         log.topic("orders", partitions=2)
         scribe.append(log, "orders", b"old", partition=0, key=b"c-1", kind="created", headers={"h": b"v"})
         scribe.append_batch(log, "orders", [Record(b"older"), Record(b"oldest")], partition=1)
+    _as_schema(path, 1)
     return scribe.told()
+
+
+def _as_schema(path: Path, version: int) -> None:
+    """Put the rows of a log into a database of an older schema; whatever that did not have must be empty or zero."""
+    database = path / "durable.db"
+    newest = apsw.Connection(str(database))
+    known = {name for (name,) in newest.execute("SELECT name FROM sqlite_schema WHERE type='table'")}
+    rows = {table: newest.execute(f"SELECT * FROM {table}").fetchall() for table in known}
+    newest.close()
+    database.unlink()
+    database.touch(mode=0o600)
+    backend = SqliteBackend(database)
+    migrate(backend, upto=version)
+    kept = {name for (name,) in backend.connection.execute("SELECT name FROM sqlite_schema WHERE type='table'")}
+    for table in kept:
+        width = len(backend.connection.execute(f"PRAGMA table_info({table})").fetchall())
+        marks = ",".join("?" * width)
+        for row in rows[table]:
+            assert not any(row[width:])
+            backend.connection.execute(f"INSERT INTO {table} VALUES ({marks})", row[:width])
+    assert not any(rows[table] for table in known - kept)
+    backend.close()
+
+
+MAKERS = {
+    "plain": make_log,
+    "sealed": lambda path: make_log(path, FIRST),
+    "schema-2": make_tail,
+    "schema-2-sealed": lambda path: make_tail(path, FIRST),
+    "schema-1": make_schema_1,
+}
 
 
 # -- damage -----------------------------------------------------------------------------------------------
@@ -167,6 +312,7 @@ def make_damaged(path: Path) -> None:
     }.items():
         (path / name).mkdir(parents=True)
         (path / name / "FORMAT").write_bytes(content)
+    _make_damaged_segments(path)
 
 
 def _make_small(path: Path) -> None:
@@ -174,11 +320,41 @@ def _make_small(path: Path) -> None:
     with fixed(path, clock) as log:
         for payload in (b"one", b"two", b"three"):
             log.topic("t").append(payload)
+    _as_schema(path, 2)
 
 
-def _execute(path: Path, sql: str) -> None:
+def _make_damaged_segments(path: Path) -> None:
+    """Three segments of one record each, and damage to the second."""
+    for name in ("segment-gone", "segment-flipped", "watermark-back"):
+        older = _make_small_sealed(path / name)
+        (second,) = (path / name / "segments/topics/t/0/segments").glob(f"{1:020d}-*")
+        match name:
+            case "segment-gone":
+                second.unlink()
+            case "segment-flipped":
+                content = bytearray(second.read_bytes())
+                content[40] ^= 1
+                second.write_bytes(content)
+            case "watermark-back":
+                _execute(path / name, f"INSERT OR REPLACE INTO watermarks VALUES ({','.join('?' * len(older))})", older)
+
+
+def _make_small_sealed(path: Path) -> tuple[Any, ...]:
+    """Returns the watermark's row as it was after the second segment."""
+    older: tuple[Any, ...] = ()
+    with fixed(path, ManualClock(seed=4)) as log:
+        for payload in (b"one", b"two", b"three"):
+            connection = apsw.Connection(str(path / "durable.db"), flags=apsw.SQLITE_OPEN_READONLY)
+            older = connection.execute("SELECT * FROM watermarks").fetchone() or ()
+            connection.close()
+            log.topic("t").append(payload)
+            _seal(log, "t")
+    return older
+
+
+def _execute(path: Path, sql: str, values: tuple[Any, ...] = ()) -> None:
     connection = apsw.Connection(str(path / "durable.db"))
-    connection.execute(sql)
+    connection.execute(sql, values)
     assert connection.changes() == 1 or sql.startswith("PRAGMA")
     connection.close()
 
@@ -200,6 +376,7 @@ FRAMES: dict[str, Columns] = {
 }
 
 LOG_ID, LINK, SALT = bytes(range(16)), bytes(range(0xA0, 0xB0)), bytes(range(64, 96))
+FINGERPRINT = bytes(range(0x20, 0x30))
 ENTRIES: dict[str, tuple[Place, Entry]] = {
     "first of a partition": (
         Place(LOG_ID, "t", 0),
@@ -209,15 +386,39 @@ ENTRIES: dict[str, tuple[Place, Entry]] = {
         Place(LOG_ID, "orders.v1", 3),
         Entry(0x0102030405, 77, 0x060708, 0x0A0B, 0x0C0D0E, 1, 0, 0x1112, -2, 2**62, LINK, b"", b"sealed body"),
     ),
+    "rows of a typed topic": (
+        Place(LOG_ID, "orders.v1", 3),
+        Entry(0x0102030405, 77, 0x060708, 3, 4, 2, 0, 0, -2, 2**62, LINK, b"", b"typed body", FINGERPRINT),
+    ),
+}
+TYPED_FRAMES: dict[str, tuple[int, bytes, bytes]] = {
+    "one time for all": (3, struct.pack("<q", 5), b"an Arrow message"),
+    "own times": (2, struct.pack("<2q", -1, 2**62), b"an Arrow message"),
+    "one row": (1, struct.pack("<q", 5), b""),
+}
+CHAIN, CONTENT = bytes(range(0xC0, 0xE0)), bytes(range(32, 64))
+CHAINS: dict[str, tuple[SegmentHead, int, bytes]] = {
+    "first of a partition": (SegmentHead(LOG_ID, "t", 0, 0, 0, 1, bytes(16), NO_CHAIN), 1, CONTENT),
+    "every field its own": (SegmentHead(LOG_ID, "orders.v1", 3, 7, 2**40, 9, FINGERPRINT, CHAIN), 1000, CONTENT),
 }
 ROWS = {
-    "log": LogRow(LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 5, b""),
+    "log": LogRow(LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 5, b""),
     "epochs": EpochRow(2, 1_700_000_000_000_000, 4242, 5, b""),
     "key_epochs": KeyEpoch(5, "aes-256-gcm", "golden-1", SALT, bytes(32), b""),
     "topics": TopicRow(1, "orders", 3, -1, 5, b""),
     "heads": HeadRow(4, 1, 2, 2**40, LINK, 5, b""),
     "idempotency": KeyRow(6, LINK, 4, 2**40, 9, 5, b""),
-}
+    "log with segments": LogRow(
+        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 10, 0, 12, 5, b""
+    ),
+    "watermarks": WatermarkRow(4, 8, 2**40, CHAIN, 2, 2**30, 5, b""),
+    "segments": SegmentRow(
+        4, 7, 2**40, 1000, 4096, -1, 2**60, -2, 2**61, bytes(range(32)), CONTENT, LINK, CHAIN, FINGERPRINT, "golden-1",
+        9, 1_700_000_000_000_000, LIVE, 5, b"",
+    ),
+    "schemas": SchemaRow(1, 2, FINGERPRINT, b"a serialized schema", 1_700_000_000_000_000, 5, b""),
+    "policies": PolicyRow(1, 0, 3_600_000_000, 1000, 5, b""),
+}  # fmt: skip
 
 
 def make_vectors() -> Expected:
@@ -233,6 +434,16 @@ def make_vectors() -> Expected:
             }
             for name, columns in FRAMES.items()
         },
+        "typed frames": {
+            name: {
+                "count": count,
+                "times": times.hex(),
+                "message": message.hex(),
+                "body": frame.encode_typed(count, times, message).hex(),
+            }
+            for name, (count, times, message) in TYPED_FRAMES.items()
+        },
+        "chains": {name: chain_value(*vector).hex() for name, vector in CHAINS.items()},
         "entries": {
             name: {
                 "header": header_of(place, entry).hex(),
@@ -263,7 +474,20 @@ def _write_json(path: Path, content: Expected) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def replace(made: Path, target: Path) -> None:
+    """Put what was made in the place of what is there, files of released versions excepted."""
+    folders = [path for path in (*made.iterdir(), *(made / "damaged").iterdir()) if path.is_dir()]
+    for folder in folders:
+        name = folder.relative_to(made).as_posix()
+        if name == "damaged" or (name in RELEASED and (target / name).exists()):
+            continue
+        shutil.rmtree(target / name, ignore_errors=True)
+        shutil.copytree(folder, target / name)
+    for file in made.glob("*.json"):
+        shutil.copy(file, target / file.name)
+
+
 if __name__ == "__main__":
-    for made in ("plain", "sealed", "schema-1", "damaged"):
-        shutil.rmtree(HERE / made, ignore_errors=True)
-    make(HERE)
+    with tempfile.TemporaryDirectory() as workshop:
+        make(Path(workshop))
+        replace(Path(workshop), HERE)

@@ -1,0 +1,69 @@
+"""Logs with segments for tests, and damage to plant in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from holdfast import Log, Topic
+from holdfast.store import layout
+
+ROWS = 10
+TEN = {"rows_max": ROWS, "seal_on_close": False}
+"""Segments of ten records."""
+
+
+def fill(log: Log, name: str, segments: int, *, partition: int = 0) -> Topic:
+    """So many more sealed segments of ten records each."""
+    topic = log.topic(name)
+    for _ in range(segments):
+        first = topic.marks()[partition].durable
+        topic.append_batch([b"%d" % (first + i) for i in range(ROWS)], partition=partition, timeout=30)
+        topic.wait_sealed(first + ROWS, 30, partition=partition)
+    return topic
+
+
+def offsets(topic: Topic, partition: int = 0) -> list[int]:
+    """What can be read, and reads as it was written."""
+    got = list(topic.read(partition=partition))
+    assert all(record.payload in (b"%d" % record.offset, b"x", b"next") for record in got)
+    return [record.offset for record in got]
+
+
+def folder(log: Log | Path, name: str, partition: int = 0) -> Path:
+    """Where a partition's segment files are."""
+    root = log if isinstance(log, Path) else log.path
+    return root / "segments" / layout.segments_folder(name, partition)
+
+
+def files(log: Log | Path, name: str, partition: int = 0) -> list[Path]:
+    """The finished segment files of a partition, oldest first."""
+    found = folder(log, name, partition)
+    return sorted(path for path in found.glob("*.parquet") if layout.parse_segment_name(path.name))
+
+
+def states(log: Log, name: str, partition: int = 0) -> list[int]:
+    """The states of a partition's segments, as the manifest has them."""
+    part = log._journal.topics.partitions[name][partition]
+    return [row.state for row in log._manifest.page(part, 0, part.sealed.segments)]
+
+
+def edit(path: Path, statement: str, *values: object) -> None:
+    """Change the database of a log that nobody has open, behind its back."""
+    connection = apsw.Connection(str(path / "durable.db"))
+    try:
+        connection.execute(statement, values)
+        assert connection.changes() > 0
+    finally:
+        connection.close()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait until something is so that nobody announces."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.002)

@@ -1,0 +1,72 @@
+"""The manifest is searched, never scanned: by offset, by number, by state, however many segments there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast import Log
+from holdfast.journal import stored
+from holdfast.journal.rows import EXPIRED, EXPIRING, LOST
+
+pytestmark = pytest.mark.disk
+
+Look = Callable[[apsw.Connection, Any], object]
+
+LOOKS: dict[str, Look] = {
+    "by number": lambda connection, path: stored.segment(connection, path, 1, 7),
+    "by offset": lambda connection, path: stored.segment_holding(connection, path, 1, 70),
+    "a page": lambda connection, path: list(stored.segments(connection, path, 1, 5, 9)),
+    "expiring": lambda connection, path: list(stored.segments_in_state(connection, path, EXPIRING)),
+    "expired": lambda connection, path: list(stored.segments_in_state(connection, path, EXPIRED)),
+    "lost": lambda connection, path: list(stored.segments_in_state(connection, path, LOST)),
+    "the tail's bytes": lambda connection, path: stored.tail_bytes(connection, 1, 0, 10),
+    "what is to be trimmed": lambda connection, path: stored.entries_below(connection, 1, 10, 64),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_no_question_to_the_manifest_scans_a_table(open_log: Callable[..., Log], look: str) -> None:
+    log = open_log()
+    connection = apsw.Connection(str(log.path / "durable.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    asked: list[tuple[str, Any]] = []
+
+    def note(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
+        asked.append((sql, bindings))
+        return True
+
+    connection.exec_trace = note
+    LOOKS[look](connection, log.path)
+    connection.exec_trace = None
+    assert asked
+    for sql, bindings in asked:
+        steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+        scans = [step for step in steps if step.startswith("SCAN") and "(subquery" not in step]
+        assert not scans, (sql, steps)
+    connection.close()
+
+
+def test_a_time_is_found_without_reading_all_rows(
+    open_log: Callable[..., Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty segments, one hour each: a window of one hour needs a handful of rows."""
+    log = open_log(segments={"seal_on_close": False})
+    topic = log.topic("hours")
+    hour = 3_600_000_000
+    for number in range(60):
+        topic.append(b"x", time=number * hour)
+        log.seal("hours")
+    fetched: list[int] = []
+    original = stored.segment
+
+    def counted(connection: apsw.Connection, path: Any, partition_id: int, number: int) -> Any:
+        fetched.append(number)
+        return original(connection, path, partition_id, number)
+
+    monkeypatch.setattr(stored, "segment", counted)
+    found = [record.offset for record in topic.read(since=40 * hour, until=40 * hour)]
+    assert found == [40]
+    assert len(set(fetched)) < 25

@@ -1,0 +1,105 @@
+"""Plain segments open in the usual tools unaided, with the right values."""
+
+from __future__ import annotations
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.segment_data import batch_of, head_of, write
+
+from holdfast.segments.columns import conform, stored_schema
+
+pytestmark = pytest.mark.disk
+
+
+@pytest.fixture(params=["raw", "typed"])
+def segment(request, tmp_path):
+    """A plain file of 250 records, and the records in Arrow."""
+    batch = batch_of(request.param, 2**40, 250)
+    path = tmp_path / "segment.parquet"
+    write(path, head_of(request.param, 2**40), [batch])
+    return path, pa.Table.from_batches([conform(batch, stored_schema(batch.schema))])
+
+
+def plain(value):
+    """A cell without the differences in how tools present nested values."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def rows(table):
+    """Rows whose maps are dicts, whatever the tool made of them."""
+    for name in table.column_names:
+        if name == "extra":
+            cells = [dict(_pairs(cell)) if cell is not None else None for cell in table[name].to_pylist()]
+            table = table.drop_columns([name]).append_column(name, pa.array([repr(cell) for cell in cells]))
+    return [plain(row) for row in table.to_pylist()]
+
+
+def _pairs(cell):
+    return [(item["key"], item["value"]) if isinstance(item, dict) else item for item in cell]
+
+
+def test_pyarrow(segment):
+    """pyarrow reads every column with its type."""
+    path, expected = segment
+    assert pq.read_table(path).equals(expected)
+
+
+def test_duckdb(segment):
+    """DuckDB reads every value, and counts by offset and time."""
+    path, expected = segment
+    with duckdb.connect() as db:
+        db.execute("SET TimeZone = 'UTC'")
+        found = db.sql("SELECT * FROM read_parquet(?)", params=[str(path)]).to_arrow_table()
+        offset, time = expected.column_names[:2]
+        query = f'SELECT count(*), min("{offset}"), max("{offset}"), min("{time}") FROM read_parquet(?)'
+        query += f' WHERE "{offset}" >= ?'
+        count, low, high, earliest = db.execute(query, [str(path), 2**40 + 100]).fetchone()
+    assert rows(found) == rows(expected)
+    assert (count, low, high) == (150, 2**40 + 100, 2**40 + 249)
+    assert earliest == min(expected[time].to_pylist()[100:])
+
+
+def test_polars(segment):
+    """Polars reads every value, eagerly and through a filter."""
+    path, expected = segment
+    found = pl.read_parquet(path)
+    assert rows(found.to_arrow()) == rows(expected)
+    offset = expected.column_names[0]
+    assert pl.scan_parquet(path).filter(pl.col(offset) == 2**40 + 7).collect().height == 1
+
+
+def test_pandas(segment):
+    """pandas reads offsets, times in UTC and values."""
+    path, expected = segment
+    found = pd.read_parquet(path)
+    offset, time, *others = expected.column_names
+    assert found[offset].tolist() == list(range(2**40, 2**40 + 250))
+    assert [stamp.to_pydatetime() for stamp in found[time]] == expected[time].to_pylist()
+    simple = "payload" if "payload" in others else "id"
+    assert found[simple].tolist() == expected[simple].to_pylist()
+    assert list(found.columns) == expected.column_names
+
+
+def test_columns_that_spark_reads_in_vectors(segment):
+    """Version 1 data pages, microseconds, and only encodings that Spark's vectorised reader knows."""
+    path, expected = segment
+    known = {"PLAIN", "RLE", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "DELTA_BINARY_PACKED"}
+    metadata = pq.read_metadata(path)
+    for i in range(metadata.num_columns):
+        column = metadata.row_group(0).column(i)
+        assert set(column.encodings) <= known
+        assert column.compression == "ZSTD"
+    time = expected.column_names[1]
+    assert pq.read_schema(path).field(time).type == pa.timestamp("us", "UTC")
+    statistics = metadata.row_group(0).column(0).statistics
+    assert (statistics.min, statistics.max) == (2**40, 2**40 + 99)
