@@ -1,4 +1,4 @@
-"""`python -m bench <name> [--quick] [--rounds N]` runs `main(options)` of `bench/<name>.py`.
+"""`python -m bench <name> [--quick] [--full] [--rounds N]` runs `main(options)` of `bench/<name>.py`.
 
 The exit code is 0 when the bench ran, whether its bars were reached or not; 1 when it failed; 2 when it was
 called wrongly.
@@ -23,8 +23,9 @@ ROUNDS_QUICK, SECONDS_QUICK = 3, 1.0
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure holdfast and its rivals.")
-    parser.add_argument("name", help="the bench to run, for example journal")
+    parser.add_argument("name", help="the bench to run, for example journal or segments")
     parser.add_argument("--quick", action="store_true", help=f"{ROUNDS_QUICK} rounds of {SECONDS_QUICK:g} s")
+    parser.add_argument("--full", action="store_true", help="also what takes many minutes, such as a million segments")
     parser.add_argument("--rounds", type=int, help=f"at least three; {ROUNDS} unless told")
     parser.add_argument("--seconds", type=float, help=f"length of one sample; {SECONDS:g} unless told")
     parser.add_argument("--directory", type=Path, help="where to write, on the disk to be measured")
@@ -38,6 +39,7 @@ def options_of(given: argparse.Namespace) -> Options:
         rounds=rounds if given.rounds is None else given.rounds,
         seconds=seconds if given.seconds is None else given.seconds,
         directory=given.directory,
+        full=given.full,
     )
 
 

@@ -144,9 +144,7 @@ def growth(directory: Path, options: Options) -> tuple[Measured, list[str]]:
         print(f"filling a log with {large:,} records ...", flush=True)
         fill(topics[LARGE], large)
         after = _resident()
-        contestants = [
-            Contestant(name, lambda seconds, name=name: windowed(name, topics[name], seconds)) for name in paths
-        ]
+        contestants = [Contestant(name, partial(windowed, name, topics[name])) for name in paths]
         measured = measure.interleave(contestants, options)
         size = (paths[LARGE] / "durable.db").stat().st_size
         remark = (
@@ -165,12 +163,6 @@ def _resident() -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def claim(text: str, reached: float, at_most: float, unit: str) -> str:
-    """A bar that is not a ratio of rates, as a line."""
-    word = "PASS" if reached <= at_most else "MISS"
-    return f"bar: {text} at most {at_most:g} {unit}: reached {reached:.2f} {unit} {word}"
 
 
 def latency_ratio(measured: Measured) -> float:
@@ -200,9 +192,9 @@ def main(options: Options) -> None:
             names = [field.fastest(name, measured) for name in field.versions]
         fastest = max(names, key=measured.median, default="no rival")
         claims = [
-            claim("one append after the other, against a bare commit,", latency_ratio(measured), 2.0, "x"),
-            claim("offer, median,", offers(directory), 2.0, "us"),
-            claim("import holdfast, median,", import_cost(), 80.0, "ms"),
+            measure.claim("one append after the other, against a bare commit,", latency_ratio(measured), 2.0, "x"),
+            measure.claim("offer, median,", offers(directory), 2.0, "us"),
+            measure.claim("import holdfast, median,", import_cost(), 80.0, "ms"),
             f"group size of the window of 256: {statistics.median(groups):.0f} records",
             *field.absent,
         ]

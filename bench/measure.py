@@ -65,6 +65,8 @@ class Options:
     rounds: int = 5
     seconds: float = 2.0
     directory: Path | None = None
+    full: bool = False
+    """Also what takes many minutes and proves growth only."""
 
     def __post_init__(self) -> None:
         if self.rounds < ROUNDS_MIN:
@@ -135,6 +137,18 @@ class Measured:
 
     def ratios_by_round(self, subject: str, rival: str) -> list[float]:
         return [ours / theirs for ours, theirs in zip(self.rates(subject), self.rates(rival), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a bench that has several: what was measured, what is promised of it, what else is to be said."""
+
+    title: str
+    measured: Measured
+    bars: Sequence[Bar] = ()
+    claims: Sequence[str] = ()
+    references: Sequence[str] = ()
+    """Contestants that the table compares all others with."""
 
 
 # --- drive --------------------------------------------------------------------------------------------------
@@ -322,6 +336,20 @@ def verdict(measured: Measured, bar: Bar) -> str:
     rounds = measured.ratios_by_round(bar.subject, bar.rival)
     word = "PASS" if reached >= bar.at_least else "MISS"
     return f"{promise}: reached {reached:.2f} x [{min(rounds):.2f}-{max(rounds):.2f} by round] {word}"
+
+
+def claim(text: str, reached: float, bound: float, unit: str, *, at_least: bool = False) -> str:
+    """A bar that is not a ratio of rates, as a line."""
+    word = "PASS" if (reached >= bound if at_least else reached <= bound) else "MISS"
+    direction = "at least" if at_least else "at most"
+    return f"bar: {text} {direction} {bound:,g} {unit}: reached {reached:,.2f} {unit} {word}"
+
+
+def report(part: Part) -> str:
+    """A part's table, its bars and its claims."""
+    bars = [verdict(part.measured, bar) for bar in part.bars]
+    tables = [table(part.measured, part.references)] if part.measured.samples else []
+    return "\n".join(["", f"--- {part.title}", *tables, *bars, *part.claims])
 
 
 # --- keep ---------------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
-"""Append in a burst, kill -9 the process in the middle of it, reopen, and account for every record.
+"""Append in a burst, kill -9 the process in the middle of it, reopen, account for every record, seal, damage, find it.
 
     script/demo [--seconds 2] [--directory DIR]
 
 A child process appends from 64 coroutines, encrypted, and writes down each acknowledgement; the parent kills it
 without warning. Then the log is opened again: every acknowledged record must be there, once, where its
-receipt said. What was not acknowledged may be there or not.
+receipt said. What was not acknowledged may be there or not. The child seals segments as it goes, so records are read
+from segments and from the journal's tail as one stream. At the end one byte of one segment is flipped and another
+segment is taken away: reconciliation must find both, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ import time
 from pathlib import Path
 
 import holdfast
-from holdfast import Keyring
+from holdfast import Keyring, Settings
 
 PRODUCERS = 64
 
 
 def burst(directory: Path) -> None:
     """The child: append until it is killed, telling each acknowledgement on standard output."""
-    log = holdfast.open(directory / "log", keyring=Keyring.from_file(directory / "keyring"))
+    settings = Settings.from_mapping({"segments": {"rows_max": 1_000}})
+    log = holdfast.open(directory / "log", keyring=Keyring.from_file(directory / "keyring"), settings=settings)
     orders = log.topic("orders", partitions=4)
 
     async def produce(name: int) -> None:
@@ -71,11 +74,43 @@ def account(directory: Path, acknowledged: dict[tuple[int, int], bytes]) -> bool
         print(f"   reopened in {1000 * (opened - began):.0f} ms; durable: {len(found):,} records")
         print(f"   acknowledged and missing or moved: {len(lost)}; there twice: {doubled}")
         for number, mark in enumerate(log.marks("orders")):
-            print(f"   orders/{number}: appended {mark.appended:,}  durable {mark.durable:,}")
+            print(f"   orders/{number}: durable {mark.durable:,}  sealed {mark.sealed:,}")
         print(f"   appended one more: {receipt}")
-    secret = any(b"order 0 of" in path.read_bytes() for path in (directory / "log").iterdir() if path.is_file())
+    secret = any(b"order 0 of" in path.read_bytes() for path in (directory / "log").rglob("*") if path.is_file())
     print(f"   plain text found in the files: {'YES' if secret else 'no'}")
     return not lost and not doubled and not secret
+
+
+def seal_and_damage(directory: Path) -> bool:
+    """Seal everything, read it as Arrow, then plant damage and let reconciliation find it."""
+    with holdfast.open(directory / "log", keyring=Keyring.from_file(directory / "keyring")) as log:
+        orders = log.topic("orders")
+        before = sum(1 for _ in orders.read())
+        log.seal()
+        table = orders.read().to_arrow()
+        segments = log.stats().segments.segments
+        print(f"   {table.num_rows:,} records in {segments} segments, read as Arrow: {table.num_rows == before}")
+        report = log.reconcile(deep=True)
+        print(f"   reconciled deeply: {report.segments} segments, findings: {len(report.findings)}")
+        clean = report.clean and table.num_rows == before
+        files = sorted((directory / "log" / "segments").rglob("*.parquet"))
+        damaged, taken = files[0], files[-1]
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 1
+        damaged.write_bytes(content)
+        taken.unlink()
+        print(f"   flipped one bit of {damaged.name}, removed {taken.name}")
+        found = log.reconcile(deep=True).findings
+        for finding in found:
+            last = (finding.first or 0) + (finding.rows or 0) - 1
+            print(f"   found: {finding.kind} in orders/{finding.partition}, offsets {finding.first}..{last}")
+        try:
+            sum(1 for _ in orders.read())
+            silent = True
+        except holdfast.Corrupt as error:
+            print(f"   reading says so too: {error.message.split(' path=')[0]}")
+            silent = False
+    return clean and not silent and {finding.name for finding in found} == {damaged.name, taken.name}
 
 
 def main() -> int:
@@ -100,7 +135,10 @@ def main() -> int:
         print(f"   killed; it had been acknowledged for {len(acknowledged):,} records ({rate:,.0f}/s)")
         print("2. The log is opened again …")
         good = account(directory, acknowledged)
-    print("Every acknowledged record is there, exactly once, in its place." if good else "A PROMISE WAS BROKEN.")
+        print("3. Everything is sealed, read and reconciled; then damage is planted …")
+        good = seal_and_damage(directory) and good
+    promise = "Every acknowledged record was there, exactly once, in its place; all planted damage was found."
+    print(promise if good else "A PROMISE WAS BROKEN.")
     return 0 if good else 1
 
 
