@@ -39,11 +39,11 @@ class Keeping:
         self._retention: Retention | None = None
         counters = Counters()
         if not journal.read_only:
-            leftovers.clear(journal, manifest)
+            emptied = leftovers.clear(journal, manifest)
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
             self._retention = Retention(journal, manifest, settings.retention, clock, counters)
-            self._retention.resume()
+            self._retention.resume(emptied)
             guard = Guard(journal.queue, directory.path, settings.disk, counters)
             if settings.disk.free_bytes_min:
                 self._roller.chores.append(guard.check)

@@ -222,12 +222,16 @@ class _Rebuild:
             self._progress("reading segments", self._read)
             found.setdefault(key, [])
             try:
-                with SegmentReader(path, None, None, vault.open_segment if vault.keyed else None) as reader:
+                with SegmentReader(path, None, None, vault.segment_opener) as reader:
                     if reader.sealed_with is not None and not vault.keyed:
                         raise Invalid("this log is encrypted", hint="give its keyring or cipher")
                     head, facts, schema = reader.head, reader.verify(), reader.schema
             except Corrupt as damage:
                 logger.error("a segment is damaged: %s", damage.message, extra={"action": "rebuild_damaged"})
+                continue
+            if path.name != layout.segment_name(head.number, facts.sha256):
+                # Parts of a footer are proved by nothing inside the file; its name has the hash of all of it.
+                logger.error("a segment is not what its name says: %s", path, extra={"action": "rebuild_damaged"})
                 continue
             if (head.log_id, head.topic, head.partition) == (log_id, *key):
                 columns = None if head.schema == NO_SCHEMA else schema.remove(0).remove(0)

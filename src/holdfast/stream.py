@@ -21,13 +21,11 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import LIVE, LOST, SegmentRow
 from holdfast.record import Record
-from holdfast.segments.manifest import Manifest, facts
+from holdfast.segments.manifest import Manifest
 from holdfast.store import layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from holdfast.segments.file_reader import SegmentReader
 
 
 class Times(NamedTuple):
@@ -227,17 +225,17 @@ class Stream:
         if not pieces:
             return
         from holdfast.segments.sealing import batches_of
-        from holdfast.segments.selection import select
+        from holdfast.segments.selection import select, turned
 
         ordered = pieces[::-1] if reverse else pieces
         schema = pieces[0].entry.schema
         entries = iter([piece.entry for piece in ordered])
         _, found = batches_of(self._journal, self.partition, self._reader, entries, schema)
         start, end = ordered[0].start, ordered[-1].end
-        chosen = [select(batch, start, end, times.since, times.until, reverse) for batch in found]
+        chosen = [select(batch, start, end, times.since, times.until) for batch in found]
         for batch in reversed(chosen) if reverse else chosen:
-            if batch.num_rows:
-                yield schema, batch
+            for part in turned(batch, reverse):
+                yield schema, part
 
     # -- segments -----------------------------------------------------------------------------------------
 
@@ -249,7 +247,9 @@ class Stream:
             raise self._gone(row, "records were lost")
         path = self._manifest.path(self.partition, row)
         try:
-            with self._open(row, path) as reader:
+            if row.state != LIVE:
+                raise FileNotFoundError(path)
+            with self._manifest.open(self.partition, row) as reader:
                 # A column that came with a later version of the schema is not there yet.
                 present = None if columns is None else [name for name in columns if name in reader.schema.names]
                 yield from reader.batches(
@@ -262,15 +262,6 @@ class Stream:
             self._check_kept(piece, path)
             damage.hint = self._way_on(row)
             raise
-
-    def _open(self, row: SegmentRow, path: Path) -> SegmentReader:
-        from holdfast.segments.file_reader import SegmentReader
-
-        if row.state != LIVE:
-            raise FileNotFoundError(path)
-        vault = self._journal.vault
-        opener = vault.open_segment if vault.keyed else None
-        return SegmentReader(path, self._manifest.head(self.partition, row), facts(row), opener)
 
     def _gone(self, row: SegmentRow, what: str) -> Corrupt:
         partition = self.partition

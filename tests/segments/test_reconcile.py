@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast import Corrupt, Invalid, Keyring, Log, Unavailable
-from holdfast.segments import reconcile
+from holdfast.segments import folders, reconcile
 from holdfast.segments.classify import Classified
 from holdfast.segments.reconcile import ReconcileReport
 from holdfast.segments.reconcile_loop import ReconcileLoop
@@ -790,7 +790,7 @@ def test_a_file_that_got_its_size_back_meanwhile_is_no_finding(plain, monkeypatc
 
 
 def test_a_segment_sealed_between_mark_and_listing_is_in_flight(plain, monkeypatch):
-    look = reconcile._list
+    look = folders.listing
     pending = [True]
 
     def seal_then_look(place: Path) -> object:
@@ -799,7 +799,7 @@ def test_a_segment_sealed_between_mark_and_listing_is_in_flight(plain, monkeypat
             fill(plain, "orders", 1)
         return look(place)
 
-    monkeypatch.setattr(reconcile, "_list", seal_then_look)
+    monkeypatch.setattr(folders, "listing", seal_then_look)
     report = plain.reconcile(fix=True)
     assert (report.findings, report.repairs) == ((), ())
     assert report.in_flight == 1
@@ -862,7 +862,7 @@ def test_a_looker_takes_the_owners_next_segment_for_in_flight_and_a_dead_owners_
 def test_a_looker_that_the_owner_overtakes_sees_only_segments_in_flight(plain, open_log, monkeypatch):
     """Between mark and listing the owner seals one segment and begins the next."""
     looker = open_log(read_only=True)
-    look = reconcile._list
+    look = folders.listing
     pending = [True]
 
     def be_overtaken(place: Path) -> object:
@@ -872,7 +872,7 @@ def test_a_looker_that_the_owner_overtakes_sees_only_segments_in_flight(plain, o
             planted(folder(plain, "orders") / layout.temporary_name(4))
         return look(place)
 
-    monkeypatch.setattr(reconcile, "_list", be_overtaken)
+    monkeypatch.setattr(folders, "listing", be_overtaken)
     report = looker.reconcile(deep=True)
     assert (report.findings, report.in_flight) == ((), 2)
 

@@ -139,6 +139,11 @@ class Vault:
         """The key for one attempt to write a segment, under a fresh salt and the current key; None without keys."""
         return sealing_key(self._keyring, self._injected, self.log_id, salt)
 
+    @property
+    def segment_opener(self) -> Callable[[SealedWith], SegmentKey] | None:
+        """How readers of this log's segments find their keys; None in a log without keys, which has none to find."""
+        return self.open_segment if self.keyed else None
+
     def open_segment(self, sealed_with: SealedWith) -> SegmentKey:
         """The key of a finished segment, proved by its commitment; for opening and verifying only."""
         return opening_key(self._keyring, self._injected, self.log_id, sealed_with)

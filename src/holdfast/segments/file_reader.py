@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.crypto import chain
@@ -31,20 +30,18 @@ from holdfast.crypto.segment_key import SealedWith, SegmentKey
 from holdfast.errors import Corrupt, Invalid
 from holdfast.segments import footer as footers
 from holdfast.segments import sealed_blocks
-from holdfast.segments.columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, microseconds, time_range
+from holdfast.segments.columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
 from holdfast.segments.content import ContentDigest
 from holdfast.segments.file_shape import GROUP_BYTES_MAX
 from holdfast.segments.file_writer import GROUPS_MAX
 from holdfast.segments.footer import BadFooter, Footer, Group, UnknownVersion
 from holdfast.segments.proven_file import FOOTER_BYTES_MAX, Damaged, Piece, ProvenFile
 from holdfast.segments.segment import SegmentFacts, SegmentHead
+from holdfast.segments.selection import select, turned
 from holdfast.segments.sink import hash_block
 from holdfast.segments.unproven_footer import BadStructure, Chunk, RowGroup, walk
 
 OpenKey = Callable[[SealedWith], SegmentKey]
-
-_REVERSED_ROWS = 8192
-"""Rows that are turned round at once, so that whoever wants the last few does not pay for a row group."""
 
 _READ_BYTES_MAX = 4 * GROUP_BYTES_MAX
 """The most that is read or unpacked for one row group: what a shape allows, one oversized record, and some."""
@@ -55,8 +52,8 @@ _ARROW_ERRORS = (
     NotImplementedError, RuntimeError,
 )  # fmt: skip
 
-
 _BATCH_ROWS = 65_536
+"""Rows that are decoded at once of a plain row group."""
 
 
 class _Wanted(NamedTuple):
@@ -198,10 +195,11 @@ class SegmentReader:
             groups.reverse()
         found = self._plain_batches if self._footer.sealed_with is None else self._sealed_batches
         for batch in found(groups, wanted):
-            yield from _turned(_trimmed(batch, wanted), wanted.reverse)
+            chosen = select(batch, wanted.start, wanted.end, wanted.since, wanted.until)
+            yield from turned(chosen, wanted.reverse)
 
     def _plain_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
-        """Records of plain row groups, a few thousand at a time: that is much faster to decode than a whole group."""
+        """Records of plain row groups, in pieces: a reader who stops early has not decoded the rest."""
         for group, pieces in self._fetched(groups, wanted.names):
             with self._as_corrupt(self._firsts[group]):
                 batches = self._decode_rows(group, wanted.names, pieces)
@@ -479,30 +477,3 @@ def _chunk_of(column: Any) -> Chunk:
     if column.has_dictionary_page and column.dictionary_page_offset:
         start = min(start, column.dictionary_page_offset)
     return Chunk(start, start + column.total_compressed_size, column.total_uncompressed_size)
-
-
-def _trimmed(batch: pa.RecordBatch, wanted: _Wanted) -> pa.RecordBatch:
-    """The rows that are asked for: by slicing where offsets decide, since offsets are dense."""
-    first = batch.column(0)[0].as_py()
-    skip = max(wanted.start - first, 0)
-    batch = batch.slice(skip, max(min(wanted.end - first, batch.num_rows) - skip, 0))
-    if (wanted.since is None and wanted.until is None) or batch.num_rows == 0:
-        return batch
-    times = microseconds(batch.column(1))
-    earliest, latest = time_range(batch)
-    if wanted.since is not None and earliest < wanted.since:
-        batch = batch.filter(pc.greater_equal(times, wanted.since))
-        times = microseconds(batch.column(1))
-    if wanted.until is not None and latest > wanted.until:
-        batch = batch.filter(pc.less_equal(times, wanted.until))
-    return batch
-
-
-def _turned(batch: pa.RecordBatch, reverse: bool) -> Iterator[pa.RecordBatch]:
-    if not reverse:
-        if batch.num_rows:
-            yield batch
-        return
-    for end in range(batch.num_rows, 0, -_REVERSED_ROWS):
-        start = max(end - _REVERSED_ROWS, 0)
-        yield batch.take(pa.arange(end - 1, start - 1, -1))

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -64,6 +65,14 @@ class SegmentWriter:
             raise
         settings = _parquet_settings(self._schema, shape) if key is None else _SEALED_SETTINGS
         self._parquet: pq.ParquetWriter | None = pq.ParquetWriter(self._sink.stream, file_schema, **settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()  # which does nothing to a file that is finished
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the next records; offsets must go on where they ended."""

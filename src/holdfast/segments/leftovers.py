@@ -12,46 +12,45 @@ Only names are looked at; a file is opened only if it should not be there.
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 from holdfast import disk
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
+from holdfast.segments import folders
 from holdfast.segments.manifest import Manifest
 from holdfast.store import layout
 
 logger = logging.getLogger("holdfast.segments")
 
 
-def clear(journal: Journal, manifest: Manifest) -> int:
-    """Remove what can be proved to be left over; returns how many files went."""
-    return sum(
-        _clear_partition(journal, partition, manifest.folder(partition)) for partition in journal.topics.by_id.values()
-    )
+def clear(journal: Journal, manifest: Manifest) -> list[Partition]:
+    """Remove what can be proved to be left over; returns the partitions in which retention may have emptied a file."""
+    emptied = []
+    for partition in list(journal.topics.by_id.values()):
+        folder = manifest.folder(partition)
+        names = folders.names(folder)
+        _clear_partition(journal, partition, folder, names)
+        if any(name.endswith(layout.EXPIRED) for name in names):
+            emptied.append(partition)
+    return emptied
 
 
-def _clear_partition(journal: Journal, partition: Partition, folder: Path) -> int:
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    removed = 0
+def _clear_partition(journal: Journal, partition: Partition, folder: Path, names: list[str]) -> None:
     for name in names:
         finished = layout.parse_segment_name(name)
         above = finished is not None and finished.number >= partition.sealed.segments
         if layout.parse_temporary_name(name) is not None or (above and _is_unlisted(journal, partition, folder / name)):
-            removed += _remove(folder / name)
+            _remove(folder / name)
             logger.info(
                 "removed what a crash left: %s", name, extra={"action": "leftover_removed", "path": str(folder / name)}
             )
-    return removed
 
 
-def _remove(path: Path) -> bool:
+def _remove(path: Path) -> None:
     try:
-        return disk.remove(path)
+        disk.remove(path)
     except OSError as error:
         raise Unavailable(
             f"cannot remove what a crash left path={path}: {error.strerror}", hint="check the disk and its permissions"
@@ -64,7 +63,7 @@ def _is_unlisted(journal: Journal, partition: Partition, path: Path) -> bool:
 
     vault, sealed = journal.vault, partition.sealed
     try:
-        with SegmentReader(path, None, None, vault.open_segment if vault.keyed else None) as reader:
+        with SegmentReader(path, None, None, vault.segment_opener) as reader:
             head, rows = reader.head, reader.facts.rows
     except Corrupt:
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.errors import Corrupt
 from holdfast.journal import stored
@@ -17,6 +18,9 @@ from holdfast.journal.rows import SegmentRow
 from holdfast.segments import time_tree
 from holdfast.segments.segment import NO_CHAIN, SegmentFacts, SegmentHead
 from holdfast.store import layout
+
+if TYPE_CHECKING:
+    from holdfast.segments.file_reader import SegmentReader
 
 _PAGE = 512
 
@@ -112,6 +116,13 @@ class Manifest:
             self._journal.vault.log_id, partition.topic, partition.number, row.number, row.first_offset, row.epoch,
             row.schema, previous,
         )  # fmt: skip
+
+    def open(self, partition: Partition, row: SegmentRow) -> SegmentReader:
+        """The file of a row, which must be what the manifest says; FileNotFoundError when it is not there."""
+        from holdfast.segments.file_reader import SegmentReader
+
+        opener = self._journal.vault.segment_opener
+        return SegmentReader(self.path(partition, row), self.head(partition, row), facts(row), opener)
 
     def _proved(self, partition: Partition, row: SegmentRow | None, what: str) -> SegmentRow:
         if row is None:

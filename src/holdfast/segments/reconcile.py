@@ -13,10 +13,8 @@ that is missing is put back if a file with its very hash is found. Nothing is ev
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator
-from hashlib import file_digest
 from pathlib import Path
 from threading import Lock
 from typing import Literal
@@ -30,9 +28,11 @@ from holdfast.errors import Corrupt, Invalid, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import EXPIRED, EXPIRING, LIVE, SegmentRow
-from holdfast.segments.classify import Classified, Finding, Listed, Mark, State, Tracked, classify
-from holdfast.segments.manifest import Manifest, facts
+from holdfast.segments import folders
+from holdfast.segments.classify import Classified, Finding, Mark, State, Tracked, classify
+from holdfast.segments.manifest import Manifest
 from holdfast.segments.roller import Roller
+from holdfast.segments.segment import chain_value
 from holdfast.segments.settings import ReconcileSettings
 from holdfast.store import layout
 
@@ -215,7 +215,7 @@ class Pass:
         sealed = partition.sealed
         mark = Mark(sealed.segments - 1 if sealed.segments else None, sealed.sealed_offset)
         folder = self._manifest.folder(partition)
-        listing, others = _list(folder)
+        listing, others = folders.listing(folder)
         flying = self._in_flight(partition)
         after: Tracked | None = None
         for start in range(0, max(1, sealed.segments), self._of._settings.unit_segments):
@@ -290,7 +290,7 @@ class Pass:
     def _is_harmed(self, partition: Partition, kind: str, name: str, number: int | None) -> bool:
         # In this order: a file that was emptied to be expired (`retention`) goes only after its row is not live.
         folder = self._manifest.folder(partition)
-        size, emptied = _size(folder / name), _size(folder / (name + layout.EXPIRED))
+        size, emptied = folders.size(folder / name), folders.size(folder / (name + layout.EXPIRED))
         row = self._row_now(partition, number)
         if row is None or row.state != LIVE or (size is None and emptied is not None):
             return False
@@ -302,11 +302,11 @@ class Pass:
         own = name.removesuffix(layout.EXPIRED)
         finished = layout.parse_segment_name(own)
         row = self._row_now(partition, number if finished is None else finished.number)
-        if _size(folder / name) is None:
+        if folders.size(folder / name) is None:
             return False
         if row is None or row.state not in (LIVE, EXPIRING) or own != layout.segment_name(row.number, row.sha256):
             return True
-        return own != name and _size(folder / own) is not None
+        return own != name and folders.size(folder / own) is not None
 
     def _row_now(self, partition: Partition, number: int | None) -> SegmentRow | None:
         if number is None or number >= _NUMBERS:  # a stranger's name may say anything
@@ -329,16 +329,11 @@ class Pass:
 
     def _prove(self, partition: Partition, row: SegmentRow) -> str | None:
         """Read a whole file and prove it; what is wrong, or None."""
-        from holdfast.segments.file_reader import SegmentReader
-        from holdfast.segments.segment import chain_value
-
-        vault = self._journal.vault
         try:
             head = self._manifest.head(partition, row)
             if chain_value(head, row.rows, row.content) != row.chain:
                 return "its chain value does not follow from the segment before"
-            path = self._manifest.path(partition, row)
-            with SegmentReader(path, head, facts(row), vault.open_segment if vault.keyed else None) as reader:
+            with self._manifest.open(partition, row) as reader:
                 reader.verify()
         except FileNotFoundError:
             return None  # expired meanwhile; a missing one is found by the shallow part
@@ -350,9 +345,9 @@ class Pass:
 
     def _strangers(self) -> Iterator[None]:
         """Everything under the root that is no partition's segment folder."""
-        for path in _walk(self._root, self._is_known):
+        for path in folders.walk(self._root, self._is_known):
             relative = path.relative_to(self._root).as_posix()
-            size = _size(path)
+            size = folders.size(path)
             if size is None or self._is_known(path.parent):
                 continue
             finding = Finding(
@@ -397,11 +392,11 @@ class Pass:
         return []
 
     def _quarantined(self, path: Path) -> Path:
-        *folders, name = path.relative_to(self._root).parts
+        *above, name = path.relative_to(self._root).parts
         place = self._directory.quarantine
-        for folder in folders:
-            place = _free(place / folder, folder=True)
-        return _free(place / name)
+        for folder in above:
+            place = folders.free(place / folder, folder=True)
+        return folders.free(place / name)
 
     def _restore(self, partition: Partition, finding: Finding) -> bool:
         """Put a missing segment back if a file with its hash lies among the untracked or in quarantine."""
@@ -410,8 +405,8 @@ class Pass:
             return False
         final = self._manifest.path(partition, row)
         for place in (self._root, self._directory.quarantine):
-            for path in _walk(place, lambda folder: False):
-                if path != final and _size(path) == row.size and _sha256(path) == row.sha256:
+            for path in folders.walk(place, lambda folder: False):
+                if path != final and folders.size(path) == row.size and folders.sha256(path) == row.sha256:
                     disk.make_directory(final.parent)
                     disk.rename(path, final)
                     self._log_repair(Repair("restored", final.relative_to(self._directory.path).as_posix()))
@@ -441,76 +436,3 @@ def _mismatch(partition: Partition, row: SegmentRow, detail: str) -> Finding:
         "content_mismatch", partition.topic, partition.number, row.number, layout.segment_name(row.number, row.sha256),
         row.first_offset, row.rows, detail=detail,
     )  # fmt: skip
-
-
-def _list(folder: Path) -> tuple[dict[int, list[Listed]], list[Listed]]:
-    """The files of a folder with their sizes, by number; and those whose names have none."""
-    numbered: dict[int, list[Listed]] = {}
-    others: list[Listed] = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                listed = _listed(entry)
-                if listed is None:
-                    continue
-                finished = layout.parse_segment_name(entry.name)
-                number = finished.number if finished is not None else layout.parse_temporary_name(entry.name)
-                if number is None:
-                    others.append(listed)
-                else:
-                    numbered.setdefault(number, []).append(listed)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    return numbered, others
-
-
-def _listed(entry: os.DirEntry[str]) -> Listed | None:
-    try:
-        return Listed(entry.name, entry.stat(follow_symlinks=False).st_size)
-    except FileNotFoundError:
-        return None
-
-
-def _walk(root: Path, skip: object) -> Iterator[Path]:
-    """All files below a folder, links not followed; `skip` says which folders are not looked into."""
-    assert callable(skip)
-    folders = [root]
-    while folders:
-        folder = folders.pop()
-        if folder != root and skip(folder):
-            continue
-        try:
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        for entry in entries:
-            path = Path(entry.path)
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(path)
-            else:
-                yield path
-
-
-def _free(path: Path, *, folder: bool = False) -> Path:
-    """This path, or one beside it, that nothing has yet; for a folder, nothing but a folder."""
-    free, number = path, 0
-    while os.path.lexists(free) and not (folder and free.is_dir()):
-        number += 1
-        free = path.with_name(f"{path.name}.{number}")
-    return free
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.lstat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _sha256(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            return file_digest(stream, "sha256").digest()
-    except OSError:
-        return b""

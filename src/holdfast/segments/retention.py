@@ -12,10 +12,8 @@ has room. Without another store everything sealed is settled and may go.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Lock
 
 import msgspec
@@ -213,10 +211,13 @@ class Retention:
         self._counters.expired_segments += len(rows)
         self._counters.expired_bytes += sum(row.size for row in rows)
 
-    def resume(self) -> None:
-        """Finish what was begun before the log was opened: emptied files first, then segments that were expiring."""
+    def resume(self, emptied: Iterable[Partition]) -> None:
+        """Finish what was begun before the log was opened: files that were emptied, then segments that were expiring.
+
+        `emptied` are the partitions in whose folders the mark of such a file was seen.
+        """
         with _typed():
-            for partition in list(self._journal.topics.by_id.values()):
+            for partition in emptied:
                 if self._is_emptied(partition):
                     self._expire(partition, partition.sealed.first_segment + 1)
             self._finish_expiring()
@@ -234,7 +235,7 @@ class Retention:
     def _is_emptied(self, partition: Partition) -> bool:
         """Whether the oldest segment was given up on a full disk. No other one ever is, whatever files say."""
         sealed = partition.sealed
-        if sealed.first_segment == sealed.segments or not _has_marker(self._manifest.folder(partition)):
+        if sealed.first_segment == sealed.segments:
             return False
         path = self._manifest.path(partition, self._manifest.row(partition, sealed.first_segment))
         return path.with_name(path.name + layout.EXPIRED).exists() and not path.exists()
@@ -249,13 +250,6 @@ def _typed() -> Iterator[None]:
             f"cannot remove segments path={error.filename}: {error.strerror}",
             hint="check the disk; what was begun is finished by the next retention, or when the log is opened",
         ) from error
-
-
-def _has_marker(folder: Path) -> bool:
-    try:
-        return any(name.endswith(layout.EXPIRED) for name in os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 def _removed(partition: Partition, segment: Candidate, why: Reason) -> Removed:

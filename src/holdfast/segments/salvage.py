@@ -67,18 +67,16 @@ def _write(
     from holdfast.segments.sealing import batches_of
 
     folder = manifest.folder(partition)
-    disk.make_directory(folder)
+    disk.make_directory(folder, root=manifest.root)
     temporary = folder / layout.temporary_name(head.number, head.epoch)
     columns, batches = batches_of(journal, partition, journal.reader(partition), iter(entries), schema)
-    writer = SegmentWriter(
-        temporary, head, columns, FileShape(), journal.vault.segment_key(clock.random_bytes(SALT_BYTES))
-    )  # fmt: skip
+    key = journal.vault.segment_key(clock.random_bytes(SALT_BYTES))
     try:
-        for batch in batches:
-            writer.write(batch)
-        facts = writer.finish()
+        with SegmentWriter(temporary, head, columns, FileShape(), key) as writer:
+            for batch in batches:
+                writer.write(batch)
+            facts = writer.finish()
     except BaseException:
-        writer.abandon()
         disk.remove(temporary)
         raise
     disk.rename(temporary, folder / layout.segment_name(head.number, facts.sha256))

@@ -145,13 +145,9 @@ class Sealer:
         )  # fmt: skip
         key = vault.segment_key(self._clock.random_bytes(SALT_BYTES))
         schema, batches = batches_of(self._journal, partition, reader, entries, fingerprint)
-        writer = SegmentWriter(temporary, head, schema, shape, key)
-        try:
+        with SegmentWriter(temporary, head, schema, shape, key) as writer:
             self._fill(writer, batches)
             return head, writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
 
     def _fill(self, writer: SegmentWriter, batches: Iterator[pa.RecordBatch]) -> None:
         with closing(read_ahead(batches, _BATCHES_AHEAD)) as ahead:  # here and now, not by the garbage collector

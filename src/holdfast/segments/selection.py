@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import pack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.segments.columns import microseconds, time_range
 
-def select(
-    batch: pa.RecordBatch, start: int, end: int, since: int | None, until: int | None, reverse: bool
-) -> pa.RecordBatch:
-    """Rows with start <= offset < end and since <= time <= until; last first when `reverse`."""
+_TURNED_ROWS = 8192
+"""Rows that are turned round at once, so that whoever wants the last few does not pay for a whole batch."""
+
+
+def select(batch: pa.RecordBatch, start: int, end: int, since: int | None, until: int | None) -> pa.RecordBatch:
+    """Rows with start <= offset < end and since <= time <= until; offsets are dense, so they are cut by slicing."""
     first = batch.column(0)[0].as_py()
-    low, high = max(0, start - first), min(batch.num_rows, end - first)
-    batch = batch.slice(low, max(0, high - low))
-    if since is not None or until is not None:
-        batch = batch.filter(_between(batch.column(1).view(pa.int64()), since, until))
-    return reversed_rows(batch) if reverse else batch
+    skip = max(start - first, 0)
+    batch = batch.slice(skip, max(min(end - first, batch.num_rows) - skip, 0))
+    if (since is None and until is None) or batch.num_rows == 0:
+        return batch
+    times = microseconds(batch.column(1))
+    earliest, latest = time_range(batch)
+    if since is not None and earliest < since:
+        batch = batch.filter(pc.greater_equal(times, since))
+        times = microseconds(batch.column(1))
+    if until is not None and latest > until:
+        batch = batch.filter(pc.less_equal(times, until))
+    return batch
 
 
-def reversed_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of a batch, last first."""
-    return batch.take(pa.arange(batch.num_rows - 1, -1, -1)) if batch.num_rows > 1 else batch
-
-
-def _between(times: pa.Array, since: int | None, until: int | None) -> pa.Array:
-    if since is None:
-        return pc.less_equal(times, until)
-    late = pc.greater_equal(times, since)
-    return late if until is None else pc.and_(late, pc.less_equal(times, until))
+def turned(batch: pa.RecordBatch, reverse: bool) -> Iterator[pa.RecordBatch]:
+    """The rows as they are, or last first in pieces; nothing when there are none."""
+    if not reverse:
+        if batch.num_rows:
+            yield batch
+        return
+    for end in range(batch.num_rows, 0, -_TURNED_ROWS):
+        start = max(end - _TURNED_ROWS, 0)
+        yield batch.take(pa.arange(end - 1, start - 1, -1))
 
 
 def with_partition(schema: pa.Schema, name: str) -> pa.Schema:
