@@ -79,6 +79,32 @@ def rename(source: Path, target: Path) -> None:
         sync_directory(source.parent)
 
 
+def link(source: Path, target: Path) -> None:
+    """Give a file whose content is durable a second name, durably; raises FileExistsError where the name is taken.
+
+    A name that is taken is made durable as well: whoever gave it may have died before its sync. And when the sync of
+    ours fails it is taken back, or it would pass for durable later, although nobody ever learned that it is.
+    """
+    try:
+        syscalls.link(source, target)
+    except FileExistsError:
+        sync_directory(target.parent)
+        raise
+    try:
+        sync_directory(target.parent)
+    except OSError:
+        discard(target)
+        raise
+
+
+def discard(path: Path) -> None:
+    """Remove a name nobody counts on, without a promise: it may be back after a crash, or not go at all."""
+    try:
+        syscalls.unlink(path)
+    except OSError:
+        pass
+
+
 def remove(path: Path) -> bool:
     """Remove a file, durably; False when it was not there."""
     try:

@@ -6,9 +6,11 @@ Everything is fixed: clock, randomness, keys and pid; so two runs store the same
 lay the same rows out in other bytes, and two of Arrow the same columns.)
 
     plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired
+    schema-3/, schema-3-sealed/     the same before there were stores, their databases at schema version 3
     schema-2/, schema-2-sealed/     logs without segments, their databases at schema version 2
     schema-1/                       a log whose database is at schema version 1; all of these are upgraded in place
-    damaged/                        logs that must be refused, each in its own way
+    store/                          a store's root with one of each object, but for segment files
+    damaged/                        logs and objects that must be refused, each in its own way
     expected.json                   what was put into them, and what their segments are
     vectors.json                    frames, headers, digests, stamps, chain values and seals as hex
 """
@@ -27,6 +29,7 @@ from typing import Any
 from unittest.mock import patch
 
 import apsw
+import msgspec
 import pyarrow as pa
 
 import holdfast
@@ -53,6 +56,9 @@ from holdfast.journal.rows import (
 from holdfast.journal.sqlite import SqliteBackend
 from holdfast.record import NOW
 from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.store import checkpoint, commit_batch, documents, layout
+from holdfast.store.commit_batch import CommitBatch, TailEntry, TailKey
+from holdfast.store.documents import AnyDocument, ManifestDocument
 from holdfast.testing.manual_clock import ManualClock
 
 HERE = Path(__file__).parent
@@ -64,8 +70,9 @@ NARROW = pa.schema([("sensor", pa.string()), ("celsius", pa.float64())])
 WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
 
 RELEASED = (
-    "schema-1", "schema-2", "schema-2-sealed", "damaged/database-gone", "damaged/flipped-body",
-    "damaged/format-garbage", "damaged/format-version", "damaged/frame-version", "damaged/truncated",
+    "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "damaged/database-gone",
+    "damaged/flipped-body", "damaged/format-garbage",
+    "damaged/format-version", "damaged/frame-version", "damaged/truncated",
     "damaged/user-version",
 )  # fmt: skip
 """Files of released versions: never made again."""
@@ -76,6 +83,7 @@ Expected = dict[str, Any]
 def make(target: Path) -> None:
     """Write all golden files into a directory."""
     expected = {name: make_one(target / name) for name in MAKERS}
+    make_store(target / "store")
     make_damaged(target / "damaged")
     _write_json(target / "expected.json", expected)
     _write_json(target / "vectors.json", make_vectors())
@@ -248,6 +256,18 @@ def _write_tail(path: Path, keyring: Keyring | None, clock: ManualClock, scribe:
         scribe.append(log, "orders", b"last", key=b"c-42", kind="closed", headers={})
 
 
+def make_schema_3(path: Path, keyring: Keyring | None = None) -> Expected:
+    """The same log before there were stores: no tables about shipping, no documents beside the segments."""
+    expected = make_log(path, keyring)
+    _as_schema(path, 3)
+    for file in (path / "segments").rglob("*.json"):
+        file.unlink()
+    for folder in sorted((path / "segments").rglob("*"), reverse=True):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    return expected
+
+
 def make_schema_1(path: Path) -> Expected:
     """A log as the first schema held it: without the table of idempotency keys."""
     clock = ManualClock(seed=1)
@@ -285,6 +305,8 @@ def _as_schema(path: Path, version: int) -> None:
 MAKERS = {
     "plain": make_log,
     "sealed": lambda path: make_log(path, FIRST),
+    "schema-3": make_schema_3,
+    "schema-3-sealed": lambda path: make_schema_3(path, FIRST),
     "schema-2": make_tail,
     "schema-2-sealed": lambda path: make_tail(path, FIRST),
     "schema-1": make_schema_1,
@@ -313,6 +335,7 @@ def make_damaged(path: Path) -> None:
         (path / name).mkdir(parents=True)
         (path / name / "FORMAT").write_bytes(content)
     _make_damaged_segments(path)
+    _make_damaged_store(path / "store")
 
 
 def _make_small(path: Path) -> None:
@@ -464,6 +487,130 @@ def make_vectors() -> Expected:
             "sealed": [cipher.seal(b"the same body", b"the same header").hex() for _ in range(2)],
         },
     }
+
+
+# -- the store --------------------------------------------------------------------------------------------
+
+_NOW = 1_700_000_000_000_000
+_SCHEMA_VERSION = documents.SchemaVersion(FINGERPRINT.hex(), "YSBzZXJpYWxpemVkIHNjaGVtYQ==")
+
+
+def manifest_objects() -> list[ManifestDocument]:
+    """Two segments of one partition, and a takeover between them."""
+    shared: Expected = {"log": LOG_ID.hex(), "topic": "orders", "partition": 3}
+    first = SegmentHead(LOG_ID, "orders", 3, 0, 7, 1, bytes(16), NO_CHAIN)
+    second = SegmentHead(LOG_ID, "orders", 3, 1, 17, 2, FINGERPRINT, chain_value(first, 10, CONTENT))
+    made: list[ManifestDocument] = [
+        documents.SegmentDocument(
+            **shared, slot=2 * head.number, number=head.number, first=head.first, rows=10, size=4096 + head.number,
+            time_min=-1, time_max=2**60, sha256=bytes(range(32)).hex(), content=CONTENT.hex(), footer=LINK.hex(),
+            previous=head.previous.hex(), chain=chain_value(head, 10, CONTENT).hex(), schema=head.schema.hex(),
+            key_id="golden-1" if head.number else "", epoch=head.epoch, sealed_us=_NOW,
+        )
+        for head in (first, second)
+    ]  # fmt: skip
+    start = documents.StartDocument(
+        **shared, slot=1, epoch=2, nonce="0f" * 16, number=1, first=17, adopted_seq=0x0102030405
+    )
+    return [made[0], start, made[1]]
+
+
+def store_documents() -> dict[str, AnyDocument]:
+    """One document of each kind, by its key."""
+    log = LOG_ID.hex()
+    place: Expected = {"log": log, "topic": "orders", "partition": 3}
+    claim: Expected = {"log": log, "nonce": "0f" * 16, "claimed_us": _NOW, "host": "größe", "pid": 4242}
+    topic: Expected = {"log": log, "topic": "orders", "partitions": 4, "first_offset": 7}
+    return {
+        layout.LOG: documents.LogDocument(log=log, created_us=_NOW),
+        layout.epoch_key(1): documents.EpochDocument(epoch=1, purpose="open", **claim),
+        layout.epoch_key(2): documents.EpochDocument(epoch=2, purpose="restore", **claim),
+        layout.topic_key("orders", 1): documents.TopicDocument(version=1, **topic),
+        layout.topic_key("orders", 2): documents.TopicDocument(
+            version=2, schemas=(_SCHEMA_VERSION,), retention=documents.Limits(0, 3_600_000_000, 1000), **topic
+        ),
+        **{layout.manifest_key("orders", 3, d.slot): d for d in manifest_objects()},
+        layout.floor_key(2, 9): documents.FloorDocument(log=log, epoch=2, seq=9),
+        layout.adopted_key(2, 8): documents.AdoptedDocument(log=log, epoch=2, seq=8),
+        layout.expired_key("orders", 3, 1): documents.ExpiredDocument(upto=1, first=17, expired_us=_NOW, **place),
+        layout.lease_key("a-reader", 1): documents.LeaseDocument(
+            log=log, reader="a-reader", until_us=_NOW, needs={"orders": {"3": 1}}
+        ),
+    }
+
+
+def store_batches() -> dict[str, CommitBatch]:
+    """The same entries plain and sealed, by their keys. (No real root has both.)"""
+    made = [_commit_batch(1, None), _commit_batch(2, store_cipher(sealing=True))]
+    return {layout.batch_key(batch.epoch, batch.first_seq, batch.last_seq): batch for batch in made}
+
+
+def store_cipher(*, sealing: bool) -> AesGcmCipher:
+    """What the sealed entries of the store are sealed with: key epoch 5."""
+    return AesGcmCipher(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"), sealing=sealing)
+
+
+def _commit_batch(epoch: int, cipher: AesGcmCipher | None) -> CommitBatch:
+    bodies = [(1, frame.encode(columns), len(columns), b"") for columns in FRAMES.values()]
+    bodies += [(2, frame.encode_typed(*typed), typed[0], FINGERPRINT) for typed in TYPED_FRAMES.values()]
+    links: dict[int, bytes] = {}
+    entries = []
+    for seq, (kind, body, count, schema) in enumerate(bodies, 11):  # 10 was settled before, and left out
+        topic, key_epoch = ("orders" if kind == 1 else "readings.v1"), (5 if cipher else 0)
+        link = links.get(kind, chain.NO_LINK)
+        entry = Entry(seq, kind, 100 * seq, count, 2 * seq, kind, 0, key_epoch, -1, 2**62, link, b"", body, schema)
+        head = header_of(Place(LOG_ID, topic, 3), entry)
+        sealed = bytes(cipher.seal(body, head)) if cipher else body
+        links[kind] = chain.digest(head, sealed)
+        entry = entry._replace(digest=links[kind], body=sealed)
+        entries.append(TailEntry(topic, 3, entry.seq, *entry[2:]))
+    keys = (_tail_key(cipher),) if cipher else ()
+    return CommitBatch(LOG_ID, epoch, 10, 10 + len(bodies), keys, tuple(entries))
+
+
+def _tail_key(cipher: AesGcmCipher) -> TailKey:
+    draft = KeyEpoch(5, cipher.name, "golden-1", SALT, cipher.commitment, b"")
+    return TailKey(5, cipher.name, "golden-1", SALT, cipher.commitment, cipher.mac(draft.message()))
+
+
+def store_objects() -> dict[str, bytes]:
+    """All objects of the root, by their keys."""
+    return {
+        **{key: documents.encode(document) for key, document in store_documents().items()},
+        **{key: commit_batch.encode(batch) for key, batch in store_batches().items()},
+        layout.checkpoint_key("orders", 3, 2): checkpoint.encode(manifest_objects()),
+    }
+
+
+def make_store(path: Path) -> None:
+    """A store's root with one of each object."""
+    _write_objects(path, store_objects())
+
+
+def _make_damaged_store(path: Path) -> None:
+    """Objects with one thing wrong in each, under the keys that they would have."""
+    objects = store_objects()
+    batch, rows, log = layout.batch_key(1, 10, 19), layout.checkpoint_key("orders", 3, 2), layout.LOG
+    for key in (batch, rows, log):
+        data = objects[key]
+        middle = len(data) // 2
+        _write_objects(path / "flipped", {key: data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]})
+        _write_objects(path / "truncated", {key: data[:-20]})
+    _write_objects(path / "moved", {layout.batch_key(2, 10, 19): objects[batch]})
+    _write_objects(path / "moved", {layout.checkpoint_key("orders", 2, 2): objects[rows]})
+    _write_objects(path / "moved", {layout.epoch_key(3): objects[log]})
+    newer = msgspec.structs.replace(store_documents()[log], format=2)
+    with patch.object(commit_batch, "FORMAT", 2), patch.object(checkpoint, "FORMAT", 2):
+        _write_objects(path / "newer", {
+            batch: commit_batch.encode(store_batches()[batch]), rows: checkpoint.encode(manifest_objects()),
+            log: documents.encode(newer),
+        })  # fmt: skip
+
+
+def _write_objects(path: Path, objects: dict[str, bytes]) -> None:
+    for key, data in objects.items():
+        (path / key).parent.mkdir(parents=True, exist_ok=True)
+        (path / key).write_bytes(data)
 
 
 def _hex(extra: Extra) -> list[str | None]:

@@ -14,6 +14,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,13 @@ from holdfast.crypto import chain
 from holdfast.crypto.cipher import AesGcmCipher
 from holdfast.journal import frame
 from holdfast.journal.columns import Columns
-from holdfast.journal.entry import header_of
+from holdfast.journal.entry import Entry, Place, header_of, is_whole
 from holdfast.journal.migrations import migrate, migrations
 from holdfast.journal.sqlite import SqliteBackend
 from holdfast.segments.segment import chain_value
+from holdfast.store import checkpoint, commit_batch, documents, layout
+from holdfast.store.commit_batch import CommitBatch
+from holdfast.store.documents import AnyDocument
 
 pytestmark = pytest.mark.unit
 
@@ -46,12 +50,18 @@ TYPED = "readings"
 KEYRINGS: dict[str, Keyring | None] = {
     "plain": None,
     "sealed": make.ROTATED,
+    "schema-3": None,
+    "schema-3-sealed": make.ROTATED,
     "schema-2": None,
     "schema-2-sealed": make.ROTATED,
     "schema-1": None,
 }
 NEWEST = migrations()[-1][0]
-OLDER = {"schema-1": 1, "schema-2": 2, "schema-2-sealed": 2}
+OLDER = {"schema-1": 1, "schema-2": 2, "schema-2-sealed": 2, "schema-3": 3, "schema-3-sealed": 3}
+
+
+def files_in(path: Path) -> list[str]:
+    return sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
 
 
 @pytest.fixture
@@ -177,7 +187,7 @@ def test_an_old_schema_is_upgraded_in_place(golden: Callable[[str], Path], name:
     assert (before["user_version"], "idempotency" in before, "segments" in before) == (
         OLDER[name],
         OLDER[name] > 1,
-        False,
+        OLDER[name] > 2,
     )
     with opened(path, keyring=KEYRINGS[name]) as log:
         first = log.topic("orders").append(b"new", idempotency_key="new", partition=0)
@@ -187,8 +197,9 @@ def test_an_old_schema_is_upgraded_in_place(golden: Callable[[str], Path], name:
     after = dump(path)
     assert after["user_version"] == NEWEST
     assert len(after["idempotency"]) == len(before.get("idempotency", ())) + 1
-    assert (len(after["segments"]), len(after["policies"])) == (len(after["watermarks"]), 1)
-    assert after["segments"]
+    assert len(after["policies"]) == len(before.get("policies", ())) + 1
+    assert len(after["segments"]) > len(before.get("segments", ()))
+    assert after["shipping"] == after["shipments"] == []
 
 
 @pytest.mark.parametrize("name", list(OLDER))
@@ -230,7 +241,7 @@ def test_the_segments_are_those_that_were_sealed(name: str) -> None:
     segments = EXPECTED[name]["segments"]
     assert make.segments_of(GOLDEN / name) == segments
     live = {f"segments/topics/{s['topic']}/{s['partition']}/segments/{s['file']}" for s in segments if s["state"] == 1}
-    assert {file for file in files_in(GOLDEN / name) if "/" in file} == live
+    assert {file for file in files_in(GOLDEN / name) if file.endswith(".parquet")} == live
     assert {s["state"] for s in segments} == {1, 3}
     assert {bool(int(s["schema"], 16)) for s in segments} == {False, True}
 
@@ -246,10 +257,6 @@ def test_the_chain_can_be_computed_by_hand(name: str) -> None:
         message = msgspec.msgpack.encode([*fields, bytes.fromhex(s["content"])])
         before[place] = blake3(message, derive_key_context="holdfast 1 segment chain").digest()
         assert before[place].hex() == s["chain"]
-
-
-def files_in(path: Path) -> list[str]:
-    return sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
 
 
 def without(names: set[str], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -391,6 +398,78 @@ def test_stamps_and_seals_keep_their_bytes() -> None:
         assert cipher.open(bytes.fromhex(sealed), b"the same header") == b"the same body"
 
 
+# -- the store --------------------------------------------------------------------------------------------
+
+STORE_CHECKPOINT = layout.checkpoint_key("orders", 3, 2)
+
+
+def entry_of(batch: CommitBatch, place: int) -> tuple[Place, Entry]:
+    """An entry of a commit batch as the journal has it."""
+    row = batch.entries[place]
+    return Place(batch.log_id, row.topic, row.partition), Entry(row.seq, 0, *row[3:])
+
+
+def decode_object(key: str, data: bytes) -> object:
+    """An object of a store, by what its key says that it is."""
+    if key.endswith(".arrow"):
+        return commit_batch.decode(data, key)
+    if key.endswith(".parquet"):
+        return checkpoint.decode(data, key)
+    if "/manifest/" in key:
+        return documents.decode_manifest(data, key)
+    kind = type(make.store_documents()[key]) if key in make.store_documents() else documents.EpochDocument
+    return documents.decode(data, key, kind)
+
+
+def test_the_same_objects_are_written_today(tmp_path: Path) -> None:
+    """Documents and commit batches have the golden bytes; how Arrow lays out a checkpoint is its own affair."""
+    make.make_store(tmp_path)
+    assert files_in(tmp_path) == files_in(GOLDEN / "store")
+    for key in files_in(tmp_path):
+        if key != STORE_CHECKPOINT:
+            assert (tmp_path / key).read_bytes() == (GOLDEN / "store" / key).read_bytes(), key
+
+
+def test_golden_objects_are_read_exactly() -> None:
+    """Every document, commit batch and checkpoint of the golden root says what was put into it."""
+    found = {key: decode_object(key, (GOLDEN / "store" / key).read_bytes()) for key in files_in(GOLDEN / "store")}
+    stored = {key: d for key, d in found.items() if isinstance(d, documents.Document)}
+    assert {key: msgspec.structs.replace(d, check="") for key, d in stored.items()} == make.store_documents()
+    assert {key: b for key, b in found.items() if isinstance(b, CommitBatch)} == make.store_batches()
+    assert found[STORE_CHECKPOINT] == make.manifest_objects()
+    assert {type(d) for d in stored.values()} == set(AnyDocument.__args__)
+
+
+def test_golden_entries_on_the_store_are_those_of_the_journal() -> None:
+    """Digests match, links lead from entry to entry, and sealed bodies open to the plain ones."""
+    plain, sealed = (
+        commit_batch.decode((GOLDEN / "store" / key).read_bytes(), key) for key in sorted(make.store_batches())
+    )
+    cipher = make.store_cipher(sealing=False)
+    (key,) = sealed.keys
+    assert (key.commitment, key.stamp) == (cipher.commitment, cipher.mac(make.KeyEpoch(*key[:5], b"").message()))
+    for batch in (plain, sealed):
+        entries = [entry_of(batch, place) for place in range(len(batch.entries))]
+        assert all(is_whole(*entry) for entry in entries)
+        for _, run in groupby(entries, lambda entry: entry[0].prefix):
+            assert all(b.link == a.digest for (_, a), (_, b) in pairwise(run))
+    for number, row in enumerate(plain.entries):
+        place, entry = entry_of(sealed, number)
+        assert cipher.open(entry.body, header_of(place, entry)) == row.body
+
+
+@pytest.mark.parametrize("key", files_in(GOLDEN / "damaged" / "store"))
+def test_a_damaged_object_is_refused(key: str) -> None:
+    """Damage is Corrupt with the object's key, a newer format is Invalid; both have a remedy."""
+    how, _, key = key.partition("/")
+    kind = Invalid if how == "newer" else Corrupt
+    with pytest.raises(kind) as caught:
+        decode_object(key, (GOLDEN / "damaged" / "store" / how / key).read_bytes())
+    assert type(caught.value) is kind
+    assert key in str(caught.value)
+    assert caught.value.hint
+
+
 # -- documents --------------------------------------------------------------------------------------------
 
 
@@ -515,3 +594,64 @@ def test_the_worked_example_of_sealing_is_right() -> None:
         "master": master, "salt": salt, "context": context, "aead": aead, "mac": mac, "commitment": commitment,
         "header": header, "sealed": sealed, "digest": digest, "stamp": stamp,
     }  # fmt: skip
+
+
+def store_sections() -> dict[str, list[str]]:
+    """The tables of 0006, by the heading above them: what stands in the first column, in backquotes."""
+    sections = re.findall(r"^###? ([^\n]+)\n(.*?)(?=^#|\Z)", document("0006"), flags=re.DOTALL | re.MULTILINE)
+    return {title: re.findall(r"^\| `([\w.]+)`", text, flags=re.MULTILINE) for title, text in sections}
+
+
+@pytest.mark.parametrize("kind", AnyDocument.__args__, ids=lambda kind: kind.__name__)
+def test_every_field_of_a_document_is_documented(kind: type[documents.Document]) -> None:
+    """0006 has a section for each kind of document, with each of its own fields in their order, and no others."""
+    shared = ["format", "log", "check"]
+    own = [name for name in kind.__struct_fields__ if name not in shared]
+    (title,) = (t for t in store_sections() if f"`{kind.__struct_config__.tag}`" in t)
+    assert store_sections()[title] == own
+    assert store_sections()["Documents"] == ["type", *shared]
+
+
+def test_every_column_of_the_store_is_documented() -> None:
+    """0006 lists the columns of commit batches and checkpoints in their order, and what stands in the metadata."""
+    pairs = [name.decode() for name in commit_batch._metadata(next(iter(make.store_batches().values())))]
+    assert store_sections()["The commit batch"] == [*commit_batch.SCHEMA.names, *pairs]
+    assert store_sections()["The checkpoint"] == checkpoint.SCHEMA.names
+
+
+def test_the_documented_head_is_the_head() -> None:
+    """0006 says of every byte between the schema and the first buffer of a commit batch what it is."""
+    batch = next(iter(make.store_batches().values()))
+    data = commit_batch.encode(batch)
+    head = data[8 + int.from_bytes(data[4:8], "little") :]
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| ([^|]+) \|", document("0006"), flags=re.MULTILINE)
+    at = 0
+    for start, size, value in rows:
+        assert int(start) == at, value
+        at += int(size)
+        numbers = re.findall(r"\b(\d+) as (u8|u16|u32|i16|i32|u64)\b", value)
+        if numbers:
+            wanted = b"".join(int(n).to_bytes(int(kind[1:]) // 8, "little") for n, kind in numbers)
+            assert head[int(start) : at] == wanted.ljust(int(size), b"\0"), value
+    assert at == commit_batch._HEAD.size
+
+
+def test_the_worked_example_of_a_document_is_right() -> None:
+    """0006: the check of a document, with nothing but a hash."""
+    (line,) = re.findall(r"```json\n(.*?)```", document("0006"), flags=re.DOTALL)
+    blank = re.sub(r'"check":"[0-9a-f]{32}"', '"check":""', line.rstrip("\n"))
+    check = blake3(blank.encode(), derive_key_context="holdfast 1 store document").digest(length=16)
+    assert json.loads(line)["check"] == check.hex()
+    assert documents.encode(documents.decode(line.encode(), "k", documents.FloorDocument)) == line.encode()
+
+
+def test_every_key_is_documented() -> None:
+    """The table of the layout in 0006 has a pattern for every object of the golden root, and for segments."""
+    table = document("0006").partition("## The root")[2].partition("##")[0]
+    patterns = [
+        re.sub(r"<[^>]+>", "[^/]+", re.escape(text).replace("\\<", "<").replace("\\>", ">").replace("\\ ", " "))
+        for text in re.findall(r"^\| `([^`]+)`", table, flags=re.MULTILINE)
+    ]
+    keys = [*files_in(GOLDEN / "store"), layout.segment_key("orders", 3, 0, bytes(32))]
+    assert {key for key in keys if not any(re.fullmatch(p, key) for p in patterns)} == set()
+    assert [p for p in patterns if not any(re.fullmatch(p, key) for key in keys)] == []

@@ -1,9 +1,19 @@
 """Where things lie under a store's root: the only module that spells a key.
 
+    log.json                                                which log this is
+    epochs/<20 digits>.json                                 claims of ownership, dense, never removed
+    tail/<epoch>/<first seq>-<last seq>.arrow               one object per commit batch
+    tail/<epoch>/<seq>.floor                                everything up to here is settled: batches below may be gone
+    tail/<epoch>/<seq>.adopted                              a takeover adopted older batches up to here, and no more
+    topics/<topic>/topic/<20 digits>.json                   partitions, schema versions, retention
     topics/<topic>/<partition>/segments/<20 digits>-<16 hex digits of sha256>.parquet
+    topics/<topic>/<partition>/manifest/<20 digits>.json    one per segment, and one per takeover
+    topics/<topic>/<partition>/checkpoints/<20 digits>.parquet   all manifest objects up to this one, in one
+    topics/<topic>/<partition>/expired/<20 digits>.json     segments below this number are retired
+    leases/<reader>/<20 digits>.json                        what a reader still needs
 
 A log's own `segments/` directory is such a root. Names are made here and taken apart here; what does not come
-apart is not ours.
+apart is not ours. All names in one folder have one shape, so that every store lists them in the same order.
 """
 
 from __future__ import annotations
@@ -64,3 +74,147 @@ def parse_temporary_name(name: str) -> int | None:
     """The number of a segment that is being written, or None."""
     found = _TEMPORARY.match(name)
     return int(found[1]) if found else None
+
+
+# -- the log ----------------------------------------------------------------------------------------------
+
+LOG = "log.json"
+EPOCHS = "epochs/"
+TAIL = "tail/"
+TOPICS = "topics/"
+LEASES = "leases/"
+
+_NUMBERED = re.compile(r"([0-9]{20})\.(json|parquet|floor)\Z")
+_BATCH = re.compile(r"tail/([0-9]{20})/([0-9]{20})-([0-9]{20})\.arrow\Z")
+_FLOOR = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.floor\Z")
+_ADOPTED = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.adopted\Z")
+_DOCUMENT = re.compile(
+    r"(?:topics/([^/]+)/(?:topic|[0-9]+/(?:manifest|checkpoints|expired))|epochs|leases/[^/]+)"
+    r"/[0-9]{20}\.(?:json|parquet)\Z"
+)
+_PARTITION = re.compile(r"topics/([^/]+)/([0-9]+)/")
+
+
+class BatchName(NamedTuple):
+    """A commit batch's key, taken apart; it sorts by epoch, then by sequence."""
+
+    epoch: int
+    first_seq: int
+    last_seq: int
+
+
+def epoch_key(epoch: int) -> str:
+    """The claim of one ownership of the store."""
+    return f"{EPOCHS}{epoch:020d}.json"
+
+
+def batch_key(epoch: int, first_seq: int, last_seq: int) -> str:
+    """A commit batch."""
+    return f"{TAIL}{epoch:020d}/{first_seq:020d}-{last_seq:020d}.arrow"
+
+
+def parse_batch_key(key: str) -> BatchName | None:
+    """A commit batch's key, or None."""
+    found = _BATCH.match(key)
+    return BatchName(int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
+def floor_key(epoch: int, seq: int) -> str:
+    """Says that everything up to a sequence number is settled."""
+    return f"{TAIL}{epoch:020d}/{seq:020d}.floor"
+
+
+def parse_floor_key(key: str) -> tuple[int, int] | None:
+    """Epoch and sequence number of a floor's key, or None."""
+    found = _FLOOR.match(key)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def adopted_key(epoch: int, seq: int) -> str:
+    """Says up to which sequence number a takeover adopted the batches of older epochs."""
+    return f"{TAIL}{epoch:020d}/{seq:020d}.adopted"
+
+
+def parse_adopted_key(key: str) -> tuple[int, int] | None:
+    """Epoch and sequence number of an adoption's key, or None."""
+    found = _ADOPTED.match(key)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+# -- topics and partitions --------------------------------------------------------------------------------
+
+
+def topic_folder(topic: str) -> str:
+    """Where the documents about one topic are."""
+    return f"{TOPICS}{topic}/topic/"
+
+
+def topic_key(topic: str, version: int) -> str:
+    """A document about one topic."""
+    return f"{topic_folder(topic)}{version:020d}.json"
+
+
+def manifest_folder(topic: str, partition: int) -> str:
+    """Where one partition's manifest objects are."""
+    return f"{partition_folder(topic, partition)}/manifest/"
+
+
+def manifest_key(topic: str, partition: int, slot: int) -> str:
+    """A manifest object."""
+    return f"{manifest_folder(topic, partition)}{slot:020d}.json"
+
+
+def checkpoints_folder(topic: str, partition: int) -> str:
+    """Where one partition's checkpoints are."""
+    return f"{partition_folder(topic, partition)}/checkpoints/"
+
+
+def checkpoint_key(topic: str, partition: int, slot: int) -> str:
+    """All manifest objects up to a slot, in one."""
+    return f"{checkpoints_folder(topic, partition)}{slot:020d}.parquet"
+
+
+def expired_folder(topic: str, partition: int) -> str:
+    """Where one partition's expiries are."""
+    return f"{partition_folder(topic, partition)}/expired/"
+
+
+def expired_key(topic: str, partition: int, upto: int) -> str:
+    """Says that segments below a number are retired."""
+    return f"{expired_folder(topic, partition)}{upto:020d}.json"
+
+
+def lease_key(reader: str, number: int) -> str:
+    """What a reader still needs; its newest number counts."""
+    return f"{LEASES}{reader}/{number:020d}.json"
+
+
+def parse_lease_key(key: str) -> tuple[str, int] | None:
+    """Reader and number of a lease's key, or None."""
+    parts = key.split("/")
+    number = parse_number(parts[-1])
+    return (parts[1], number) if len(parts) == 3 and key.startswith(LEASES) and number is not None else None
+
+
+def parse_number(name: str) -> int | None:
+    """The number of a numbered object, from its key or its name; None when it has none."""
+    found = _NUMBERED.match(name.rpartition("/")[2])
+    return int(found[1]) if found else None
+
+
+def parse_document(key: str) -> str | None:
+    """Whose document a key is: a topic's name, or "" for the log's own; None when it is nobody's.
+
+    Documents are all numbered objects but segments and commit batches; also while they are being written.
+    """
+    key = key.removesuffix(TEMPORARY)
+    if key == LOG:
+        return ""
+    found = _DOCUMENT.match(key)
+    return found[1] or "" if found else None
+
+
+def parse_partition(key: str) -> tuple[str, int] | None:
+    """The topic and the partition that a key belongs to, or None."""
+    found = _PARTITION.match(key)
+    return (found[1], int(found[2])) if found else None

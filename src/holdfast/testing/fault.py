@@ -34,7 +34,7 @@ import apsw
 
 from holdfast.errors import Invalid
 
-Op = Literal["read", "write", "sync", "truncate", "open", "delete", "rename", "mkdir"]
+Op = Literal["read", "write", "sync", "truncate", "open", "delete", "rename", "link", "mkdir"]
 Kind = Literal["eio", "enospc", "short_write", "fsync"]
 
 # Kinds that make sense for one operation only; with op="any" they still match just that one.

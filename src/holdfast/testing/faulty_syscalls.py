@@ -142,6 +142,18 @@ class FaultySyscalls:
 
     rename = replace
 
+    def link(self, source: AnyPath, target: AnyPath, **more: Any) -> None:
+        """As `os.link`; a step when both names lie below the root."""
+        names = self._gate.name_of(source), self._gate.name_of(target)
+        if names[0] is None or names[1] is None:
+            os.link(source, target, **more)
+            return
+        self._pass("link", names[1])
+        if os.path.lexists(source):
+            self._recording.opened(names[0], existed=True)
+        os.link(source, target, **more)
+        self._recording.linked(names[0], names[1])
+
     def _handle(self, name: str, flags: int, existed: bool, directory: bool) -> _Handle:
         if directory:
             return _Handle(name, None, False)

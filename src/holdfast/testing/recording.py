@@ -91,6 +91,11 @@ class Recording:
         with self._lock:
             self._rename_now(Rename(source, target, self._names[source]))
 
+    def linked(self, source: str, target: str) -> None:
+        """A file got a second name; the source was `opened` at some time."""
+        with self._lock:
+            self._rename_now(Link(target, self._names[source]))
+
     def synced(self, inode: int) -> None:
         """The file's content is durable."""
         with self._lock:

@@ -1,0 +1,234 @@
+"""The small JSON objects of a store: what each one says, as bytes and back (docs/formats/0006-store.md).
+
+A document is a pure function of what is durable where it was written: equal facts give equal bytes, which is how a
+writer recognises its own object. The last field, `check`, is a hash over all the others; what does not match it, is
+not JSON, or does not have these fields is `Corrupt` with the object's key. Fields that a newer holdfast adds are
+refused by format number, not ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+import msgspec
+from blake3 import blake3
+
+from holdfast.errors import Corrupt, Invalid
+
+FORMAT = 1
+_CONTEXT = "holdfast 1 store document"
+_DOCUMENT_BYTES_MAX = 64 * 2**20
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all documents have: a format number first, a check last."""
+
+    format: int = FORMAT
+    log: str
+    """The log's id, 32 hex digits."""
+
+
+class LogDocument(Document, frozen=True, kw_only=True, tag="log"):
+    """`log.json`: whose root this is."""
+
+    created_us: int
+    check: str = ""
+
+
+class EpochDocument(Document, frozen=True, kw_only=True, tag="epoch"):
+    """One claim: from now on, nobody with a lower number may move a mark."""
+
+    epoch: int
+    purpose: Literal["open", "restore"]
+    owner: str = ""
+    """The directory that claims: the same in all its claims, and in nobody else's."""
+    nonce: str
+    """Random; equal bytes can only be ours."""
+    claimed_us: int
+    host: str
+    pid: int
+    check: str = ""
+
+
+class SchemaVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One version of a typed topic's schema."""
+
+    fingerprint: str
+    definition: str
+    """An Arrow schema, serialized, in base 64."""
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic's own retention; 0 = no limit."""
+
+    bytes_max: int
+    age_max_us: int
+    records_max: int
+
+
+class TopicDocument(Document, frozen=True, kw_only=True, tag="topic"):
+    """A topic as it is from this version on."""
+
+    topic: str
+    version: int
+    """Of this document: 1, 2, 3 …"""
+    partitions: int
+    first_offset: int
+    """Where its partitions began."""
+    schemas: tuple[SchemaVersion, ...] = ()
+    """Oldest first; none for raw topics."""
+    retention: Limits | None = None
+    check: str = ""
+
+
+class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment"):
+    """A manifest object: one settled segment."""
+
+    topic: str
+    partition: int
+    slot: int
+    """Its place among the partition's manifest objects."""
+    number: int
+    """The segment's own number; lower than the slot once the log was taken over."""
+    first: int
+    rows: int
+    size: int
+    time_min: int
+    time_max: int
+    sha256: str
+    content: str
+    footer: str
+    previous: str
+    chain: str
+    schema: str
+    """Fingerprint; zeros for raw records."""
+    key_id: str
+    epoch: int
+    """The ownership of the log, not of the store, under which it was sealed."""
+    sealed_us: int
+    check: str = ""
+
+
+class StartDocument(Document, frozen=True, kw_only=True, tag="start"):
+    """A manifest object: here an ownership begins that was taken over. Older writers find their slot taken."""
+
+    topic: str
+    partition: int
+    slot: int
+    epoch: int
+    nonce: str
+    number: int
+    """How many segments there are: the next one has this number …"""
+    first: int
+    """… and begins at this offset, or holds what the adopted commit batches bring."""
+    adopted_seq: int
+    """The last sequence number that was adopted from commit batches of older epochs; 0 for none."""
+    check: str = ""
+
+
+class FloorDocument(Document, frozen=True, kw_only=True, tag="floor"):
+    """Everything up to this sequence number is settled; commit batches below may be gone."""
+
+    epoch: int
+    seq: int
+    check: str = ""
+
+
+class AdoptedDocument(Document, frozen=True, kw_only=True, tag="adopted"):
+    """A takeover adopted commit batches of older epochs up to this sequence number; the rest is garbage."""
+
+    epoch: int
+    seq: int
+    check: str = ""
+
+
+class ExpiredDocument(Document, frozen=True, kw_only=True, tag="expired"):
+    """Segments of a partition below this number are retired; their files go later."""
+
+    topic: str
+    partition: int
+    upto: int
+    first: int
+    """Where the partition begins now."""
+    expired_us: int
+    check: str = ""
+
+
+class LeaseDocument(Document, frozen=True, kw_only=True, tag="lease"):
+    """What a reader still needs, and until when it says so."""
+
+    reader: str
+    until_us: int
+    needs: dict[str, dict[str, int]]
+    """Topic → partition → the lowest segment number that must stay."""
+    check: str = ""
+
+
+AnyDocument = (
+    LogDocument | EpochDocument | TopicDocument | SegmentDocument | StartDocument | FloorDocument | AdoptedDocument
+    | ExpiredDocument | LeaseDocument
+)  # fmt: skip
+
+ManifestDocument = SegmentDocument | StartDocument
+
+Kind = TypeVar("Kind", bound=Document)
+
+_decoder: msgspec.json.Decoder[AnyDocument] = msgspec.json.Decoder(AnyDocument)
+
+
+def encode(document: AnyDocument) -> bytes:
+    """A document as bytes, with its check."""
+    checked = msgspec.structs.replace(document, check=_check(document))
+    return msgspec.json.encode(checked) + b"\n"
+
+
+def decode(data: bytes, key: str, kind: type[Kind]) -> Kind:
+    """The document in an object, which must be of a kind and whole."""
+    document = _decode(data, key)
+    if not isinstance(document, kind):
+        raise Corrupt("an object of the store is another one's", path=key)
+    return document
+
+
+def decode_manifest(data: bytes, key: str) -> ManifestDocument:
+    """A manifest object: a segment or the start of an ownership."""
+    document = _decode(data, key)
+    if not isinstance(document, SegmentDocument | StartDocument):
+        raise Corrupt("an object of the store is another one's", path=key)
+    return document
+
+
+def _decode(data: bytes, key: str) -> AnyDocument:
+    try:
+        if len(data) > _DOCUMENT_BYTES_MAX:
+            raise ValueError
+        document = _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        _refuse_newer(data, key)
+        raise Corrupt("an object of the store is damaged", path=key) from None
+    if document.format != FORMAT:
+        _refuse_newer(data, key)
+    if document.format < 1 or encode(document) != data:  # its check, and that it is spelled as we spell it
+        raise Corrupt("an object of the store is damaged", path=key)
+    return document
+
+
+def _check(document: AnyDocument) -> str:
+    blank = msgspec.structs.replace(document, check="")
+    return blake3(msgspec.json.encode(blank), derive_key_context=_CONTEXT).digest(length=16).hex()
+
+
+class _Format(msgspec.Struct):
+    format: int = 0
+
+
+def _refuse_newer(data: bytes, key: str) -> None:
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return
+    if found > FORMAT:
+        raise Invalid(
+            f"this object was written by a newer holdfast key={key} format={found} known={FORMAT}",
+            hint="upgrade holdfast: pip install -U holdfast",
+        )

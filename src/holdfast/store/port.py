@@ -1,0 +1,125 @@
+"""What holdfast asks of an object store: five verbs, and two ways in which they fail.
+
+Objects are created once and never changed, so `create` is the only way to write: it fails with `AlreadyExists` where
+the key is taken, and whoever gets that answer reads back and compares, because it may be his own object whose reply
+was lost. When `create` returns, the object is as durable as the store makes anything. No verb retries a `create`.
+
+Failures have two kinds, because the caller acts differently: `StoreUnavailable` may pass (of a `create` the outcome is
+unknown then), `StoreRefused` will not pass by itself (no such bucket, not allowed, not supported). Both carry a `cause`
+in one word, for counting. Keys are relative to the store's root and are spelled by `layout` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from holdfast.errors import Invalid, Unavailable
+
+CHUNK_BYTES = 2**20
+
+Cause = Literal[
+    "slow_down", "server_error", "conflict", "timeout", "reset", "refused", "dns", "tls", "truncated", "redirect",
+    "clock_skew", "credentials", "no_bucket", "forbidden", "bad_digest", "unsupported", "disk", "other",
+]  # fmt: skip
+"""Why a request failed, in one word."""
+
+
+class AlreadyExists(Exception):
+    """The key is taken: by this very object, whose reply was lost, or by another one. Read back to know."""
+
+
+class StoreUnavailable(Unavailable):
+    """The store did not do it, or did not say that it did; the same request may succeed later."""
+
+    def __init__(
+        self, message: str, *, cause: Cause = "other", retry_after: float = 0.0, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint="the store may be back soon; it is tried again" if hint is None else hint)
+        self.cause: Cause = cause
+        self.retry_after = retry_after
+        """Seconds that the store asked to be left alone; 0 when it did not ask."""
+
+
+class StoreRefused(Invalid):
+    """The store will not do it until somebody changes something: credentials, bucket, address, clock."""
+
+    def __init__(self, message: str, *, cause: Cause = "other", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.cause: Cause = cause
+
+
+class ObjectInfo(NamedTuple):
+    """What a listing says about an object."""
+
+    key: str
+    size: int
+    modified_us: int
+
+
+class Body(NamedTuple):
+    """The bytes of one object, in memory or in a file that does not change, with their hash."""
+
+    size: int
+    sha256: bytes
+    data: bytes | None = None
+    path: Path | None = None
+
+    @classmethod
+    def of(cls, data: bytes) -> Body:
+        """Bytes in memory."""
+        return cls(len(data), sha256(data).digest(), data)
+
+    @classmethod
+    def file(cls, path: Path, size: int, digest: bytes) -> Body:
+        """A file whose size and hash are known already."""
+        return cls(size, digest, None, path)
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """The bytes, piece by piece."""
+        if self.data is not None:
+            view = memoryview(self.data)
+            for start in range(0, len(view), CHUNK_BYTES):
+                yield view[start : start + CHUNK_BYTES]
+            return
+        assert self.path is not None
+        with self.path.open("rb") as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                yield chunk
+
+    def read(self) -> bytes:
+        """All of it."""
+        return self.data if self.data is not None else b"".join(self.chunks())
+
+
+class Store(Protocol):
+    """An object store, used from any thread. Reads may be repeated inside; `create` never is."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets."""
+
+    def create(self, key: str, body: Body) -> None:
+        """Create an object; raises AlreadyExists where the key is taken. One attempt."""
+
+    def get(self, key: str) -> bytes:
+        """The whole object; raises NotFound."""
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """A part of an object, which must have that many bytes; raises NotFound."""
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """What there is under a key; None when there is nothing."""
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[ObjectInfo]:
+        """Objects whose keys begin with a prefix (which ends in `/` or is empty), all levels, ordered by key;
+        only those behind `after`, if given.
+        """
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are not there are none of our business."""
+
+    def close(self) -> None:
+        """Let go of connections and threads."""

@@ -1,0 +1,110 @@
+"""What can be set about the store: its address, and by what reference its credentials are found.
+
+No setting holds a secret. Credentials are named, never given: what does not look like a name is refused, and the
+refusal does not repeat it.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.store.address import problem_with
+
+_REFERENCE = re.compile(r"(|profile:[\w.@+ -]{1,128}|env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:.{1,4096})\Z")
+_ACCESS_KEY = re.compile(r"\b(AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b")
+_RETRIES_MAX = 20
+
+
+class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where objects go, and how to speak to what is there.
+
+    >>> StoreSettings(url="s3://logs/orders", endpoint="https://minio.example:9000").is_path_style
+    True
+    """
+
+    url: str = ""
+    """The store's root: file:///directory, memory://name, s3://bucket/prefix, gs://…, az://…; empty for none."""
+
+    endpoint: str = ""
+    """Where a service that speaks S3 (or an Azure account) is reached, as a URL; empty for the cloud's own."""
+
+    region: str = ""
+    """The bucket's region; empty for AWS_REGION or AWS_DEFAULT_REGION, then us-east-1."""
+
+    path_style: str = "auto"
+    """Whether the bucket stands in the path (yes) or in the host name (no); auto: in the path at an endpoint."""
+
+    credentials: str = ""
+    """Where credentials are found: empty for the usual chain, profile:NAME, env:PREFIX or file:PATH. Never a secret."""
+
+    ca_file: str = ""
+    """A file with certificates (PEM) to trust besides the usual ones."""
+
+    allow_http: bool = False
+    """Whether an endpoint without TLS is allowed other than on this machine."""
+
+    move: bool = False
+    """Whether a log that was shipped elsewhere may be shipped to `url` from now on, all of it anew."""
+
+    retries: int = 3
+    """How often a read that failed is repeated; a create is never."""
+
+    timeout_ms: float = 30_000
+    """How long one request may take as a whole."""
+
+    def __post_init__(self) -> None:
+        problems = [problem for problem in self._problems() if problem]
+        if problems:
+            raise Invalid("; ".join(problems), hint="correct these settings; all problems found are listed")
+
+    @property
+    def is_path_style(self) -> bool:
+        """Whether the bucket stands in the path."""
+        return bool(self.endpoint) if self.path_style == "auto" else self.path_style == "yes"
+
+    def _problems(self) -> list[str | None]:
+        url = problem_with(self.url) if self.url else None
+        return [
+            f"store.url: {url}" if url else None,
+            self._endpoint_problem(),
+            _credentials_problem(self.credentials),
+            None if self.path_style in ("auto", "yes", "no") else "store.path_style must be auto, yes or no",
+            None if 0 <= self.retries <= _RETRIES_MAX else f"store.retries must be 0 to {_RETRIES_MAX}",
+            None if self.timeout_ms > 0 else f"store.timeout_ms must be above zero, got {self.timeout_ms}",
+        ]
+
+    def _endpoint_problem(self) -> str | None:
+        if not self.endpoint:
+            return None
+        try:
+            parts = urlsplit(self.endpoint)
+            host, _ = parts.hostname or "", parts.port
+        except ValueError:
+            return "store.endpoint is not a URL"
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            return "store.endpoint must not carry a user, a password or a signature"
+        if parts.scheme not in ("https", "http") or not host:
+            return "store.endpoint must begin with https:// (or http://) and name a host"
+        if parts.scheme == "http" and not self.allow_http and not _is_loopback(host):
+            return "store.endpoint is http:// on another machine, which needs store.allow_http = true"
+        return None
+
+
+def _credentials_problem(reference: str) -> str | None:
+    if _REFERENCE.match(reference) and not _ACCESS_KEY.search(reference):
+        return None
+    return "store.credentials must be empty, profile:NAME, env:PREFIX or file:PATH; a secret does not belong here"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
