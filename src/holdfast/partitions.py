@@ -123,10 +123,12 @@ class Partitions:
 
     def _marks(self, part: Partition) -> Marks:
         # In this order: a mark that is read later can only be further on, and the inequalities hold.
+        shipment = part.shipment
         sealed = part.sealed.sealed_offset
         durable = part.durable
         # Without another store the log's own directory is the store: what is sealed is shipped and settled.
-        return Marks(self.journal.appended(part), durable, sealed, sealed, sealed)
+        shipped, settled = (sealed, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
+        return Marks(self.journal.appended(part), durable, sealed, shipped, settled)
 
     def watermark(self, partition: int) -> Watermark:
         """How far a partition is sealed."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import msgspec
 
 from holdfast.errors import Invalid
+
+Durability = Literal["durable", "shipped"]
+"""What an append waits for: survival of power loss, or of the loss of the machine."""
 
 NOW = -(2**63)
 """The time of a record that shall be stamped when it is appended."""

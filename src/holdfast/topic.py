@@ -24,7 +24,7 @@ from holdfast.journal.partition import Partition
 from holdfast.journal.ticket import BatchTicket, Ticket
 from holdfast.partitions import Partitions
 from holdfast.reading import Reading, Span
-from holdfast.record import NOW, Marks, Receipt, Record, Watermark
+from holdfast.record import NOW, Durability, Marks, Receipt, Record, Watermark
 from holdfast.stream import Times
 from holdfast.watch import Watch
 
@@ -64,8 +64,12 @@ class Topic:
         partition: int | None = None,
         idempotency_key: bytes | str | None = None,
         timeout: float | None = None,
+        durability: Durability = "durable",
     ) -> Receipt:
         """Append one record and return its receipt once it survives power loss.
+
+        With `durability="shipped"` once it survives the loss of this machine: the store has acknowledged it, and
+        everything before it (needs a store; waits `shipping.shipped_timeout_ms` more, then raises Unavailable).
 
         Raises Full when there is no room within `timeout` seconds, OutcomeUnknown when there was no
         acknowledgement (default: `journal.ack_timeout_ms`). A repeated `idempotency_key` writes nothing and
@@ -73,13 +77,16 @@ class Topic:
         """
         if _get_running_loop() is not None:
             warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
+        if durability != "durable":
+            self._journal.check_durability(durability)
         patience = self._patience if timeout is None else timeout
         started = self._monotonic()
         ticket = self.submit(
             payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
             idempotency_key=idempotency_key, timeout=patience,
         )  # fmt: skip
-        return ticket.result(max(0.0, patience - (self._monotonic() - started)))  # one time-out for room and ack
+        receipt = ticket.result(max(0.0, patience - (self._monotonic() - started)))  # one time-out for room and ack
+        return receipt if durability == "durable" else ticket.shipped()
 
     def submit(
         self,
@@ -158,7 +165,12 @@ class Topic:
         )
 
     def append_batch(
-        self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None
+        self,
+        records: Iterable[bytes | Record],
+        *,
+        partition: int | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
     ) -> Sequence[Receipt]:
         """Append records as one unit: all of them are durable when this returns, or none is.
 
@@ -170,8 +182,11 @@ class Topic:
             )
         patience = self._patience if timeout is None else timeout
         started = self._monotonic()
+        if durability != "durable":
+            self._journal.check_durability(durability)
         ticket = self.submit_batch(records, partition=partition, timeout=patience)
-        return ticket.result(max(0.0, patience - (self._monotonic() - started)))
+        receipts = ticket.result(max(0.0, patience - (self._monotonic() - started)))
+        return receipts if durability == "durable" else ticket.shipped()
 
     def submit_batch(
         self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None

@@ -23,7 +23,7 @@ from holdfast.journal.columns import Encoded
 from holdfast.journal.ticket import BatchTicket
 from holdfast.partitions import Partitions
 from holdfast.reading import Reading, Span
-from holdfast.record import Marks, Receipt, Watermark
+from holdfast.record import Durability, Marks, Receipt, Watermark
 from holdfast.stream import Times
 from holdfast.watch import Watch
 
@@ -75,6 +75,7 @@ class TypedTopic:
         partition: int | None = None,
         idempotency_key: bytes | str | None = None,
         timeout: float | None = None,
+        durability: Durability = "durable",
     ) -> Sequence[Receipt]:
         """Append rows as one unit and return their receipts once they survive power loss.
 
@@ -85,12 +86,15 @@ class TypedTopic:
         """
         if _get_running_loop() is not None:
             warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
+        if durability != "durable":
+            self._journal.check_durability(durability)
         patience = self._patience if timeout is None else timeout
         started = self._clock.monotonic()
         ticket = self.submit(
             rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=patience
         )  # fmt: skip
-        return ticket.result(max(0.0, patience - (self._clock.monotonic() - started)))
+        receipts = ticket.result(max(0.0, patience - (self._clock.monotonic() - started)))
+        return receipts if durability == "durable" else ticket.shipped()
 
     def submit(
         self,

@@ -572,7 +572,7 @@ def test_an_unclosed_log_warns(tmp_path):
 def test_a_store_is_not_silently_ignored(tmp_path):
     """A store that this version cannot use is refused, not ignored."""
     with pytest.raises(Invalid):
-        holdfast.open(tmp_path / "log", store="s3://bucket/prefix")
+        holdfast.open(tmp_path / "log", store="ftp://host/prefix")
 
 
 def test_times_default_to_now(open_log):

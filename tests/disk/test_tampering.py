@@ -36,6 +36,7 @@ from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Rec
 from holdfast.crypto import chain
 from holdfast.journal.entry import Entry, Place, header_of
 from holdfast.journal.migrations import migrations
+from holdfast.journal.rows import ShipmentRow, ShippingRow
 from holdfast.segments.retention import Retention
 from holdfast.testing.manual_clock import ManualClock
 from holdfast.typed_topic import TypedTopic
@@ -123,6 +124,17 @@ class Subject:
             self._append(log, clock, "orders", 0, idempotency_key="once-1")
             self._write_segments(log, clock)
             self._write_typed(log, clock)
+            self._write_shipping(log)
+
+    def _write_shipping(self, log: Log) -> None:
+        """Marks of a store; there is none, and nothing here asks it."""
+        journal = log._journal
+        marks = [
+            ShipmentRow(p.id, p.sealed.segments, p.sealed.segments, p.sealed.sealed_offset, p.sealed.sealed_offset)
+            for p in journal.topics.by_id.values()
+        ]
+        journal.settle(journal.note_shipped(ShippingRow("file:///store", b"o" * 16, 1, 1, 0, 0, b""), marks))
+        self._keep(log)
 
     def _write_segments(self, log: Log, clock: ManualClock) -> None:
         """Four segments of one partition, of which the first expires, one of another, and a tail behind them."""
@@ -511,7 +523,8 @@ def test_a_changed_format_file_is_refused(subject: Subject, bits: int) -> None:
 FEW, ALL = pytest.param(True, id="few"), pytest.param(False, id="all", marks=pytest.mark.soak)
 
 READ_BY_OWNER = {
-    "log", "key_epochs", "topics", "heads", "entries", "watermarks", "segments", "schemas", "policies",
+    "log", "key_epochs", "topics", "heads", "entries", "watermarks", "segments", "schemas", "policies", "shipping",
+    "shipments",
 }  # fmt: skip
 """The tables of which opening the log, reading everything and reconciling reads every row."""
 

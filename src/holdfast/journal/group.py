@@ -18,7 +18,7 @@ from holdfast.journal.bell import Bell
 from holdfast.journal.columns import Columns, Encoded, Row
 from holdfast.journal.heads_sum import Vouched
 from holdfast.journal.partition import Partition
-from holdfast.journal.rows import PolicyRow, SchemaRow, SegmentRow, WatermarkRow
+from holdfast.journal.rows import PolicyRow, SchemaRow, SegmentRow, ShipmentRow, ShippingRow, WatermarkRow
 from holdfast.record import Receipt
 
 
@@ -47,8 +47,8 @@ class Run:
         self.first = -1
         self.seq = -1
         self.error: HoldfastError | None = None
-        self.repeats: dict[int, Receipt] = {}
-        """Receipts of positions whose idempotency key was known already."""
+        self.repeats: dict[int, tuple[Partition, int, int]] = {}
+        """Partition, offset and seq of the originals of positions whose idempotency key was known already."""
         self.slots: list[int] | None = None
         """Where each position ended up, when repeats left gaps."""
 
@@ -66,12 +66,17 @@ class Run:
         error = self.error or self.group.error
         if error is not None:
             raise error.again()
+        partition, offset, seq = self.place(index)
+        return Receipt(partition.topic, partition.number, offset, seq)
+
+    def place(self, index: int) -> tuple[Partition, int, int]:
+        """Partition, offset and seq of one position; the run was stored."""
         if self.repeats and index in self.repeats:
             return self.repeats[index]
         if self.first < 0:  # cannot be; but never say that something is durable which is not
             raise Unavailable("the record was not stored", hint="this is a defect in holdfast; append it again")
         slot = index if self.slots is None else self.slots[index]
-        return Receipt(self.partition.topic, self.partition.number, self.first + slot, self.seq)
+        return self.partition, self.first + slot, self.seq
 
 
 class Change(NamedTuple):
@@ -196,7 +201,18 @@ class MarkSegments:
         self.change = NO_CHANGE
 
 
-Control = CreateTopic | AddSchema | SetPolicy | RotateKey | Seal | Trim | Expire | MarkSegments
+class MarkShipped:
+    """Operation: write down how far the log is on its store."""
+
+    __slots__ = ("change", "shipments", "shipping")
+
+    def __init__(self, shipping: ShippingRow, shipments: Sequence[ShipmentRow]) -> None:
+        self.shipping = shipping
+        self.shipments = shipments
+        self.change = NO_CHANGE
+
+
+Control = CreateTopic | AddSchema | SetPolicy | RotateKey | Seal | Trim | Expire | MarkSegments | MarkShipped
 Operation = Run | Control
 """What a unit may consist of: a closed set."""
 

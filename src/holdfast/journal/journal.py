@@ -7,6 +7,7 @@ the database, or what happens to records afterwards. Everything that blocks is b
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.clock import Clock
@@ -15,12 +16,14 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
 from holdfast.journal.bell import Bell
-from holdfast.journal.group import AddSchema, Control, CreateTopic, RotateKey, SetPolicy, Unit
+from holdfast.journal.commits import Commits
+from holdfast.journal.entry import Entry
+from holdfast.journal.group import AddSchema, Control, CreateTopic, MarkShipped, RotateKey, SetPolicy, Unit
 from holdfast.journal.migrations import migrate, require_newest
 from holdfast.journal.partition import Partition
 from holdfast.journal.queue import Queue
-from holdfast.journal.reader import Reader
-from holdfast.journal.rows import DiskFailed
+from holdfast.journal.reader import Reader, taken_after
+from holdfast.journal.rows import DiskFailed, ShipmentRow, ShippingRow
 from holdfast.journal.settings import JournalSettings
 from holdfast.journal.sqlite import SqliteBackend
 from holdfast.journal.stats import Counters, JournalStats
@@ -161,9 +164,20 @@ class Journal:
         """Commit control operations together and wait for it."""
         self.settle(self.queue.put_control(list(operations)))
 
+    def check_durability(self, durability: str) -> None:
+        """Before anything is written: what a caller wants to wait for must be something that can come."""
+        if durability not in ("durable", "shipped"):
+            raise Invalid(f"unknown durability={durability!r}", hint="use 'durable' or 'shipped'")
+        if durability == "shipped" and not self.topics.harbour.ships:
+            raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
+
     def rotate(self, keyring: Keyring) -> None:
         """Seal under the keyring's current key from now on; durable when this returns."""
         self.settle(self.queue.put_control([RotateKey(keyring)]))
+
+    def note_shipped(self, shipping: ShippingRow, shipments: Sequence[ShipmentRow]) -> Unit:
+        """Write down how far the log is on its store, with the next group; nobody has to wait for it."""
+        return self.queue.put_along([MarkShipped(shipping, shipments)])
 
     def settle(self, unit: Unit) -> None:
         """Wait for a unit and raise what became of it."""
@@ -193,6 +207,19 @@ class Journal:
         """A reader of one partition's tail."""
         return Reader(self.backend, self.vault, partition, self.settings.entry_bytes_max)
 
+    @property
+    def commits(self) -> Commits:
+        """How far the writer is, for whoever takes entries in the order of commits."""
+        assert self._writer is not None
+        return self._writer.commits
+
+    def taken_after(self, seq: int, groups_max: int, bytes_max: int) -> tuple[list[Entry], bool]:
+        """Committed entries behind a sequence number, in order, each proved; whole commits up to these limits.
+
+        One commit comes in any case, however large. Also tells whether there is more.
+        """
+        return taken_after(self.backend, self.topics.by_id, seq, groups_max, bytes_max, self.settings.entry_bytes_max)
+
     def refresh(self) -> None:
         """Of a handle that only looks: take up what the owner committed since."""
         if self._writer is None and self._closed is None and self.backend.has_changed():
@@ -204,10 +231,12 @@ class Journal:
                 if known is None:
                     continue
                 known.durable, known.link, known.sealed = fresh.durable, fresh.link, fresh.sealed
+                known.shipment = fresh.shipment
             for name, partitions in recovered.topics.partitions.items():
                 if name not in self.topics.partitions:
                     self.topics.publish(name, list(partitions))
             self.topics.policies.update(recovered.topics.policies)
+            self.topics.shipping = recovered.topics.shipping
             self.row = recovered.row
 
     def appended(self, partition: Partition) -> int:
@@ -274,7 +303,7 @@ class Journal:
 
     def stop_taking(self) -> None:
         """Refuse records from now on; what was accepted, and control units, still pass."""
-        self.queue.hold(Closed("the log is closed"))
+        self.queue.hold("closing", Closed("the log is closed"))
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything accepted is durable or refused; False when that takes longer."""

@@ -9,9 +9,24 @@ from __future__ import annotations
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.backend import Backend
-from holdfast.journal.group import Change, Expire, MarkSegments, Seal, Trim
+from holdfast.journal.group import Change, Expire, MarkSegments, MarkShipped, Seal, Trim
 from holdfast.journal.heads_sum import Vouched
 from holdfast.journal.rows import EXPIRING, LIVE, SegmentRow, WatermarkRow, stamped
+
+
+def apply(backend: Backend, vault: Vault, operation: Seal | Trim | Expire | MarkSegments | MarkShipped) -> None:
+    """Do what an operation says, inside the open transaction."""
+    match operation:
+        case Seal():
+            seal(backend, vault, operation)
+        case Trim():
+            trim(backend, operation)
+        case Expire():
+            expire(backend, vault, operation)
+        case MarkSegments():
+            mark(backend, vault, operation)
+        case MarkShipped():
+            mark_shipped(backend, vault, operation)
 
 
 def seal(backend: Backend, vault: Vault, operation: Seal) -> None:
@@ -67,6 +82,13 @@ def mark(backend: Backend, vault: Vault, operation: MarkSegments) -> None:
             )
         _prove(seen, vault)
     backend.store_states([_moved(row, operation.state, vault) for row in operation.rows])
+
+
+def mark_shipped(backend: Backend, vault: Vault, operation: MarkShipped) -> None:
+    """Write down how far the log is on its store."""
+    backend.store_shipping(stamped(operation.shipping._replace(key_epoch=vault.epoch), vault))
+    rows = [stamped(row._replace(key_epoch=vault.epoch), vault) for row in operation.shipments]
+    backend.store_shipments(rows)
 
 
 def _prove(row: SegmentRow, vault: Vault) -> None:

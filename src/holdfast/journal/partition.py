@@ -11,7 +11,8 @@ from holdfast.crypto import chain
 from holdfast.errors import Corrupt
 from holdfast.journal.bell import Bell
 from holdfast.journal.entry import Place
-from holdfast.journal.rows import WatermarkRow
+from holdfast.journal.harbour import Harbour
+from holdfast.journal.rows import ShipmentRow, WatermarkRow
 
 _NO_CHAIN = bytes(32)
 
@@ -25,11 +26,14 @@ class Partition:
     """The live state of one partition of one topic."""
 
     __slots__ = (
-        "bell", "damage", "durable", "id", "link", "number", "place", "sealed", "tail_bytes", "tail_bytes_found",
-        "tail_since", "topic",
+        "bell", "damage", "durable", "harbour", "id", "link", "number", "place", "sealed", "shipment", "tail_bytes",
+        "tail_bytes_found", "tail_since", "topic",
     )  # fmt: skip
 
-    def __init__(self, partition_id: int, topic: str, number: int, log_id: bytes, bell: Bell, first: int = 0) -> None:
+    def __init__(
+        self, partition_id: int, topic: str, number: int, log_id: bytes, bell: Bell, first: int = 0,
+        harbour: Harbour | None = None,
+    ) -> None:  # fmt: skip
         self.id = partition_id
         self.topic = topic
         self.number = number
@@ -45,6 +49,9 @@ class Partition:
         """When the tail began, on the monotonic clock."""
         self.damage: Corrupt | None = None
         """Why nothing can be read here, for those who look at a damaged log."""
+        self.shipment: ShipmentRow | None = None
+        """How far it is on the store; the shipper replaces it. None: no store, what is sealed is settled."""
+        self.harbour = harbour or Harbour()
         self.bell = bell
         """Rung after `durable` or `sealed` moved; all partitions of a topic share one."""
 
@@ -64,6 +71,18 @@ class Partition:
         self.tail_bytes -= size
         self.sealed = row
         self.bell.ring()
+
+    @property
+    def settled(self) -> int:
+        """Everything below lies in segments whose manifest object the store has; without a store, in segments."""
+        shipment = self.shipment
+        return self.sealed.sealed_offset if shipment is None else shipment.settled_offset
+
+    @property
+    def shipped(self) -> int:
+        """Everything below is on the store."""
+        shipment = self.shipment
+        return self.sealed.sealed_offset if shipment is None else shipment.shipped_offset
 
     @property
     def tail_records(self) -> int:

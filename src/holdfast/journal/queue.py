@@ -53,7 +53,9 @@ class Queue:
         self._refusal: HoldfastError | None = None
         self._finishing = False
         self._hold: HoldfastError | None = None
-        """Why nothing is taken for the moment; whoever set it will lift it."""
+        """Why nothing is taken for the moment …"""
+        self._holds: dict[str, HoldfastError] = {}
+        """… and all reasons for it, by who has set them and will lift them."""
         self._burst = 0
         self.tail_bytes = 0
         """Bytes that are durable and not sealed: the writer's count since the log was opened …"""
@@ -129,11 +131,23 @@ class Queue:
     def put_control(self, operations: list[Operation], *, scope: str | None = None, reissue: bool = False) -> Unit:
         """Add a control unit through the reserved lane: never refused for fullness."""
         with self._lock:
-            if self._refusal is not None:
-                raise self._refusal.again()
-            unit = Unit(self._open, operations, scope=scope, reissue=reissue)
+            unit = self._control(operations, scope, reissue)
             self._place(self._open, unit)
         return unit
+
+    def put_along(self, operations: list[Operation]) -> Unit:
+        """Add a control unit that is in no hurry: it goes with the next group, or after the flush interval."""
+        with self._lock:
+            unit = self._control(operations, None, False)
+            self._open.add(unit)
+            if self._asleep == IDLE:
+                self._rouse()
+        return unit
+
+    def _control(self, operations: list[Operation], scope: str | None, reissue: bool) -> Unit:
+        if self._refusal is not None:
+            raise self._refusal.again()
+        return Unit(self._open, operations, scope=scope, reissue=reissue)
 
     def barrier(self) -> Group:
         """The group whose end means that all that was put so far is settled; wakes the writer."""
@@ -172,10 +186,13 @@ class Queue:
                 self._rouse()
         self._room.ring()
 
-    def hold(self, reason: HoldfastError | None) -> None:
-        """Refuse records for the moment, or (None) take them again; control units pass."""
+    def hold(self, by: str, reason: HoldfastError | None) -> None:
+        """Refuse records for the moment, or (None) have no objection any more; control units pass."""
         with self._lock:
-            self._hold = reason
+            self._holds.pop(by, None)
+            if reason is not None:
+                self._holds[by] = reason
+            self._hold = next(iter(self._holds.values()), None)
             self._open.records_cap = 0  # the next record has to ask again
         self._room.ring()
 

@@ -8,7 +8,7 @@ nothing damaged is ever returned as good.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.crypto.vault import Vault
@@ -127,6 +127,40 @@ class Reader:
             message, path=str(self._backend.path), topic=partition.topic, partition=partition.number, offset=offset,
             hint=hint,
         )  # fmt: skip
+
+
+def taken_after(
+    backend: Backend, partitions: Mapping[int, Partition], seq: int, groups_max: int, bytes_max: int,
+    entry_bytes_max: int,
+) -> tuple[list[Entry], bool]:  # fmt: skip
+    """Entries of all partitions behind a sequence number, each proved, in whole commits up to these limits.
+
+    The first commit comes in any case, however large it is; also tells whether there is more.
+    """
+    taken: list[Entry] = []
+    groups: list[int] = []
+    """Where each commit begins in `taken`."""
+    size = 0
+    with backend.reading() as connection:
+        for entry in stored.entries_after(connection, backend.path, seq, entry_bytes_max, -1):
+            if isinstance(entry, int) or entry.partition_id not in partitions:
+                raise Corrupt(f"an entry cannot be taken seq={entry if isinstance(entry, int) else entry.seq}",
+                              path=str(backend.path), hint=_TOO_LARGE)  # fmt: skip
+            if not is_whole(partitions[entry.partition_id].place, entry):
+                place = partitions[entry.partition_id]
+                raise Corrupt(
+                    "an entry's digest does not match", path=str(backend.path), topic=place.topic,
+                    partition=place.number, offset=entry.first,
+                )  # fmt: skip
+            if not taken or entry.group_number != taken[-1].group_number:
+                if len(groups) == groups_max or (groups and size >= bytes_max):
+                    return taken, True
+                groups.append(len(taken))
+            taken.append(entry)
+            size += len(entry.body)
+            if size > bytes_max and len(groups) > 1:  # this commit does not fit any more
+                return taken[: groups[-1]], True
+    return taken, False
 
 
 _TOO_LARGE = "if journal.payload_bytes_max or batch_bytes_max was lowered, raise it again; else the entry is damaged"

@@ -37,6 +37,8 @@ from holdfast.journal.rows import (
     PolicyRow,
     SchemaRow,
     SegmentRow,
+    ShipmentRow,
+    ShippingRow,
     TopicRow,
     WatermarkRow,
     stamped,
@@ -85,6 +87,7 @@ def recover(
         examination.examine_schemas(topics)
         examination.examine_seals(topics)
         examination.examine_tails(topics)
+        examination.examine_shipping(topics)
     return Recovered(row, vault, topics, problems)
 
 
@@ -158,6 +161,15 @@ def _check_keyed(row: LogRow, keyed: bool) -> None:
             "this log is not encrypted, but a key was given",
             hint="open it without keyring and cipher; encryption is chosen when a log is created",
         )
+
+
+def _is_possible(row: ShipmentRow, partition: Partition) -> bool:
+    sealed = partition.sealed
+    return (
+        0 <= row.settled_segments <= min(sealed.segments, row.slots)
+        and row.settled_offset <= min(sealed.sealed_offset, row.shipped_offset)
+        and row.shipped_offset <= partition.durable
+    )
 
 
 class _Examination:
@@ -286,12 +298,36 @@ class _Examination:
                 # Whoever reads on regardless sees all that is there; each entry is still proved.
                 partition.durable = max(partition.durable, end)
 
+    def examine_shipping(self, topics: Topics) -> None:
+        """How far the log is on its store: never further than what is here."""
+        with self._noting():
+            topics.shipping = stored.shipping(self._connection, self._path)
+        if topics.shipping is None:
+            if any(True for _ in stored.shipments(self._connection, self._path)):
+                self._note("the row that says where the log is shipped to is lost")
+            return
+        if not self._proved(topics.shipping) or topics.shipping.shipped_seq >= self._row.next_seq:
+            self._note("what was shipped does not match its stamp, or is more than there is")
+        for row in self._readable(stored.shipments(self._connection, self._path)):
+            partition = topics.by_id.get(row.partition_id)
+            if partition is None or not self._proved(row) or not _is_possible(row, partition):
+                self._note("a shipment does not match its stamp or its partition", offset=row.settled_offset)
+                continue
+            partition.shipment = row
+        for partition in topics.by_id.values():
+            if partition.shipment is None:
+                self._note_at(partition, "how far a partition is on the store is lost", partition.durable)
+                first = partition.sealed.first_offset if not partition.sealed.segments else 0
+                partition.shipment = ShipmentRow(partition.id, 0, 0, first, first)
+
     def _note_at(self, partition: Partition, message: str, offset: int) -> None:
         self._note(message, topic=partition.topic, partition=partition.number, offset=offset)
 
     def _proved(
-        self, row: LogRow | EpochRow | TopicRow | HeadRow | WatermarkRow | SegmentRow | SchemaRow | PolicyRow
-    ) -> bool:
+        self,
+        row: LogRow | EpochRow | TopicRow | HeadRow | WatermarkRow | SegmentRow | SchemaRow | PolicyRow | ShippingRow
+        | ShipmentRow,
+    ) -> bool:  # fmt: skip
         """Whether a row has the stamp that it should have; a key epoch that is gone proves nothing."""
         try:
             return self._vault.verify(row.key_epoch, row.message(), row.stamp)

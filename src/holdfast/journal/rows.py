@@ -202,8 +202,41 @@ class PolicyRow(NamedTuple):
         return chain.canonical("policies", *self[:-1])
 
 
+class ShippingRow(NamedTuple):
+    """The table `shipping`'s only row: where the log is shipped to, and how far in the order of commits."""
+
+    root: str
+    owner: bytes
+    epoch: int
+    shipped_seq: int
+    copy: int
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("shipping", *self[:-1])
+
+
+class ShipmentRow(NamedTuple):
+    """How far one partition is on the store."""
+
+    partition_id: int
+    slots: int
+    settled_segments: int
+    settled_offset: int
+    shipped_offset: int
+    key_epoch: int = 0
+    stamp: bytes = b""
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("shipments", *self[:-1])
+
+
 Row = TypeVar(
-    "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, WatermarkRow, SegmentRow, SchemaRow, PolicyRow
+    "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, WatermarkRow, SegmentRow, SchemaRow, PolicyRow, ShippingRow,
+    ShipmentRow,
 )  # fmt: skip
 
 

@@ -34,6 +34,8 @@ from holdfast.journal.rows import (
     PolicyRow,
     SchemaRow,
     SegmentRow,
+    ShipmentRow,
+    ShippingRow,
     TopicRow,
     WatermarkRow,
 )
@@ -249,6 +251,14 @@ class SqliteBackend:
         """Set a topic's retention."""
         self._run(f"INSERT OR REPLACE INTO policies VALUES ({_marks(PolicyRow)})", row)
 
+    def store_shipping(self, row: ShippingRow) -> None:
+        """Say where the log is shipped to, and how far."""
+        self._run(f"INSERT OR REPLACE INTO shipping VALUES (1, {_marks(ShippingRow)})", row)
+
+    def store_shipments(self, rows: Sequence[ShipmentRow]) -> None:
+        """Say how far partitions are on the store."""
+        self._run_many(f"INSERT OR REPLACE INTO shipments VALUES ({_marks(ShipmentRow)})", rows)
+
     def segments(self, partition_id: int, start: int, stop: int) -> list[SegmentRow]:
         """Segments start..stop by number, as the writer sees them; a damaged one is raised."""
         with self.translated():
@@ -308,6 +318,8 @@ class SqliteBackend:
         raise meaning(error, self.path) from error
 
 
-def _marks(row: type[LogRow | Entry | WatermarkRow | SegmentRow | SchemaRow | PolicyRow]) -> str:
+def _marks(
+    row: type[LogRow | Entry | WatermarkRow | SegmentRow | SchemaRow | PolicyRow | ShippingRow | ShipmentRow],
+) -> str:
     """A question mark for each column."""
     return ",".join("?" * len(row._fields))

@@ -19,7 +19,6 @@ from holdfast.journal.entry import PLAIN_CODEC, RAW, TYPED, Entry, header
 from holdfast.journal.group import Run, Unit
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import HeadRow, KeyRow, LogRow, stamped
-from holdfast.record import Receipt
 
 Head = tuple[int, bytes, int]
 """Next offset and link of a partition, and how many bytes this group adds to it."""
@@ -144,8 +143,7 @@ class Staging:
                 fresh[key] = (run.partition, first + len(kept), self.next_seq)
                 kept.append(index)
             else:
-                partition, offset, seq = known
-                run.repeats[index] = Receipt(partition.topic, partition.number, offset, seq)
+                run.repeats[index] = known
         if run.repeats:
             run.slots = slots
             self.repeats += len(run.repeats)

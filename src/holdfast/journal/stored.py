@@ -25,6 +25,8 @@ from holdfast.journal.rows import (
     PolicyRow,
     SchemaRow,
     SegmentRow,
+    ShipmentRow,
+    ShippingRow,
     TopicRow,
     WatermarkRow,
 )
@@ -32,7 +34,7 @@ from holdfast.journal.rows import (
 _LONGEST = 256
 """No name, id, hash, salt or stamp is longer; bodies have limits of their own."""
 
-_LONG = {"definition": 16 * 2**20}
+_LONG = {"definition": 16 * 2**20, "root": 4096}
 """Columns that may be longer: as long as what is accepted, or a log that took it would not open again."""
 
 
@@ -62,13 +64,13 @@ _TYPES: dict[type[object], dict[str, type]] = {
     row: get_type_hints(row)
     for row in (
         LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, Entry, WatermarkRow, SegmentRow,
-        SchemaRow, PolicyRow,
+        SchemaRow, PolicyRow, ShippingRow, ShipmentRow,
     )
 }  # fmt: skip
 
 Row = TypeVar(
     "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, WatermarkRow, SegmentRow,
-    SchemaRow, PolicyRow,
+    SchemaRow, PolicyRow, ShippingRow, ShipmentRow,
 )  # fmt: skip
 
 
@@ -129,6 +131,16 @@ def policies(connection: apsw.Connection, path: Path) -> Iterator[PolicyRow | Co
     return _many(connection, path, PolicyRow, "policies", "ORDER BY topic_id")
 
 
+def shipping(connection: apsw.Connection, path: Path) -> ShippingRow | None:
+    """Where the log is shipped to; None when it never was."""
+    return _one(connection, path, ShippingRow, "shipping", "WHERE id=1")
+
+
+def shipments(connection: apsw.Connection, path: Path) -> Iterator[ShipmentRow | Corrupt]:
+    """How far partitions are on the store."""
+    return _many(connection, path, ShipmentRow, "shipments", "ORDER BY partition_id")
+
+
 def segment(connection: apsw.Connection, path: Path, partition_id: int, number: int) -> SegmentRow | None:
     """One segment of the manifest."""
     return _one(connection, path, SegmentRow, "segments", "WHERE partition_id=? AND number=?", partition_id, number)
@@ -179,6 +191,32 @@ def counts(connection: apsw.Connection, path: Path) -> Counts:
         " (SELECT count(*) FROM schemas), (SELECT count(*) FROM policies)"
     ).fetchone()
     return _checked(Counts, found or (), path, "sqlite_schema")
+
+
+def entries_after(
+    connection: apsw.Connection, path: Path, seq: int, body_bytes_max: int, limit: int
+) -> Iterator[Entry | int]:
+    """Entries of all partitions in the order of commits; of one whose body is too long, only its number."""
+    body = "CASE WHEN octet_length(body) <= ?2 THEN CAST(body AS BLOB) END"
+    sql = f"SELECT {_ENTRY}, {body}, {_guarded('schema')} FROM entries WHERE seq > ?1 ORDER BY seq LIMIT ?3"
+    for values in connection.execute(sql, (seq, body_bytes_max, limit)):
+        if values[-2] is None and type(values[0]) is int:
+            yield values[0]
+        else:
+            yield Entry._make(_checked_values(Entry, values, path, "entries"))
+
+
+def bytes_after(connection: apsw.Connection, seq: int) -> int:
+    """Stored bytes of the entries behind a sequence number."""
+    sql = "SELECT coalesce(sum(octet_length(body)), 0) FROM entries WHERE seq > ?"
+    found = connection.execute(sql, (seq,)).fetchone()
+    return int(found[0]) if found else 0
+
+
+def ends_upto(connection: apsw.Connection, seq: int) -> dict[int, int]:
+    """Where each partition's entries end that were committed up to a sequence number; only those still in the tail."""
+    sql = "SELECT partition_id, max(first_offset + count) FROM entries WHERE seq <= ? GROUP BY partition_id"
+    return {int(partition): int(end) for partition, end in connection.execute(sql, (seq,))}
 
 
 def entries(

@@ -8,14 +8,36 @@ append. A wait that runs out of time is `OutcomeUnknown`, not failure: the ticke
 from __future__ import annotations
 
 from asyncio import get_running_loop
-from collections.abc import Generator, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 import msgspec
 
-from holdfast.errors import OutcomeUnknown
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.group import Run, Unit
+from holdfast.journal.harbour import Harbour
+from holdfast.journal.partition import Partition
 from holdfast.record import Receipt
+
+monotonic = SystemClock().monotonic
+"""Waiting for the store is measured by the machine's own clock: whoever waits here is a thread of this machine."""
+
+Outcome = TypeVar("Outcome")
+Gives_co = TypeVar("Gives_co", covariant=True)
+
+
+class Promise(Protocol[Gives_co]):
+    """Any ticket."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+
+    def result(self, timeout: float | None = None) -> Gives_co:
+        """Wait for the outcome."""
+
+    def __await__(self) -> Generator[Any, None, Gives_co]: ...
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -54,6 +76,22 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
                 raise self._unknown(self._timeout)
         return self._run.receipt(self._index)
 
+    @property
+    def when_shipped(self) -> ShippedTicket[Receipt]:
+        """The promise that this append is on the store; `await ticket.when_shipped`."""
+        return ShippedTicket(self, self._ends)
+
+    def shipped(self, timeout: float | None = None) -> Receipt:
+        """Wait until the append survives the loss of this machine: acknowledged by the store, with all before it.
+
+        Raises Unavailable after `timeout` seconds (default: `shipping.shipped_timeout_ms`).
+        """
+        return self.when_shipped.result(timeout)
+
+    def _ends(self, _: Receipt) -> Sequence[tuple[Partition, int]]:
+        partition, offset, _seq = self._run.place(self._index)
+        return [(partition, offset + 1)]
+
     def __repr__(self) -> str:
         return f"Ticket({self._run.partition.topic!r}, partition={self._run.partition.number}, done={self.done})"
 
@@ -63,6 +101,92 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
             idempotency_key=self._idempotency_key,
             ticket=self,
         )
+
+
+class ShippedTicket(Generic[Outcome]):
+    """The promise that an append survives the loss of this machine; `result()` or `await` gives what the append gave.
+
+    Made of a ticket whose append may still be on its way to the local disk.
+    """
+
+    __slots__ = ("_ends", "_ticket")
+
+    def __init__(self, ticket: Promise[Outcome], ends: Callable[[Outcome], Sequence[tuple[Partition, int]]]) -> None:
+        self._ticket = ticket
+        self._ends = ends
+        """Up to which offset of which partitions the store must be."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is on the store, or never will be through this handle."""
+        if not self._ticket.done:
+            return False
+        try:
+            ends = self._ends(self._ticket.result(0))
+        except HoldfastError:
+            return True
+        return _are_shipped(ends) or (bool(ends) and ends[0][0].harbour.end is not None)
+
+    def result(self, timeout: float | None = None) -> Outcome:
+        """Wait for the ordered acknowledgement of the store.
+
+        Raises what became of the append if it failed, Unavailable after `timeout` seconds (default:
+        `shipping.shipped_timeout_ms`; the record is durable here all the same), and what ended shipping.
+        """
+        outcome = self._ticket.result()
+        ends = self._ends(outcome)
+        harbour = _harbour(ends) if ends else None
+        if harbour is not None and not _are_shipped(ends):
+            patience = harbour.timeout if timeout is None else timeout
+            deadline = monotonic() + patience
+            while not _are_shipped(ends):
+                left = deadline - monotonic()
+                if harbour.end is not None:
+                    raise harbour.end.again()
+                if left <= 0:
+                    raise _not_shipped(ends, patience)
+                harbour.bell.sleep(lambda: _are_shipped(ends) or harbour.end is not None, left)
+        return outcome
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        outcome = yield from self._ticket.__await__()
+        ends = self._ends(outcome)
+        harbour = _harbour(ends) if ends else None
+        if harbour is not None and not _are_shipped(ends):
+            loop = get_running_loop()
+            deadline = loop.time() + harbour.timeout
+            while not _are_shipped(ends):
+                if harbour.end is not None:
+                    raise harbour.end.again()
+                if loop.time() >= deadline:
+                    raise _not_shipped(ends, harbour.timeout)
+                future = harbour.bell.future(loop, deadline - loop.time())
+                if not _are_shipped(ends) and harbour.end is None:
+                    yield from future
+        return outcome
+
+    def __repr__(self) -> str:
+        return f"ShippedTicket(done={self.done})"
+
+
+def _are_shipped(ends: Sequence[tuple[Partition, int]]) -> bool:
+    return all(partition.shipment is not None and partition.shipped >= end for partition, end in ends)
+
+
+def _harbour(ends: Sequence[tuple[Partition, int]]) -> Harbour:
+    harbour = ends[0][0].harbour
+    if not harbour.ships:
+        raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
+    return harbour
+
+
+def _not_shipped(ends: Sequence[tuple[Partition, int]], patience: float) -> Unavailable:
+    partition, end = next((item for item in ends if item[0].shipped < item[1]), ends[0])
+    return Unavailable(
+        f"durable here, but not on the store within {patience:g} s topic={partition.topic}"
+        f" partition={partition.number} offset={end - 1} shipped={partition.shipped}",
+        hint="it is shipped as soon as the store answers; log.stats().shipping says what holds it up",
+    )
 
 
 class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -95,6 +219,19 @@ class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
             if not group.done:
                 raise OutcomeUnknown(f"no acknowledgement within {self._timeout:g} s for a batch")
         return self._receipts()
+
+    @property
+    def when_shipped(self) -> ShippedTicket[Sequence[Receipt]]:
+        """The promise that the batch is on the store; `await ticket.when_shipped`."""
+        return ShippedTicket(self, self._ends)
+
+    def shipped(self, timeout: float | None = None) -> Sequence[Receipt]:
+        """Wait until the whole batch survives the loss of this machine."""
+        return self.when_shipped.result(timeout)
+
+    def _ends(self, _: Sequence[Receipt]) -> Sequence[tuple[Partition, int]]:
+        runs = [self._places] if isinstance(self._places, Run) else {run: None for run, _ in self._places}
+        return [(run.partition, run.first + run.count) for run in runs if run.count]
 
     def __repr__(self) -> str:
         return f"BatchTicket(done={self.done})"

@@ -15,9 +15,19 @@ from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.backend import Backend
 from holdfast.journal.bell import Bell
 from holdfast.journal.group import AddSchema, Change, CreateTopic, SetPolicy
+from holdfast.journal.harbour import Harbour
 from holdfast.journal.heads_sum import Vouched
 from holdfast.journal.partition import Partition, unsealed
-from holdfast.journal.rows import HeadRow, PolicyRow, SchemaRow, TopicRow, WatermarkRow, stamped
+from holdfast.journal.rows import (
+    HeadRow,
+    PolicyRow,
+    SchemaRow,
+    ShipmentRow,
+    ShippingRow,
+    TopicRow,
+    WatermarkRow,
+    stamped,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
 
@@ -45,6 +55,13 @@ class Topics:
         self.schemas: dict[str, tuple[SchemaRow, ...]] = {}
         """The versions of each typed topic's schema, oldest first."""
         self.policies: dict[str, PolicyRow] = {}
+        self.shipping: ShippingRow | None = None
+        """Where the log is shipped to; None when it never was."""
+        self.harbour = Harbour()
+        self.bell = Bell()
+        """Rung when a topic was created or changed …"""
+        self.is_changed = False
+        """… which was so since the log was opened."""
 
     def adopt(
         self, row: TopicRow, heads: dict[int, HeadRow], watermarks: dict[int, WatermarkRow], count: int, path: str
@@ -54,7 +71,8 @@ class Topics:
         bell = Bell()
         for number in range(count):
             head = heads.get(number)
-            partition = Partition(-1 if head is None else head.partition_id, row.name, number, self._log_id, bell)
+            partition_id = -1 if head is None else head.partition_id
+            partition = Partition(partition_id, row.name, number, self._log_id, bell, harbour=self.harbour)
             if head is None:
                 partition.damage = Corrupt("the partition's head is lost", path=path, topic=row.name, partition=number)
             else:
@@ -75,7 +93,15 @@ class Topics:
         topic = TopicRow(topic_id, name, operation.partitions, clock.now_us(), vault.epoch, b"")
         backend.insert_topic(stamped(topic, vault))
         bell = Bell()
-        created = [Partition(partition_id + n, name, n, self._log_id, bell, first) for n in range(operation.partitions)]
+        created = [
+            Partition(partition_id + n, name, n, self._log_id, bell, first, self.harbour)
+            for n in range(operation.partitions)
+        ]
+        if self.shipping is not None:
+            rows = [stamped(ShipmentRow(p.id, 0, 0, first, first, vault.epoch), vault) for p in created]
+            backend.store_shipments(rows)
+            for partition, row in zip(created, rows, strict=True):
+                partition.shipment = row
         drafts = [HeadRow(p.id, topic_id, p.number, first, chain.NO_LINK, vault.epoch, b"") for p in created]
         heads = [stamped(head, vault) for head in drafts]
         backend.insert_heads(heads)
@@ -136,6 +162,8 @@ class Topics:
                 self.schemas[operation.topic] = (*self.schemas[operation.topic], operation.schema)
             case SetPolicy() if operation.policy is not None:
                 self.policies[operation.topic] = operation.policy
+        self.is_changed = True
+        self.bell.ring()
 
     def publish(self, name: str, created: list[Partition]) -> None:
         """Make a stored topic visible."""

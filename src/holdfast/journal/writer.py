@@ -26,6 +26,7 @@ from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.journal import manifest
 from holdfast.journal.backend import Backend
 from holdfast.journal.bell import Bell
+from holdfast.journal.commits import Commits
 from holdfast.journal.group import (
     NO_CHANGE,
     AddSchema,
@@ -34,6 +35,7 @@ from holdfast.journal.group import (
     Expire,
     Group,
     MarkSegments,
+    MarkShipped,
     Operation,
     RotateKey,
     Run,
@@ -88,6 +90,7 @@ class Writer:
         self.ripe = Bell()
         """Rung when a tail begins, and while one has reached these sizes:"""
         self.ripe_records = self.ripe_bytes = _NEVER
+        self.commits = Commits(row.next_seq - 1)
         self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
 
     def start(self) -> None:
@@ -138,6 +141,7 @@ class Writer:
                 self._publish(unit)
         if staging.heads:
             self._publish_heads(staging, started)
+            self.commits.publish(row.next_seq - 1, staging.bytes)
         group.finish()
         seconds = self._clock.monotonic() - started
         entries = row.next_seq - before.next_seq
@@ -245,14 +249,8 @@ class Writer:
                 number = self._row.key_epochs + 1
                 operation.epoch = vault.begin(number, self._clock.random_bytes(SALT_BYTES), keyring)
                 backend.insert_key_epoch(operation.epoch)
-            case Seal():
-                manifest.seal(backend, vault, operation)
-            case Trim():
-                manifest.trim(backend, operation)
-            case Expire():
-                manifest.expire(backend, vault, operation)
-            case MarkSegments():
-                manifest.mark(backend, vault, operation)
+            case Seal() | Trim() | Expire() | MarkSegments() | MarkShipped():
+                manifest.apply(backend, vault, operation)
 
     def _publish(self, unit: Unit) -> None:
         """Make what a unit's operations did visible; it is durable."""
@@ -265,6 +263,7 @@ class Writer:
                 case Seal(partition=partition, watermark=watermark, size=size) if watermark is not None:
                     partition.seal(watermark, size)
                     self._queue.tail_moved(-size)
+                    self.commits.seals.ring()
                 case Expire(partition=partition, watermark=watermark) if watermark is not None:
                     partition.seal(watermark, 0)
 
