@@ -16,6 +16,7 @@ from holdfast.journal.partition import Partition
 from holdfast.segments import leftovers
 from holdfast.segments.guard import Guard
 from holdfast.segments.manifest import Manifest
+from holdfast.segments.publishing import Publishing
 from holdfast.segments.reconcile import Reconciler, ReconcileReport
 from holdfast.segments.reconcile_loop import ReconcileLoop
 from holdfast.segments.retention import Retention, RetentionReport
@@ -43,6 +44,8 @@ class Keeping:
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
             self._retention = Retention(journal, manifest, settings.retention, clock, counters)
+            if journal.topics.shipping is None:
+                self._publish(journal, manifest, self._roller, self._retention)
             self._retention.resume(emptied)
             guard = Guard(journal.queue, directory.path, settings.disk, counters)
             if settings.disk.free_bytes_min:
@@ -57,6 +60,12 @@ class Keeping:
         if self._roller is not None and settings.reconcile.pass_interval_ms:
             self._loop = ReconcileLoop(self._reconciler, settings.reconcile, clock)
             self._loop.start()
+
+    def _publish(self, journal: Journal, manifest: Manifest, roller: Roller, retention: Retention) -> None:
+        """Without another store the log's own directory is one."""
+        publishing = Publishing(journal, manifest)
+        roller.publishing = retention.publishing = publishing
+        roller.chores.append(publishing.check)
 
     @property
     def last_reconcile(self) -> ReconcileReport | None:

@@ -18,33 +18,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast import disk
 from holdfast.clock import Clock, SystemClock
-from holdfast.crypto import chain
-from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
+from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
-from holdfast.journal.heads_sum import total
+from holdfast.journal.founding import FoundPartition, FoundTopic
+from holdfast.journal.founding import found as found_database
 from holdfast.journal.journal import Journal
-from holdfast.journal.migrations import migrate
-from holdfast.journal.partition import unsealed
-from holdfast.journal.rows import (
-    EXPIRED,
-    LIVE,
-    DiskFailed,
-    EpochRow,
-    HeadRow,
-    LogRow,
-    PolicyRow,
-    SchemaRow,
-    SegmentRow,
-    TopicRow,
-    stamped,
-)
+from holdfast.journal.rows import EXPIRED, LIVE, DiskFailed
 from holdfast.journal.settings import JournalSettings
-from holdfast.journal.sqlite import SqliteBackend
 from holdfast.segments.manifest import Manifest
 from holdfast.segments.rebuild_plan import Found, Planned, plan
 from holdfast.segments.salvage import salvage
@@ -152,7 +136,8 @@ class _Rebuild:
         for key, offset in durable.items():
             plans.setdefault(key, plan(0, (), offset, firsts[key]))
         complete = _complete(topics, plans, found)
-        self._build(log_id, complete, plans)
+        founded = [FoundTopic(topic.name, _partitions(topic, plans), topic.schemas, topic.policy) for topic in complete]
+        found_database(directory.rebuilt, log_id, founded, self._keyring, self._cipher, self._clock)
         set_aside = directory.set_aside_database()
         directory.adopt_rebuilt()
         if directory.log_id() is None:
@@ -262,80 +247,10 @@ class _Rebuild:
             if (topic, number) not in durable:
                 yield Lost(topic, number, end, None, "the journal cannot be read: what it had not sealed is unknown")
 
-    # -- the new database ---------------------------------------------------------------------------------
 
-    def _build(self, log_id: bytes, topics: list[_Topic], plans: dict[tuple[str, int], Planned]) -> None:
-        path = self._directory.rebuilt
-        for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
-            disk.remove(name)
-        disk.create_file(path, 0o600)
-        backend = SqliteBackend(path)
-        try:
-            migrate(backend)
-            backend.begin()
-            self._fill(backend, log_id, topics, plans)
-            backend.commit()
-        finally:
-            backend.close()
-
-    def _fill(
-        self, backend: SqliteBackend, log_id: bytes, topics: list[_Topic], plans: dict[tuple[str, int], Planned]
-    ) -> None:
-        now = self._clock.now_us()
-        vault = Vault(log_id, self._keyring, self._cipher)
-        if vault.keyed:
-            key_epoch = vault.begin(1, self._clock.random_bytes(SALT_BYTES))
-            backend.insert_key_epoch(key_epoch)
-            vault.enter(key_epoch)
-        stamps: list[bytes] = []
-        partition_id = segments = schemas = policies = 0
-        for topic_id, topic in enumerate(topics, 1):
-            draft = TopicRow(topic_id, topic.name, topic.partitions, now, vault.epoch, b"")
-            backend.insert_topic(stamped(draft, vault))
-            for version, (fingerprint, definition) in enumerate(topic.schemas, 1):
-                schema = SchemaRow(topic_id, version, fingerprint, definition, now, vault.epoch, b"")
-                backend.insert_schema(stamped(schema, vault))
-                schemas += 1
-            if topic.policy is not None:
-                policy = stamped(PolicyRow(topic_id, *topic.policy, vault.epoch, b""), vault)
-                backend.store_policy(policy)
-                stamps.append(policy.stamp)
-                policies += 1
-            for number in range(topic.partitions):
-                partition_id += 1
-                rows = plans[topic.name, number].rows if (topic.name, number) in plans else []
-                stamps += self._fill_partition(backend, vault, topic_id, partition_id, number, rows)
-                segments += len(rows)
-        epoch = 1 + max((row.epoch for planned in plans.values() for row in planned.rows), default=0)
-        backend.insert_epoch(stamped(EpochRow(epoch, now, os.getpid(), vault.epoch, b""), vault))
-        row = LogRow(
-            log_id, now, int(vault.keyed), epoch, vault.epoch, len(topics), partition_id, 0, 1, 0, 0,
-            total(vault.stamp, stamps), segments, schemas, policies, vault.epoch, b"",
-        )  # fmt: skip
-        backend.insert_log(stamped(row, vault))
-
-    def _fill_partition(
-        self, backend: SqliteBackend, vault: Vault, topic_id: int, partition_id: int, number: int,
-        rows: list[SegmentRow],
-    ) -> list[bytes]:  # fmt: skip
-        """A partition's rows; returns the stamps of its head and watermark."""
-        for row in rows:
-            backend.insert_segment(
-                stamped(row._replace(partition_id=partition_id, key_epoch=vault.epoch), vault)
-            )  # fmt: skip
-        end = rows[-1].end if rows else 0
-        head = stamped(HeadRow(partition_id, topic_id, number, end, chain.NO_LINK, vault.epoch, b""), vault)
-        backend.insert_heads([head])
-        if not rows:
-            return [head.stamp]
-        first = next(((row.number, row.first_offset) for row in rows if row.state != EXPIRED), (len(rows), end))
-        mark = unsealed(partition_id)._replace(
-            segments=len(rows), sealed_offset=end, chain=rows[-1].chain, first_segment=first[0], first_offset=first[1],
-            key_epoch=vault.epoch,
-        )  # fmt: skip
-        watermark = stamped(mark, vault)
-        backend.store_watermark(watermark)
-        return [head.stamp, watermark.stamp]
+def _partitions(topic: _Topic, plans: dict[tuple[str, int], Planned]) -> tuple[FoundPartition, ...]:
+    nothing = Planned([], [], [])
+    return tuple(FoundPartition(plans.get((topic.name, n), nothing).rows) for n in range(topic.partitions))
 
 
 def _unaccounted(

@@ -245,10 +245,10 @@ class Stream:
         row = piece.row
         if row.state == LOST:
             raise self._gone(row, "records were lost")
+        if row.state != LIVE:  # the commit that says so may be a moment ahead of the watermark that we see
+            raise self._expired(max(row.end, self.partition.sealed.first_offset), piece.start)
         path = self._manifest.path(self.partition, row)
         try:
-            if row.state != LIVE:
-                raise FileNotFoundError(path)
             with self._manifest.open(self.partition, row) as reader:
                 # A column that came with a later version of the schema is not there yet.
                 present = None if columns is None else [name for name in columns if name in reader.schema.names]

@@ -23,7 +23,20 @@ def fill(log: Log, name: str, segments: int, *, partition: int = 0) -> Topic:
         first = topic.marks()[partition].durable
         topic.append_batch([b"%d" % (first + i) for i in range(ROWS)], partition=partition, timeout=30)
         topic.wait_sealed(first + ROWS, 30, partition=partition)
+    wait_published(log, name, partition)
     return topic
+
+
+def wait_published(log: Log, name: str, partition: int) -> None:
+    """Wait for the manifest object of the newest segment: it is written right after the seal."""
+    if log._journal.topics.shipping is not None:  # those of a log that is shipped are on its store
+        return
+    newest = log.topic(name).watermark(partition).index
+    assert newest is not None
+    path = log.path / "segments" / layout.manifest_key(name, partition, newest)
+    deadline = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def offsets(topic: Topic, partition: int = 0) -> list[int]:

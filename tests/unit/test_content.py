@@ -89,7 +89,9 @@ def tables(draw, min_rows=0):
     return pa.record_batch(arrays, schema=pa.schema(fields))
 
 
-modest = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+modest = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 
 
 def stored(batch):

@@ -30,6 +30,7 @@ from holdfast.store.layout import parse_segment_name, parse_temporary_name
 
 State = Literal["live", "expiring", "expired", "lost"]
 Kind = Literal["missing", "size_mismatch", "content_mismatch", "untracked", "overlap", "gap"]
+Where = Literal["log", "store"]
 
 
 class Tracked(NamedTuple):
@@ -71,6 +72,7 @@ class Finding(msgspec.Struct, frozen=True):
     number: int | None = None
     """The segment; for a gap, the one that should have begun there; None for a file whose name is not ours."""
     name: str | None = None
+    """The file, without folders; of an object of the store, its key."""
     first: int | None = None
     """The segment's first offset; for a gap or an overlap, where it begins."""
     rows: int | None = None
@@ -82,6 +84,8 @@ class Finding(msgspec.Struct, frozen=True):
     detail: str = ""
     garbage: bool = False
     """Whether the file may be removed without looking inside."""
+    where: Where = "log"
+    """Whose file it is: the log's own, or an object of its store."""
 
 
 class Classified(msgspec.Struct, frozen=True):

@@ -56,13 +56,14 @@ class Guard:
         floor = self._settings.free_bytes_min
         if low:
             self._queue.hold(
+                "disk",
                 Unavailable(
                     f"the disk is nearly full; nothing was written free={free} needed={floor} path={self._path}",
                     hint="free space, let retention remove more (holdfast retain), or lower disk.free_bytes_min;"
                     " appends go on by themselves",
-                )
+                ),
             )
             logger.error("appends refused: the disk is nearly full", extra={"action": "disk_low", "free": free})
         else:
-            self._queue.hold(None)
+            self._queue.hold("disk", None)
             logger.info("appends taken again: the disk has room", extra={"action": "disk_ok", "free": free})

@@ -73,7 +73,7 @@ def plan(partition_id: int, found: Iterable[Found], durable: int | None, first_o
     if durable is not None and durable > at:
         rows += _fill(partition_id, len(rows), 1, at, durable, LOST, None, chain)
         lost.append((at, durable - at))
-    return Planned(list(_with_tree(rows)), lost, unused)
+    return Planned(list(with_tree(rows)), lost, unused)
 
 
 def choose(found: Iterable[Found]) -> tuple[list[Found], list[Found]]:
@@ -127,7 +127,8 @@ def _fill(
     return rows
 
 
-def _with_tree(rows: list[SegmentRow]) -> Iterator[SegmentRow]:
+def with_tree(rows: list[SegmentRow]) -> Iterator[SegmentRow]:
+    """Rows with the time ranges by which they are found."""
     ranges: list[tuple[int, int]] = []
     for row in rows:
         below = [ranges[child] for child in time_tree.children(row.number)]

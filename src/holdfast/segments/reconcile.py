@@ -29,11 +29,12 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import EXPIRED, EXPIRING, LIVE, SegmentRow
 from holdfast.segments import folders
-from holdfast.segments.classify import Classified, Finding, Mark, State, Tracked, classify
+from holdfast.segments.classify import Classified, Finding, Mark, State, Tracked, Where, classify
 from holdfast.segments.manifest import Manifest
 from holdfast.segments.roller import Roller
 from holdfast.segments.segment import chain_value
 from holdfast.segments.settings import ReconcileSettings
+from holdfast.segments.unfinished import Unfinished
 from holdfast.store import layout
 
 _STATES: dict[int, State] = {LIVE: "live", EXPIRING: "expiring", EXPIRED: "expired"}
@@ -49,7 +50,7 @@ class Repair(msgspec.Struct, frozen=True):
 
     action: Literal["removed", "quarantined", "restored"]
     path: str
-    """Relative to the log's directory: where the file was, or (restored) where it is now."""
+    """Relative to the log's directory: where the file was, or (restored) where it is now; on the store, the key."""
 
 
 class ReconcileReport(msgspec.Struct, frozen=True):
@@ -72,6 +73,8 @@ class ReconcileReport(msgspec.Struct, frozen=True):
     complete: bool = False
     started_us: int = 0
     completed_us: int | None = None
+    where: Where = "log"
+    """What was compared with the manifest: the log's own files, or the objects of its store."""
 
     @property
     def clean(self) -> bool:
@@ -93,8 +96,7 @@ class Reconciler:
         self._settings = settings
         self._clock = clock
         self._fixing = Lock()
-        self._resuming = Lock()
-        self._unfinished: dict[tuple[bool, bool], Pass] = {}
+        self._unfinished: Unfinished[ReconcileReport] = Unfinished()
         self.last: ReconcileReport | None = None
         self.passes = 0
 
@@ -108,29 +110,11 @@ class Reconciler:
 
     def run(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
         """A whole pass; or, with a limit, so many units of one, going on with the next call."""
-        if limit is not None and limit <= 0:
-            raise Invalid(f"limit must be above zero, got {limit}", hint="leave it out for a whole pass")
-        with self._resuming:
-            going = self._unfinished.pop((fix, deep), None) or self.begin(fix=fix, deep=deep)
-        try:
-            report = going.run(limit)
-        except BaseException:
-            going.end()
-            raise
-        if not report.complete:
-            with self._resuming:
-                left_over = self._unfinished.get((fix, deep))
-                self._unfinished[fix, deep] = going
-            if left_over is not None:
-                left_over.end()
-        return report
+        return self._unfinished.run((fix, deep), lambda: self.begin(fix=fix, deep=deep), limit)
 
     def reset(self) -> None:
         """Forget unfinished passes."""
-        with self._resuming:
-            passes, self._unfinished = list(self._unfinished.values()), {}
-        for going in passes:
-            going.end()
+        self._unfinished.reset()
 
     def publish(self, report: ReconcileReport) -> None:
         """The report of a complete pass, for everybody to read."""
@@ -343,12 +327,17 @@ class Pass:
 
     # -- what belongs to no partition ---------------------------------------------------------------------
 
+    def _is_document(self, key: str) -> bool:
+        """Whether a file is a manifest object or another document of this log's own directory."""
+        topic = layout.parse_document(key)
+        return topic == "" or topic in self._journal.topics.partitions
+
     def _strangers(self) -> Iterator[None]:
         """Everything under the root that is no partition's segment folder."""
         for path in folders.walk(self._root, self._is_known):
             relative = path.relative_to(self._root).as_posix()
             size = folders.size(path)
-            if size is None or self._is_known(path.parent):
+            if size is None or self._is_known(path.parent) or self._is_document(relative):
                 continue
             finding = Finding(
                 "untracked", name=relative, actual=size, detail="it belongs to no topic and partition of this log"

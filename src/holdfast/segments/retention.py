@@ -27,6 +27,7 @@ from holdfast.journal.partition import Partition
 from holdfast.journal.rows import EXPIRED, EXPIRING, SegmentRow
 from holdfast.segments import retention_plan
 from holdfast.segments.manifest import Manifest
+from holdfast.segments.publishing import Publishing
 from holdfast.segments.retention_plan import Budget, Candidate, Held, Policy, Reason
 from holdfast.segments.settings import RetentionSettings
 from holdfast.segments.stats import Counters
@@ -74,6 +75,7 @@ class Retention:
         self._due = 0.0
         self._seals = 0
         """Segments that were sealed when retention was applied last."""
+        self.publishing: Publishing | None = None
         self._lock = Lock()
         self._sizes: dict[Partition, tuple[int, int, int]] = {}
         """Bytes of live segments, as counted from this segment up to that one."""
@@ -141,7 +143,7 @@ class Retention:
 
     def _floor(self, partition: Partition) -> int:
         """What is settled may go. Without another store that is all that is sealed."""
-        return partition.sealed.sealed_offset
+        return partition.sealed.sealed_offset if self._settings.allow_unsettled else partition.settled
 
     def used_bytes(self, partitions: Sequence[Partition]) -> int:
         """What the log takes on the disk: segments, the database and its write-ahead log."""
@@ -191,7 +193,16 @@ class Retention:
                 expire = Expire(partition, oldest + 1)
                 self._make_room(partition, oldest)
                 self._journal.perform(expire)
+            self._announce(partition)
             self._finish(partition, expire.expiring)
+
+    def _announce(self, partition: Partition) -> None:
+        """Tell readers of the log's own directory before the files go; on a full disk that may have to wait."""
+        if self.publishing is not None:
+            try:
+                self.publishing.expire(partition)
+            except OSError as error:
+                self._counters.last_error = f"cannot write an expiry: {error.strerror}"
 
     def _make_room(self, partition: Partition, oldest: int) -> None:
         """Give the oldest file's space back before the commit that says so; its new name is the proof of why."""

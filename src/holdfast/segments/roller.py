@@ -25,6 +25,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
 from holdfast.segments.pace import Pace
+from holdfast.segments.publishing import Publishing
 from holdfast.segments.sealing import Cancelled, Sealer
 from holdfast.segments.settings import SegmentSettings
 from holdfast.segments.stats import Counters
@@ -42,14 +43,15 @@ Chore = Callable[[float], float]
 class Request:
     """Somebody waits until these partitions are sealed up to these offsets."""
 
-    def __init__(self, wanted: dict[Partition, int]) -> None:
+    def __init__(self, wanted: dict[Partition, int], reached: Callable[[Partition], int]) -> None:
         self.wanted = wanted
+        self._reached = reached
         self.error: HoldfastError | None = None
         self.bell = Bell()
 
     def is_settled(self) -> bool:
         """For bells: all sealed, or failed."""
-        return self.error is not None or all(p.sealed.sealed_offset >= offset for p, offset in self.wanted.items())
+        return self.error is not None or all(self._reached(p) >= offset for p, offset in self.wanted.items())
 
 
 class Roller:
@@ -73,6 +75,8 @@ class Roller:
         self.sealing: frozenset[tuple[int, int]] = frozenset()
         """What is being written now: partition ids and segment numbers."""
         self.chores: list[Chore] = []
+        self.publishing: Publishing | None = None
+        """Keeps the manifest objects in the log's own directory; None where they are on a store."""
         self.counters = Counters()
         self._stopping = self._cancel = False
         self._thread = Thread(target=self._work, name="holdfast-roller", daemon=True)
@@ -111,12 +115,15 @@ class Roller:
 
     def ask(self, partitions: Iterable[Partition]) -> Request:
         """Ask for everything that is durable now in these partitions to be sealed."""
-        request = Request({partition: partition.durable for partition in partitions})
+        request = Request({partition: partition.durable for partition in partitions}, self._reached)
         with self._lock:
             self._requests.append(request)
         self._pace.hurry()
         self._bell.ring()
         return request
+
+    def _reached(self, partition: Partition) -> int:
+        return partition.sealed.sealed_offset if self.publishing is None else self.publishing.reached(partition)
 
     # -- the thread ---------------------------------------------------------------------------------------
 
@@ -219,6 +226,8 @@ class Roller:
         self.sealing = frozenset({(partition.id, partition.sealed.segments)})
         try:
             sealed = self._sealer.seal(partition)
+            if self.publishing is not None:
+                self.publishing.publish(partition)
         except Cancelled:
             return False
         except HoldfastError as error:

@@ -71,6 +71,9 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     interval_ms: float = 60_000
     """How often the owner applies retention; it also does after sealing."""
 
+    allow_unsettled: bool = False
+    """Whether segments may go that are not on the log's store yet; otherwise they stay, whatever the limits say."""
+
     def __post_init__(self) -> None:
         problems = [
             f"retention.{name} must not be negative, got {value}"

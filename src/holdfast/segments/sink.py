@@ -82,14 +82,19 @@ class HashingSink:
         """Make the file durable and close it; its SHA-256 and the hash of its footer."""
         assert self._footer is not None, "the footer comes before the end"
         self._settle()
-        self._abandoned = True
+        self._abandon_stream()
         self._file.finish()
         return self._sha256.digest(), self._footer.digest(length=DIGEST_BYTES)
 
     def abandon(self) -> None:
         """Close the file and ignore whatever else is written."""
-        self._abandoned = True
+        self._abandon_stream()
         self._file.close()
+
+    def _abandon_stream(self) -> None:
+        """It refers to us from inside of Arrow, where the garbage collector does not look: neither would ever go."""
+        self._abandoned = True
+        self.stream = None
 
     def _settle(self) -> None:
         self.stream.flush()

@@ -1,0 +1,42 @@
+"""What the manifest says, as the documents of a store: pure functions of durable rows, equal rows are equal bytes."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+from holdfast.journal.journal import Journal
+from holdfast.journal.partition import Partition
+from holdfast.journal.rows import SegmentRow
+from holdfast.segments.manifest import Manifest
+from holdfast.store.documents import Limits, SchemaVersion, SegmentDocument, TopicDocument
+
+
+def segment_document(manifest: Manifest, partition: Partition, row: SegmentRow, slot: int) -> SegmentDocument:
+    """The manifest object of a segment, in this slot."""
+    head = manifest.head(partition, row)
+    return SegmentDocument(
+        log=head.log_id.hex(), topic=partition.topic, partition=partition.number, slot=slot, number=row.number,
+        first=row.first_offset, rows=row.rows, size=row.size, time_min=row.time_min, time_max=row.time_max,
+        sha256=row.sha256.hex(), content=row.content.hex(), footer=row.footer.hex(), previous=head.previous.hex(),
+        chain=row.chain.hex(), schema=row.schema.hex(), key_id=row.key_id, epoch=row.epoch, sealed_us=row.sealed_us,
+    )  # fmt: skip
+
+
+def topic_document(journal: Journal, manifest: Manifest, topic: str, version: int) -> TopicDocument:
+    """A topic as it is now."""
+    topics = journal.topics
+    partitions = topics.partitions[topic]
+    policy = topics.policies.get(topic)
+    schemas = topics.schemas.get(topic, ())
+    return TopicDocument(
+        log=journal.vault.log_id.hex(), topic=topic, version=version, partitions=len(partitions),
+        first_offset=first_offset(manifest, partitions[0]),
+        schemas=tuple(SchemaVersion(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in schemas),
+        retention=None if policy is None else Limits(policy.bytes_max, policy.age_max_us, policy.records_max),
+    )  # fmt: skip
+
+
+def first_offset(manifest: Manifest, partition: Partition) -> int:
+    """Where a partition began."""
+    sealed = partition.sealed
+    return manifest.row(partition, 0).first_offset if sealed.segments else sealed.sealed_offset
