@@ -11,7 +11,7 @@ import holdfast
 from holdfast import Keyring, Log, Settings
 from holdfast.testing.manual_clock import ManualClock
 
-_SECTIONS = ("journal", "segments", "retention", "reconcile", "disk")
+_SECTIONS = ("journal", "segments", "retention", "reconcile", "disk", "shipping")
 
 
 @pytest.fixture(autouse=True)

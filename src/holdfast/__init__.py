@@ -29,15 +29,18 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         Unavailable,
     )
-    from holdfast.journal.ticket import BatchTicket, Ticket
+    from holdfast.journal.ticket import BatchTicket, ShippedTicket, Ticket
     from holdfast.log import Log, Stats
     from holdfast.log import open_log as open
     from holdfast.reading import Reading
     from holdfast.rebuilding import RebuildReport, rebuild
     from holdfast.record import Marks, Receipt, Record, Watermark
+    from holdfast.restoring import RestoreReport, restore
     from holdfast.segments.reconcile import ReconcileReport
     from holdfast.segments.retention import RetentionReport
     from holdfast.settings import Settings
+    from holdfast.shipping.events import Event, Subscription
+    from holdfast.shipping.persistence import Unshipped
     from holdfast.topic import Topic
     from holdfast.typed_topic import TypedTopic
 
@@ -48,6 +51,7 @@ _HOMES = {
     "Clock": "clock",
     "Closed": "errors",
     "Corrupt": "errors",
+    "Event": "shipping.events",
     "Full": "errors",
     "HoldfastError": "errors",
     "Invalid": "errors",
@@ -62,17 +66,22 @@ _HOMES = {
     "Receipt": "record",
     "ReconcileReport": "segments.reconcile",
     "Record": "record",
+    "RestoreReport": "restoring",
     "RetentionReport": "segments.retention",
     "Settings": "settings",
+    "ShippedTicket": "journal.ticket",
     "Stats": "log",
+    "Subscription": "shipping.events",
     "SystemClock": "clock",
     "Ticket": "journal.ticket",
     "Topic": "topic",
     "TypedTopic": "typed_topic",
     "Unavailable": "errors",
+    "Unshipped": "shipping.persistence",
     "Watermark": "record",
     "open": "log:open_log",
     "rebuild": "rebuilding",
+    "restore": "restoring",
 }
 
 __all__ = [
@@ -80,6 +89,7 @@ __all__ = [
     "Clock",
     "Closed",
     "Corrupt",
+    "Event",
     "Full",
     "HoldfastError",
     "Invalid",
@@ -94,17 +104,22 @@ __all__ = [
     "Receipt",
     "ReconcileReport",
     "Record",
+    "RestoreReport",
     "RetentionReport",
     "Settings",
+    "ShippedTicket",
     "Stats",
+    "Subscription",
     "SystemClock",
     "Ticket",
     "Topic",
     "TypedTopic",
     "Unavailable",
+    "Unshipped",
     "Watermark",
     "open",
     "rebuild",
+    "restore",
 ]
 
 logging.getLogger("holdfast").addHandler(logging.NullHandler())

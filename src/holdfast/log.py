@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, Self, overload
 
 import msgspec
 
+from holdfast import harbouring
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
@@ -36,13 +37,20 @@ from holdfast.segments.retention import RetentionReport
 from holdfast.segments.retention_plan import Policy
 from holdfast.segments.stats import SegmentStats
 from holdfast.settings import Settings
+from holdfast.shipping.stats import ShippingStats
 from holdfast.topic import Topic
 from holdfast.typed_topic import TypedTopic
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from holdfast.shipping.events import Subscription
+    from holdfast.shipping.persistence import Shipper, Unshipped
+    from holdfast.shipping.reconcile_store import StoreReconciler
+
 logger = logging.getLogger("holdfast")
+
+_CLAIM_S = 10.0
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -50,12 +58,14 @@ class Stats(msgspec.Struct, frozen=True):
 
     journal: JournalStats
     segments: SegmentStats
+    shipping: ShippingStats | None = None
+    """None where no store is configured."""
 
 
 def open_log(
     path: str | os.PathLike[str],
     *,
-    store: str | None = None,
+    store: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     keyring: Keyring | None = None,
     cipher: PayloadCipher | None = None,
@@ -68,15 +78,19 @@ def open_log(
     log is created and cannot be left out later. One process owns a log; `read_only=True` looks at it from
     another one, or looks at what is intact in a damaged one.
 
+    With a `store` (`s3://bucket/prefix`, `file:///directory` …; also `store.url` in the settings) everything is shipped
+    there in order, beside the appends; the log opens and goes on while the store is away.
+
     >>> import holdfast, tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     with holdfast.open(directory) as log:
     ...         log.topic("orders").append(b"first").offset
     0
     """
-    if store is not None:
-        raise Invalid("this version ships to no store", hint="leave store out; the log is durable on this machine")
     settings = Settings.load() if settings is None else settings
+    if store is not None:
+        address = msgspec.structs.replace(settings.store, url=os.fspath(store))
+        settings = msgspec.structs.replace(settings, store=address)
     keyring = _keyring(settings, keyring, cipher)
     return Log(Directory(Path(path).absolute()), settings, keyring, cipher, clock or SystemClock(), read_only)
 
@@ -110,17 +124,29 @@ class Log:
         self._topics: dict[str, Topic | TypedTopic] = {}
         self._lock = Lock()
         self._open = False
+        self._store_reconciler: StoreReconciler | None = None
         opened = _look if read_only else _own
         self._journal = opened(directory, settings, keyring, cipher, clock)
         self._manifest = Manifest(self._journal, directory.segments)
         try:
+            self._shipper = harbouring.shipper_for(self._journal, self._manifest, settings, clock)
             self._keeping = Keeping(self._journal, self._manifest, directory, settings, clock)
+            if self._shipper is not None:
+                self._start_shipping(self._shipper)
         except BaseException:
             self._journal.close(settings.journal.close_timeout_ms / 1000)
             directory.release()
             raise
         self._open = True
         _opened.add(self)
+
+    def _start_shipping(self, shipper: Shipper) -> None:
+        try:
+            harbouring.start(shipper)
+        except BaseException:
+            shipper.close(0)
+            self._keeping.close(0)
+            raise
 
     @property
     def path(self) -> Path:
@@ -261,19 +287,37 @@ class Log:
         self._journal.set_policy(topic, policy.bytes_max or 0, policy.age_max_us or 0, policy.records_max or 0)
 
     def reconcile(
-        self, *, fix: bool = False, deep: bool = False, limit: int | None = None
-    ) -> ReconcileReport:  # fmt: skip
+        self, *, remote: bool = False, fix: bool = False, deep: bool = False, limit: int | None = None
+    ) -> ReconcileReport:
         """Compare the manifest with the files, while everything goes on; returns what was found.
 
         `deep` reads and proves every file. `fix` removes what is provably garbage, moves what is not ours to
         `quarantine/`, and puts misplaced segments back. `limit` bounds the units of work (see
         `reconcile.unit_segments`): the report is then not `complete`, and the next call goes on where this one stopped.
+
+        With `remote` the manifest is compared with the log's store instead, up to `settled`: segments, manifest
+        objects, commit batches. `fix` then uploads what is missing or damaged there and proved here, and removes commit
+        batches that say nothing any more.
         """
+        if remote:
+            return self._reconciles_store().run(fix=fix, deep=deep, limit=limit)
         return self._keeping.reconcile(fix=fix, deep=deep, limit=limit)
+
+    def _reconciles_store(self) -> StoreReconciler:
+        from holdfast.shipping.reconcile_store import StoreReconciler
+
+        shipper, settings = self._shipper, self.settings
+        epoch = None if shipper is None else lambda: shipper.claim(_CLAIM_S)
+        with self._lock:
+            if self._store_reconciler is None:
+                self._store_reconciler = StoreReconciler(
+                    self._journal, self._manifest, settings.store, settings.reconcile, self._clock, epoch
+                )
+            return self._store_reconciler
 
     @property
     def last_reconcile(self) -> ReconcileReport | None:
-        """The report of the last complete pass, by whomever; None before the first."""
+        """The report of the last complete pass over the log's own files, by whomever; None before the first."""
         return self._keeping.last_reconcile
 
     def _parts(self, topic: str | None) -> list[Partition]:
@@ -284,6 +328,35 @@ class Log:
         if topic not in known:
             raise NotFound(f"there is no topic {topic!r}", hint="log.topics() lists them")
         return list(known[topic])
+
+    # -- shipping -----------------------------------------------------------------------------------------
+
+    def ship(self, timeout: float | None = None) -> None:
+        """Wait until all that is sealed now is settled on the store.
+
+        Raises Unavailable after `timeout` seconds (default: 60), and what ended shipping, if it ended. To have all
+        records there, not only sealed ones, call `seal()` before, or wait for `ticket.shipped()`.
+        """
+        self._ships().ship(60.0 if timeout is None else timeout)
+
+    def subscribe(self) -> Subscription:
+        """What happens to commits from now on: `accepted` when they were sent, `shipped` when the store has them.
+
+        Iterate it with `for` or `async for`. A slow consumer misses the oldest events and is told how many.
+        """
+        return self._ships().subscribe()
+
+    def unshipped(self) -> tuple[Unshipped, ...]:
+        """Records that are durable here and not known to be on the store, by partition.
+
+        Of a log that another process has taken over these are the stranded ones: readable here, and only here.
+        """
+        return () if self._shipper is None else self._shipper.unshipped()
+
+    def _ships(self) -> Shipper:
+        if self._shipper is None:
+            raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
+        return self._shipper
 
     # -- the whole ----------------------------------------------------------------------------------------
 
@@ -297,12 +370,14 @@ class Log:
 
     def stats(self) -> Stats:
         """Counters and levels, as one frozen snapshot."""
-        return Stats(journal=self._journal.stats(), segments=self._keeping.stats())
+        shipping = None if self._shipper is None else self._shipper.stats()
+        return Stats(journal=self._journal.stats(), segments=self._keeping.stats(), shipping=shipping)
 
     def close(self, timeout: float | None = None) -> None:
-        """Make everything queued durable, seal it, and let go of the directory; closing again does nothing.
+        """Make everything queued durable, seal it, ship it, and let go of the directory; closing again does nothing.
 
-        What cannot be sealed in time stays in the journal, just as durable, and is sealed after the next open.
+        What cannot be sealed in time stays in the journal, just as durable, and is sealed after the next open. What
+        cannot be shipped within `shipping.drain_timeout_ms` stays here, too; `unshipped()` says what that is.
         Raises what kept accepted records from being stored, and Unavailable when the queue did not drain
         within `timeout` seconds (default: `journal.close_timeout_ms`); then it can be called again.
         """
@@ -312,6 +387,8 @@ class Log:
         deadline = self._clock.monotonic() + patience
         try:
             self._keeping.close(patience)
+            if self._shipper is not None:
+                self._shipper.close(self.settings.shipping.drain_timeout_ms / 1000)
             # A seal that hangs may have used all the time; the writer has nothing left to do and ends at once.
             self._journal.close(max(patience / 10, deadline - self._clock.monotonic()))
         finally:
@@ -320,6 +397,8 @@ class Log:
 
     def _let_go(self) -> None:
         self._open = False
+        if self._store_reconciler is not None:
+            self._store_reconciler.close()
         _opened.discard(self)
         self._directory.release()
 
@@ -327,6 +406,8 @@ class Log:
         """In a forked child."""
         self._open = False
         self._lock = Lock()
+        if self._shipper is not None:
+            self._shipper.forget()
         self._keeping.forget()
         self._journal.forget()
         self._directory.release()

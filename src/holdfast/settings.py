@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,8 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.journal.settings import JournalSettings
 from holdfast.quantity import parse_bytes, parse_seconds
 from holdfast.segments.settings import DiskSettings, ReconcileSettings, RetentionSettings, SegmentSettings
+from holdfast.shipping.settings import PROFILES, ShippingSettings
+from holdfast.store.settings import StoreSettings
 
 _PREFIX = "HOLDFAST_"
 _FILE = "holdfast.toml"
@@ -41,6 +43,8 @@ class Settings(msgspec.Struct, frozen=True):
     retention: RetentionSettings = RetentionSettings()
     reconcile: ReconcileSettings = ReconcileSettings()
     disk: DiskSettings = DiskSettings()
+    store: StoreSettings = StoreSettings()
+    shipping: ShippingSettings = ShippingSettings()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Settings:
@@ -59,6 +63,31 @@ class Settings(msgspec.Struct, frozen=True):
         for section, keys in _read_environment(environ).items():
             values[section] = {**values.get(section, {}), **keys}
         return _build(values)
+
+
+Origin = Literal["default", "file", "environment", "profile"]
+
+
+class Origins(NamedTuple):
+    """Where values come from: the settings file, if there is one, and an origin for each `section.key` that is set."""
+
+    file: Path | None
+    names: dict[str, Origin]
+
+
+def origins(environ: Mapping[str, str] | None = None) -> Origins:
+    """Where `Settings.load` gets its values from; what is not named has its default."""
+    environ = os.environ if environ is None else environ
+    path = Path(environ.get(_FILE_VARIABLE) or _FILE)
+    names: dict[str, Origin] = {}
+    for key in PROFILES.get(Settings.load(environ=environ).shipping.profile, ()):
+        names[f"shipping.{key}"] = "profile"
+    sources: dict[Origin, Mapping[str, Any]] = {
+        "file": _read_file(None, environ), "environment": _read_environment(environ),
+    }  # fmt: skip
+    for origin, values in sources.items():
+        names.update({f"{section}.{key}": origin for section, keys in values.items() for key in keys})
+    return Origins(path.absolute() if path.exists() else None, names)
 
 
 def _sections() -> dict[str, type[msgspec.Struct]]:
@@ -97,7 +126,7 @@ def _build_section(
         except msgspec.ValidationError as error:
             problems.append(f"{name}.{key}: {error}")
     try:
-        return section(**taken)
+        return section(**(ShippingSettings.with_profile(taken) if section is ShippingSettings else taken))
     except Invalid as error:
         problems.append(error.message)
         return None

@@ -1,0 +1,77 @@
+"""The composition of shipping for one open log: its store, attached once, and the shipper that serves it.
+
+A log remembers the store that it is shipped to. Opened with another one it is refused, because marks of one store say
+nothing about another; opened with none it does not ship, says so, and keeps its marks: retention still removes nothing
+that the store does not have.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.clock import Clock
+from holdfast.errors import Invalid
+from holdfast.journal.journal import Journal
+from holdfast.segments.manifest import Manifest
+from holdfast.settings import Settings
+from holdfast.store.address import parse_url
+
+if TYPE_CHECKING:
+    from holdfast.shipping.persistence import Shipper
+
+_FIRST_CONTACT_S = 2.0
+"""How long opening waits for the store's first word; a store that is away does not keep a log from opening."""
+
+logger = logging.getLogger("holdfast")
+
+
+def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock: Clock) -> Shipper | None:
+    """The shipper of a log, not started yet; None where no store is configured."""
+    shipping = journal.topics.shipping
+    if not settings.store.url:
+        if shipping is not None and not shipping.copy and not journal.read_only:
+            logger.warning(
+                "this log is shipped to %s, but was opened without a store: nothing is shipped", shipping.root,
+                extra={"action": "store_left_out"},
+            )  # fmt: skip
+        return None
+    if journal.read_only:
+        return None
+    root = parse_url(settings.store.url).url
+    if shipping is not None and shipping.copy:
+        raise Invalid(
+            "this log is a copy that was restored to look at; it never ships",
+            hint="open it without store=…; to go on from the store, restore it without --copy",
+        )
+    if shipping is not None and shipping.root != root and not settings.store.move and _has_shipped(journal):
+        raise Invalid(
+            f"this log is shipped to {shipping.root}, not to {root}",
+            hint="open it with its own store; to ship all of it anew to another one, set store.move",
+        )
+    # Only now: whoever does not ship does not load what shipping needs.
+    from holdfast.segments.manifest_documents import first_offset
+    from holdfast.shipping.marks import attach
+    from holdfast.shipping.opening import open_any_store, remote_for
+    from holdfast.shipping.persistence import Shipper
+
+    if shipping is None or shipping.root != root:
+        # Who this directory is stays the same wherever it ships to.
+        owner = clock.random_bytes(16) if shipping is None else shipping.owner
+        attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.topics.by_id.values()})
+    store = open_any_store(settings.store.url, settings.store, clock)
+    remote = remote_for(settings.store.url, store, settings.store, settings.shipping, clock)
+    return Shipper(journal, manifest, store, remote, settings.shipping, clock, os.abort)
+
+
+def _has_shipped(journal: Journal) -> bool:
+    """Whether a store ever took anything; one that never did (a mistaken address) does not bind the log."""
+    shipping = journal.topics.shipping
+    shipments = [partition.shipment for partition in journal.topics.by_id.values()]
+    return bool(shipping and shipping.shipped_seq) or any(row.slots for row in shipments if row is not None)
+
+
+def start(shipper: Shipper) -> None:
+    """Begin to ship."""
+    shipper.start(_FIRST_CONTACT_S)

@@ -1,0 +1,63 @@
+"""What happens when an object cannot be brought to the store in as many attempts as the settings allow.
+
+Nothing is ever given up: the records are durable in the local log, and an outage of the store is no reason to lose
+them or to stop the application. So by default the shipper goes on trying, with an alarm that grows and stays visible
+until the object is there (`keep-trying`). Those who would rather stop taking records than run without a second copy
+choose `fail-appends`: appends are refused until the store is back. `abort` ends the process, as the seed has it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.shipping.alarm import Alarm, AlarmState
+from holdfast.store.port import Cause
+
+logger = logging.getLogger("holdfast.shipping")
+
+Hold = Callable[[HoldfastError | None], None]
+"""Refuses appends with a reason, or (None) takes them again."""
+
+
+class Escalation:
+    """The user's policy, applied to whatever is stuck."""
+
+    def __init__(self, policy: str, hold: Hold, abort: Callable[[], None]) -> None:
+        self._policy = policy
+        self._hold = hold
+        self._abort = abort
+        self._stuck: set[str] = set()
+        """Objects that ran out of attempts."""
+        self._alarm = Alarm()
+
+    @property
+    def state(self) -> AlarmState | None:
+        """The alarm; None while all is well."""
+        return self._alarm.state
+
+    def exhausted(self, now: float, key: str, cause: Cause, message: str) -> None:
+        """An object ran out of attempts, once more."""
+        first = not self._stuck
+        self._stuck.add(key)
+        self._alarm.raise_(now, cause, message)
+        if self._policy == "abort":
+            logger.critical("the store failed, aborting: %s", message, extra={"action": "shipping_abort"})
+            self._abort()
+        elif self._policy == "fail-appends" and first:
+            self._hold(
+                Unavailable(
+                    f"appends are refused while the store cannot be reached: {message}",
+                    hint="they go on when the store answers; set shipping.escalation to 'keep-trying' to go on without",
+                )
+            )
+
+    def recovered(self, now: float, key: str) -> None:
+        """An object is there after all."""
+        if key in self._stuck:
+            self._stuck.discard(key)
+            if not self._stuck:
+                self._alarm.clear(now)
+                if self._policy == "fail-appends":
+                    self._hold(None)

@@ -1,0 +1,82 @@
+"""What commit batches a store's root holds, from its listing alone: pure, for the shipper's start and for restore.
+
+Batches are named by their sequence numbers, without gaps inside an epoch: where one is missing, it never arrived, or
+everything up to there is settled and it was removed (a floor says so). A restart begins a new epoch and may repeat
+numbers; a takeover says which of the older ones it adopted, and what lies beyond is garbage of a writer that was
+overtaken. So the frontier is found by walking: what is connected to the floor counts, what is behind a hole does not.
+
+A takeover that is itself overtaken before it adopted anything may still say so afterwards, and too little: it looked
+earlier. So whoever takes over next says it first in the name of those before it (`restoring`), and of two adoptions in
+one epoch the higher one counts. The lowest of all later epochs is the limit: nobody adopts beyond what others left him.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import NamedTuple
+
+from holdfast.store import layout
+from holdfast.store.layout import BatchName
+from holdfast.store.port import ObjectInfo
+
+
+class Inherited(NamedTuple):
+    """The commit batches of a root, as far as their names tell."""
+
+    floor: int
+    """Everything up to here is settled."""
+    frontier: int
+    """Everything up to here is on the store."""
+    batches: tuple[tuple[str, BatchName], ...]
+    """Keys of the batches that count, ordered by sequence number; the last one of each as far as it was adopted."""
+    beyond: tuple[str, ...]
+    """Keys of batches behind a hole, or not adopted: nobody was told that they are there."""
+    floors: tuple[str, ...]
+    """Keys of floors."""
+    adopted: tuple[tuple[int, int], ...] = ()
+    """Epochs that were taken over, ascending, each with the sequence number up to which it adopted older batches."""
+
+
+def inherit(listing: Iterable[ObjectInfo]) -> Inherited:
+    """Walk a listing of `tail/`."""
+    found: list[tuple[str, BatchName]] = []
+    floors: list[tuple[int, int, str]] = []
+    adopted: dict[int, int] = {}
+    for info in listing:
+        if (batch := layout.parse_batch_key(info.key)) is not None:
+            found.append((info.key, batch))
+        elif (parsed := layout.parse_floor_key(info.key)) is not None:
+            floors.append((*parsed, info.key))
+        elif (parsed := layout.parse_adopted_key(info.key)) is not None:
+            epoch, seq = parsed
+            adopted[epoch] = max(adopted.get(epoch, seq), seq)
+    limits = _Limits(adopted)
+    # A floor that a writer put there after it was overtaken says nothing about what its successor wrote.
+    floor = frontier = max((limits.of(epoch, seq) for epoch, seq, _ in floors), default=0)
+    counting, beyond = [], []
+    for key, batch in sorted(found, key=lambda item: (item[1].first_seq, item[1].last_seq, item[1].epoch)):
+        last = limits.of(batch.epoch, batch.last_seq)
+        if batch.first_seq > min(frontier + 1, last):
+            beyond.append(key)
+            continue
+        frontier = max(frontier, last)
+        counting.append((key, batch._replace(last_seq=last)))
+    keys = tuple(key for *_, key in floors)
+    return Inherited(floor, frontier, tuple(counting), tuple(beyond), keys, tuple(sorted(adopted.items())))
+
+
+class _Limits:
+    """How much of each epoch later takeovers adopted."""
+
+    def __init__(self, adopted: dict[int, int]) -> None:
+        self._epochs = sorted(adopted)
+        lowest = list(accumulate((adopted[epoch] for epoch in reversed(self._epochs)), min))
+        self._lowest = lowest[::-1]
+        """What the takeovers from each one on adopted at least."""
+
+    def of(self, epoch: int, seq: int) -> int:
+        """A sequence number of an epoch, or less if not all up to it was adopted."""
+        at = bisect_right(self._epochs, epoch)
+        return min(seq, self._lowest[at]) if at < len(self._epochs) else seq

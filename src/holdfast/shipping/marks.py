@@ -1,0 +1,110 @@
+"""How far the log is on its store: published at once, written down with the next group of the journal.
+
+The live marks stand in the partitions, for everybody to read; whoever waits is woken once for all that moved together.
+The stored ones may lag: after a crash the shipper finds out from the store what it had already, and sends the rest
+again, the same bytes under the same names. Belongs to the shipper's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from holdfast.errors import HoldfastError
+from holdfast.journal.group import Unit
+from holdfast.journal.journal import Journal
+from holdfast.journal.partition import Partition
+from holdfast.journal.rows import ShipmentRow, ShippingRow
+
+
+class ShippedMarks:
+    """The marks `shipped` and `settled` of one log."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._changed: set[Partition] = set()
+        self._noted: Unit | None = None
+        shipping = journal.topics.shipping
+        assert shipping is not None
+        self._shipping = shipping
+        self._is_noted = True
+        self.changed = asyncio.Event()
+        """Set while something is not written down."""
+
+    @property
+    def shipped_seq(self) -> int:
+        """Entries up to this one are on the store."""
+        return self._shipping.shipped_seq
+
+    def claimed(self, epoch: int) -> None:
+        """The store's root is claimed under this number."""
+        self._shipping = self._journal.topics.shipping = self._shipping._replace(epoch=epoch)
+        self._is_noted = False
+        self.changed.set()
+
+    def ship(self, ends: Mapping[Partition, int], seq: int) -> None:
+        """Everything up to an entry is on the store, which is up to these offsets."""
+        for partition, end in ends.items():
+            shipment = _of(partition)
+            if end > shipment.shipped_offset:
+                self._set(partition, shipment._replace(shipped_offset=end))
+        if seq > self._shipping.shipped_seq:
+            self._shipping = self._journal.topics.shipping = self._shipping._replace(shipped_seq=seq)
+            self._is_noted = False
+            self.changed.set()
+        self._journal.topics.harbour.bell.ring()
+
+    def settle(self, partition: Partition, slots: int, segments: int, end: int) -> None:
+        """A segment's manifest object is on the store."""
+        shipment = _of(partition)
+        shipped = max(shipment.shipped_offset, end)
+        self._set(partition, ShipmentRow(partition.id, slots, segments, end, shipped))
+        self._journal.topics.harbour.bell.ring()
+
+    def _set(self, partition: Partition, shipment: ShipmentRow) -> None:
+        partition.shipment = shipment
+        self._changed.add(partition)
+        self._is_noted = False
+        self.changed.set()
+
+    def note(self) -> bool:
+        """Have what changed written down with the next group; False while the last note is still on its way."""
+        if self._is_noted:
+            return True
+        if self._noted is not None and not self._noted.group.done:
+            return False
+        changed, self._changed = self._changed, set()
+        self._is_noted = True
+        self.changed.clear()
+        try:
+            self._noted = self._journal.note_shipped(self._shipping, [_of(partition) for partition in changed])
+        except HoldfastError:  # the journal is closing or poisoned: the next open asks the store
+            return True
+        return True
+
+    def note_now(self) -> None:
+        """At the end: what is known is written down, if the journal still can."""
+        self._journal.drain(1.0)
+        self.note()
+        self._journal.drain(1.0)
+
+
+def attach(journal: Journal, root: str, owner: bytes, firsts: Mapping[Partition, int]) -> None:
+    """Say where the log is shipped to from now on, durably; partitions that never were begin at these offsets."""
+    shipping = ShippingRow(root, owner, 0, 0, 0, 0, b"")
+    for partition in journal.topics.by_id.values():
+        partition.shipment = ShipmentRow(partition.id, 0, 0, firsts[partition], firsts[partition])
+    # Before it is durable: topics that are created meanwhile must know that they are shipped.
+    journal.topics.shipping = shipping
+    unit = journal.note_shipped(shipping, _all(journal.topics.by_id.values()))
+    journal.settle(unit)
+
+
+def _all(partitions: Iterable[Partition]) -> list[ShipmentRow]:
+    return [_of(partition) for partition in partitions]
+
+
+def _of(partition: Partition) -> ShipmentRow:
+    shipment = partition.shipment
+    assert shipment is not None
+    return shipment

@@ -1,0 +1,80 @@
+"""What a pass over a store has found so far; and looking at objects in the ways that all its parts share."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any, Literal
+
+from holdfast.errors import Corrupt, NotFound
+from holdfast.segments.classify import Finding, Kind
+from holdfast.segments.reconcile import Repair
+from holdfast.store import documents, layout
+from holdfast.store.port import ObjectInfo, Store
+
+logger = logging.getLogger("holdfast.shipping")
+
+
+class StoreNotes:
+    """Findings, repairs and counts of one pass over one store."""
+
+    def __init__(self, store: Store, log_id: str) -> None:
+        self.store = store
+        self.log_id = log_id
+        self.findings: list[Finding] = []
+        self.repairs: list[Repair] = []
+        self.counts: Counter[str] = Counter()
+        """By the names that they have in the report."""
+
+    def find(self, kind: Kind, key: str, detail: str, **facts: Any) -> None:
+        """Something is wrong with an object."""
+        self.findings.append(Finding(kind, name=key, detail=detail, where="store", **facts))
+
+    def find_stranger(self, info: ObjectInfo, **place: Any) -> None:
+        """An object was listed that is none of ours; if it is still there, it is reported."""
+        self.counts["files"] += 1
+        if self.store.head(info.key) is not None:
+            self.find("untracked", info.key, "not an object of holdfast", actual=info.size, **place)
+
+    def repaired(self, action: Literal["removed", "restored"], key: str) -> None:
+        """Something was repaired."""
+        self.repairs.append(Repair(action, key))
+        logger.warning(
+            "reconciliation %s an object of the store key=%s", action, key,
+            extra={"action": f"reconcile_{action}", "path": key},
+        )  # fmt: skip
+
+    def read(self, key: str) -> bytes | None:
+        """An object's bytes; None when it is not there."""
+        try:
+            return self.store.get(key)
+        except NotFound:
+            return None
+
+    def numbered(self, folder: str, **place: Any) -> dict[int, ObjectInfo]:
+        """The objects of a folder by number; what has none is a stranger."""
+        numbered: dict[int, ObjectInfo] = {}
+        for info in self.store.list(folder):
+            number = layout.parse_number(info.key)
+            if number is not None and "/" not in info.key[len(folder) :]:
+                numbered[number] = info
+            else:
+                self.find_stranger(info, **place)
+        return numbered
+
+    def decoded(self, key: str, kind: type[documents.Kind], **place: Any) -> documents.Kind | None:
+        """A document that must be there, whole and of this log; otherwise that is found, and the answer is None."""
+        data = self.read(key)
+        self.counts["files"] += 1
+        if data is None:
+            self.find("missing", key, "the object is not there", **place)
+            return None
+        try:
+            document = documents.decode(data, key, kind)
+        except Corrupt:
+            self.find("content_mismatch", key, "the object is damaged", actual=len(data), **place)
+            return None
+        if document.log != self.log_id:
+            self.find("content_mismatch", key, "the object belongs to another log", actual=len(data), **place)
+            return None
+        return document

@@ -1,0 +1,166 @@
+"""Retention on the store: what is retired, and when its files go.
+
+    expired/<number>.json says that segments below a number are retired → `delete_after_ms` later their files are
+    removed, but never one that a reader's lease names
+
+Readers begin behind the newest `expired` object; whoever is in the middle of older segments has `delete_after_ms`, and
+as long as he renews his lease, to finish. Times of leases are compared with this machine's clock: readers and owner
+should agree within minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from holdfast.clock import Clock
+from holdfast.journal.journal import Journal
+from holdfast.journal.partition import Partition
+from holdfast.segments.manifest import Manifest
+from holdfast.shipping.fence import Fence
+from holdfast.shipping.settings import ShippingSettings
+from holdfast.store import documents, layout
+from holdfast.store.documents import ExpiredDocument, LeaseDocument
+from holdfast.store.port import AlreadyExists, Body, Store
+
+_INTERVAL_S = 600.0
+_AT_ONCE = 500
+
+logger = logging.getLogger("holdfast.shipping")
+
+
+class StoreRetention:
+    """Applies `store_bytes_max` and `store_age_max_ms` to one root."""
+
+    def __init__(
+        self, journal: Journal, manifest: Manifest, store: Store, fence: Fence, settings: ShippingSettings, clock: Clock
+    ) -> None:
+        self._journal = journal
+        self._manifest = manifest
+        self._store = store
+        self._fence = fence
+        self._settings = settings
+        self._clock = clock
+        self._due = 0.0
+        self._floors: dict[Partition, tuple[int, int]] = {}
+        """What was retired already: the first segment that stays, and bytes from there on up to the settled ones."""
+        self._removed: dict[Partition, int] = {}
+        """Below this number files are known to be gone."""
+
+    def is_due(self) -> bool:
+        """Whether there is a policy, and it is time to apply it."""
+        wanted = self._settings.store_bytes_max or self._settings.store_age_max_ms
+        return bool(wanted) and self._clock.monotonic() >= self._due
+
+    def due_in(self) -> float | None:
+        """Seconds until it is to be applied again; None without a policy."""
+        wanted = self._settings.store_bytes_max or self._settings.store_age_max_ms
+        return max(1.0, self._due - self._clock.monotonic()) if wanted else None
+
+    async def run(self) -> None:
+        """Retire what the policy says, then remove what was retired long enough ago."""
+        # Half an interval where files may go soon: a short delete_after is not to be missed by much.
+        self._due = self._clock.monotonic() + min(_INTERVAL_S, max(1.0, self._settings.delete_after_ms / 2000))
+        loop = asyncio.get_running_loop()
+        partitions = list(self._journal.topics.by_id.values())
+        planned = await loop.run_in_executor(None, lambda: [(p, *self._retired(p)) for p in partitions])
+        await self._fence.check()
+        for item in planned:
+            await loop.run_in_executor(None, self._retire, *item)
+        leases = await loop.run_in_executor(None, lambda: needed(self._store, self._clock.now_us()))
+        await self._fence.check()
+        for partition in partitions:
+            await loop.run_in_executor(None, self._remove, partition, leases)
+
+    def _retired(self, partition: Partition) -> tuple[int, int]:
+        """The first segment that stays by the policy, and its first offset; the newest settled one always stays."""
+        shipment = partition.shipment
+        settled = 0 if shipment is None else shipment.settled_segments
+        newest = self._newest_expired(partition)
+        upto = 0 if newest is None else newest.upto
+        rows = list(self._manifest.rows(partition, upto, settled))
+        size = sum(row.size for row in rows)
+        oldest_us = self._clock.now_us() - int(self._settings.store_age_max_ms * 1000)
+        first = newest.first if newest is not None else 0
+        for row in rows[:-1]:
+            too_much = self._settings.store_bytes_max and size - row.size >= self._settings.store_bytes_max
+            too_old = self._settings.store_age_max_ms and row.sealed_us < oldest_us
+            if not too_much and not too_old:
+                break
+            size -= row.size
+            upto, first = row.number + 1, row.end
+        return upto, first
+
+    def _newest_expired(self, partition: Partition) -> ExpiredDocument | None:
+        return newest_expired(self._store, partition.topic, partition.number)
+
+    def _retire(self, partition: Partition, upto: int, first: int) -> None:
+        newest = self._newest_expired(partition)
+        if upto <= (0 if newest is None else newest.upto):
+            return
+        document = ExpiredDocument(
+            log=self._journal.vault.log_id.hex(), topic=partition.topic, partition=partition.number, upto=upto,
+            first=first, expired_us=self._clock.now_us(),
+        )  # fmt: skip
+        try:
+            key = layout.expired_key(partition.topic, partition.number, upto)
+            self._store.create(key, Body.of(documents.encode(document)))
+        except AlreadyExists:
+            pass
+        logger.info(
+            "retired segments on the store below %d", upto,
+            extra={"action": "store_expired", "topic": partition.topic, "partition": partition.number},
+        )  # fmt: skip
+
+    def _remove(self, partition: Partition, leases: dict[tuple[str, int], int]) -> None:
+        deadline = self._clock.now_us() - int(self._settings.delete_after_ms * 1000)
+        retired = list(all_expired(self._store, partition.topic, partition.number))
+        upto = max((document.upto for document in retired if document.expired_us <= deadline), default=0)
+        upto = min(upto, leases.get((partition.topic, partition.number), upto))
+        if upto <= self._removed.get(partition, 0):
+            return
+        folder = layout.segments_folder(partition.topic, partition.number) + "/"
+        keys = []
+        for info in self._store.list(folder):
+            name = layout.parse_segment_name(info.key.rpartition("/")[2])
+            if name is not None and name.number >= upto:
+                break
+            if name is not None:
+                keys.append(info.key)
+        for start in range(0, len(keys), _AT_ONCE):
+            self._store.delete(keys[start : start + _AT_ONCE])
+        self._removed[partition] = upto
+
+
+def all_expired(store: Store, topic: str, partition: int) -> Iterator[ExpiredDocument]:
+    """All expiries of a partition, oldest first."""
+    for info in store.list(layout.expired_folder(topic, partition)):
+        if layout.parse_number(info.key) is not None:
+            yield documents.decode(store.get(info.key), info.key, ExpiredDocument)
+
+
+def newest_expired(store: Store, topic: str, partition: int) -> ExpiredDocument | None:
+    """The expiry of a partition that counts."""
+    keys = [info.key for info in store.list(layout.expired_folder(topic, partition))]
+    keys = [key for key in keys if layout.parse_number(key) is not None]
+    return documents.decode(store.get(keys[-1]), keys[-1], ExpiredDocument) if keys else None
+
+
+def needed(store: Store, now_us: int) -> dict[tuple[str, int], int]:
+    """The lowest segment of each partition that some reader's lease still needs."""
+    newest: dict[str, tuple[int, str]] = {}
+    for info in store.list(layout.LEASES):
+        parsed = layout.parse_lease_key(info.key)
+        if parsed is not None:
+            newest[parsed[0]] = max(newest.get(parsed[0], (-1, "")), (parsed[1], info.key))
+    lowest: dict[tuple[str, int], int] = {}
+    for _, key in newest.values():
+        lease = documents.decode(store.get(key), key, LeaseDocument)
+        if lease.until_us <= now_us:
+            continue
+        for topic, partitions in lease.needs.items():
+            for partition, number in partitions.items():
+                place = (topic, int(partition))
+                lowest[place] = min(lowest.get(place, number), number)
+    return lowest

@@ -1,0 +1,148 @@
+"""Logs that ship, to stores that can be looked into and spoiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import holdfast
+from holdfast import Log, Settings, harbouring
+from holdfast.clock import Clock, SystemClock
+from holdfast.shipping import opening
+from holdfast.store import commit_batch, documents, layout, memory
+from holdfast.store.commit_batch import CommitBatch
+from holdfast.store.documents import ManifestDocument, TopicDocument
+from holdfast.store.opening import open_store
+from holdfast.store.port import ObjectInfo, Store
+from holdfast.store.settings import StoreSettings
+from tests.shipping.flaky import Faults, FlakyStore
+
+FIRST_CONTACT_S = harbouring._FIRST_CONTACT_S
+"""How long opening really waits for the store's first word; here it does not wait that long."""
+
+QUICK = {"retry_base_delay_ms": 1, "retry_delay_max_ms": 10, "shipped_timeout_ms": 20_000}
+"""Retries that do not keep a test waiting."""
+
+
+class Root:
+    """One root of a store, seen from outside of the log that ships there."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.faults = Faults()
+        """What stores meet that are opened from now on."""
+        self.store: Store = open_store(url, StoreSettings(), SystemClock())
+
+    def keys(self, prefix: str = "") -> list[str]:
+        return [info.key for info in self.infos() if info.key.startswith(prefix)]
+
+    def infos(self) -> list[ObjectInfo]:
+        return list(self.store.list(""))
+
+    def objects(self) -> dict[str, bytes]:
+        return {key: self.store.get(key) for key in self.keys()}
+
+    def batches(self) -> list[CommitBatch]:
+        """The commit batches that are there, by epoch and sequence number."""
+        keys = [key for key in self.keys(layout.TAIL) if layout.parse_batch_key(key) is not None]
+        return [commit_batch.decode(self.store.get(key), key) for key in keys]
+
+    def manifest(self, topic: str, partition: int = 0) -> list[ManifestDocument]:
+        keys = self.keys(layout.manifest_folder(topic, partition))
+        return [documents.decode_manifest(self.store.get(key), key) for key in keys]
+
+    def topic_documents(self, topic: str) -> list[TopicDocument]:
+        keys = self.keys(layout.topic_folder(topic))
+        return [documents.decode(self.store.get(key), key, TopicDocument) for key in keys]
+
+    def segments(self, topic: str, partition: int = 0) -> list[int]:
+        """Numbers of the segment files that are there."""
+        names = [layout.parse_segment_name(key.rpartition("/")[2]) for key in self.keys(f"topics/{topic}/{partition}/")]
+        return [name.number for name in names if name is not None]
+
+    def numbers(self, folder: str) -> list[int]:
+        """Numbers of the numbered objects in a folder."""
+        return [number for key in self.keys(folder) if (number := layout.parse_number(key)) is not None]
+
+
+@pytest.fixture(autouse=True)
+def spoiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Root]]:
+    """Every store that a log opens goes through the faults of its root; at the end all is well again."""
+    roots: dict[str, Root] = {}
+    open_any_store = opening.open_any_store
+
+    def open_flaky(url: str, settings: StoreSettings, clock: Clock) -> Store:
+        store = open_any_store(url, settings, clock)
+        return FlakyStore(store, roots[url].faults) if url in roots else store
+
+    monkeypatch.setattr(opening, "open_any_store", open_flaky)
+    monkeypatch.setattr(harbouring, "_FIRST_CONTACT_S", 0.2)
+    yield roots
+    for root in roots.values():
+        memory._named.pop(root.url.removeprefix("memory://"), None)
+
+
+@pytest.fixture
+def make_root(spoiled: dict[str, Root]) -> Callable[[str], Root]:
+    """One more root: `make_root("memory")`, or below a directory: `make_root(path)`."""
+
+    def make(place: str | Path = "memory") -> Root:
+        url = f"memory://{uuid4().hex}" if place == "memory" else str(place)
+        spoiled[url] = Root(url)
+        return spoiled[url]
+
+    return make
+
+
+@pytest.fixture
+def root(make_root: Callable[[], Root]) -> Root:
+    """A root in memory, of which most tests need one."""
+    return make_root()
+
+
+@pytest.fixture
+def faults(root: Root) -> Faults:
+    return root.faults
+
+
+@pytest.fixture
+def open_shipped(open_log: Callable[..., Log], root: Root, spoiled: dict[str, Root]) -> Iterator[Callable[..., Log]]:
+    """Open logs that ship to `root`, or to another one (`to=`); whatever hangs at the end goes on."""
+    used: set[int] = set()
+    met: list[Faults] = []
+
+    def open_one(name: str = "log", *, to: Root | None = None, move: bool = False, **options: object) -> Log:
+        target = root if to is None else to
+        if id(target.faults) not in used:
+            used.add(id(target.faults))
+            met.append(target.faults)
+        sections: dict[str, object] = {
+            section: options.pop(section, {}) for section in ("journal", "segments", "retention", "shipping")
+        }
+        sections["shipping"] = {**QUICK, **sections["shipping"]}  # type: ignore[dict-item]
+        sections["segments"] = {"seal_on_close": False, **sections["segments"]}  # type: ignore[dict-item]
+        sections["store"] = {"url": target.url, "move": move}
+        return open_log(name, settings=Settings.from_mapping(sections), **options)
+
+    yield open_one
+    for faults in met:
+        faults.heal()
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
+    """Messages that were logged with an action."""
+    caplog.set_level("INFO", logger="holdfast")
+
+    def found(action: str) -> list[str]:
+        return [record.getMessage() for record in caplog.records if getattr(record, "action", "") == action]
+
+    return found
+
+
+def mark(log: Log, topic: str = "orders", partition: int = 0) -> holdfast.Marks:
+    """The marks of one partition."""
+    return log.marks(topic)[partition]

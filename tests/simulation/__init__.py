@@ -1,0 +1,1 @@
+"""Shipping in virtual time: the real loop against a model of a store, over thousands of seeded schedules."""

@@ -1,0 +1,269 @@
+"""A log in memory, as its shipper sees it: parts of a `Journal` and of a `Manifest`.
+
+Entries have true digests and links, so that what is brought back from the model store can be proved by the real code.
+Seals and trims happen when the test says so. Marks are written down when the shipper notes them, and `reopen` falls
+back to those, as a process that died would.
+"""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import nullcontext
+from hashlib import sha256
+from random import Random
+from types import SimpleNamespace
+from typing import cast
+
+from holdfast.crypto import chain
+from holdfast.errors import HoldfastError
+from holdfast.journal.bell import Bell
+from holdfast.journal.commits import Commits
+from holdfast.journal.entry import RAW, Entry, header
+from holdfast.journal.harbour import Harbour
+from holdfast.journal.journal import Journal
+from holdfast.journal.partition import Partition
+from holdfast.journal.rows import LIVE, SegmentRow, ShipmentRow, ShippingRow
+from holdfast.segments.manifest import Manifest
+from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.segments.store_manifest import StoreManifest
+from holdfast.shipping.tail_walk import Walked
+from holdfast.store import layout
+from holdfast.store.documents import EpochDocument
+
+LOG_ID = b"a simulated log."
+ROOT = "model://store"
+NO_SCHEMA = bytes(16)
+
+Where = tuple[str, int]
+
+
+class _ModelFile:
+    """A sealed segment's file."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name, self._data = name, data
+
+    def exists(self) -> bool:
+        return True
+
+    def open(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(self._data)
+
+
+class ModelLog:
+    """One log."""
+
+    def __init__(self, name: str, places: Sequence[Where], owner: bytes = b"") -> None:
+        self.name = name
+        bell = Bell()
+        by_id = {i: Partition(i, topic, number, LOG_ID, bell) for i, (topic, number) in enumerate(places, 1)}
+        for partition in by_id.values():
+            partition.shipment = ShipmentRow(partition.id, 0, 0, 0, 0)
+        names = sorted({topic for topic, _ in places})
+        self.topics = SimpleNamespace(
+            by_id=by_id, bell=bell, is_changed=False, harbour=Harbour(), schemas={}, policies={},
+            shipping=ShippingRow(ROOT, owner or sha256(name.encode()).digest()[:16], 0, 0, 0, 0, b""),
+            partitions={name: [p for p in by_id.values() if p.topic == name] for name in names},
+        )  # fmt: skip
+        self.vault = SimpleNamespace(log_id=LOG_ID)
+        self.row = SimpleNamespace(created_us=1)
+        self.queue = SimpleNamespace(hold=self._hold)
+        self.backend = SimpleNamespace(reading=lambda: nullcontext(self))
+        self.commits = Commits(0)
+        self.held: dict[str, HoldfastError] = {}
+        """Why appends are refused."""
+        self.entries: dict[int, Entry] = {}
+        """All that were ever committed here."""
+        self._kept: list[int] = []
+        """Those that are not trimmed, by sequence number."""
+        self.segments: dict[tuple[int, int], SegmentRow] = {}
+        self._files: dict[bytes, bytes] = {}
+        self._group = 0
+        self.noted = (self.topics.shipping, {p.id: p.shipment for p in by_id.values()})
+        """The marks that were written down."""
+
+    @classmethod
+    def brought_back(
+        cls, name: str, claim: EpochDocument, manifests: Sequence[StoreManifest], tail: Sequence[Entry], walked: Walked
+    ) -> ModelLog:
+        """A log as a restore makes it: segments, the tail behind them, and marks that say that all of it is shipped."""
+        places = [(manifest.topic, manifest.partition) for manifest in manifests]
+        log = cls(name, places, bytes.fromhex(claim.owner))
+        for partition, manifest in zip(log.partitions, manifests, strict=True):
+            log._found(partition, manifest, walked)
+        log.entries = {entry.seq: entry for entry in tail}
+        log._check_tail()
+        log._kept = sorted(log.entries)
+        log._group = walked.last_group
+        log.commits = Commits(walked.last_seq)
+        log.topics.shipping = log.topics.shipping._replace(shipped_seq=walked.last_seq, epoch=claim.epoch)
+        log.noted = (log.topics.shipping, {p.id: p.shipment for p in log.partitions})
+        return log
+
+    def _found(self, partition: Partition, manifest: StoreManifest, walked: Walked) -> None:
+        where = (manifest.topic, manifest.partition)
+        end, link = 0, NO_CHAIN
+        for document in manifest.segments:
+            end, link = document.first + document.rows, bytes.fromhex(document.chain)
+            digest = bytes.fromhex(document.sha256)
+            self.segments[partition.id, document.number] = SegmentRow(
+                partition.id, document.number, document.first, document.rows, document.size, 0, 0, 0, 0, digest, digest,
+                digest[:16], link, NO_SCHEMA, "", 1, 0, LIVE, 0, b"",
+            )  # fmt: skip
+        count = len(manifest.segments)
+        partition.sealed = partition.sealed._replace(segments=count, sealed_offset=end, chain=link)
+        partition.durable = walked.ends.get(where, end)
+        partition.link = walked.links.get(where, partition.link)
+        partition.shipment = ShipmentRow(partition.id, len(manifest.documents), count, end, partition.durable)
+
+    def _check_tail(self) -> None:
+        """What lies between segments and heads is there, in one piece and in one chain."""
+        for partition in self.partitions:
+            end, link = partition.sealed.sealed_offset, None
+            for entry in self.entries.values():
+                if entry.partition_id == partition.id:
+                    assert (entry.first, link or entry.link) == (end, entry.link), f"a tail has a hole seq={entry.seq}"
+                    end, link = end_of(entry), entry.digest
+            assert end == partition.durable, f"a tail does not end at its head {end=} head={partition.durable}"
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """All of them."""
+        return list(self.topics.by_id.values())
+
+    @property
+    def shipped_seq(self) -> int:
+        """The mark in the order of commits."""
+        return int(self.topics.shipping.shipped_seq)
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether everything that is durable is on the store."""
+        return all(partition.shipped >= partition.durable for partition in self.partitions)
+
+    # -- what an application does -------------------------------------------------------------------------
+
+    def commit(self, random: Random, body_max: int = 60) -> None:
+        """One group commit, of entries in one to three partitions."""
+        self._group += 1
+        seq, size = self.commits.last_seq, 0
+        for partition in random.sample(self.partitions, min(len(self.partitions), random.choice((1, 1, 2, 3)))):
+            seq += 1
+            body = random.randbytes(random.randint(8, body_max))
+            self._append(partition, seq, random.randint(1, 4), body)
+            size += len(body)
+        self.commits.publish(seq, size)
+
+    def _append(self, partition: Partition, seq: int, count: int, body: bytes) -> None:
+        first, link, group = partition.durable, partition.link, self._group
+        digest = chain.digest(header(partition.place, seq, first, count, group, RAW, 0, 0, 0, 0, link), body)
+        self.entries[seq] = Entry(seq, partition.id, first, count, group, RAW, 0, 0, 0, 0, link, digest, body)
+        self._kept.append(seq)
+        partition.advance(first + count, digest, len(body), 0.0)
+
+    def seal(self, partition: Partition) -> None:
+        """Put a partition's tail into a segment."""
+        sealed = partition.sealed
+        rows = partition.durable - sealed.sealed_offset
+        if not rows:
+            return
+        data = f"{self.name} {partition.topic} {partition.number} {sealed.segments} {partition.link.hex()}".encode()
+        digest = sha256(data).digest()
+        self._files[digest] = data
+        head = self._head(partition, sealed.segments, sealed.sealed_offset)
+        link = chain_value(head, rows, digest)
+        self.segments[partition.id, sealed.segments] = SegmentRow(
+            partition.id, sealed.segments, sealed.sealed_offset, rows, len(data), 0, 0, 0, 0, digest, digest,
+            digest[:16], link, NO_SCHEMA, "", 1, 0, LIVE, 0, b"",
+        )  # fmt: skip
+        row = sealed._replace(segments=sealed.segments + 1, sealed_offset=partition.durable, chain=link)
+        partition.seal(row, partition.tail_bytes)
+        self.commits.seals.ring()
+
+    def trim(self) -> None:
+        """Remove from the journal what segments hold."""
+        self._kept = [seq for seq in self._kept if not self._is_sealed(self.entries[seq])]
+
+    def reopen(self) -> None:
+        """The process died and is started again: only what was written down is known."""
+        shipping, shipments = self.noted
+        self.topics.shipping = shipping
+        self.topics.harbour = Harbour()
+        self.commits = Commits(self.commits.last_seq)
+        self.held.clear()
+        for partition in self.partitions:
+            partition.shipment = shipments[partition.id]
+
+    def _is_sealed(self, entry: Entry) -> bool:
+        partition: Partition = self.topics.by_id[entry.partition_id]
+        return end_of(entry) <= partition.sealed.sealed_offset
+
+    def _hold(self, by: str, reason: HoldfastError | None) -> None:
+        self.held.pop(by, None)
+        if reason is not None:
+            self.held[by] = reason
+
+    # -- what the shipper asks of a journal ---------------------------------------------------------------
+
+    def journal(self) -> Journal:
+        """This log as its journal."""
+        return cast("Journal", self)
+
+    def taken_after(self, seq: int, groups_max: int, bytes_max: int) -> tuple[list[Entry], bool]:
+        """As the journal's: whole commits up to these limits, and whether there is more."""
+        taken: list[Entry] = []
+        starts: list[int] = []
+        size = 0
+        for at in range(bisect_right(self._kept, seq), len(self._kept)):
+            entry = self.entries[self._kept[at]]
+            if not taken or entry.group_number != taken[-1].group_number:
+                if len(starts) == groups_max or (starts and size >= bytes_max):
+                    return taken, True
+                starts.append(len(taken))
+            taken.append(entry)
+            size += len(entry.body)
+            if size > bytes_max and len(starts) > 1:
+                return taken[: starts[-1]], True
+        return taken, False
+
+    def ends_upto(self, seq: int) -> dict[int, int]:
+        """Where each partition's entries end that were committed up to there; only those still in the tail."""
+        return {self.entries[kept].partition_id: end_of(self.entries[kept]) for kept in self._kept if kept <= seq}
+
+    def bytes_after(self, seq: int) -> int:
+        """Stored bytes of entries that were committed after that; only those still in the tail."""
+        return sum(len(self.entries[kept].body) for kept in self._kept if kept > seq)
+
+    def note_shipped(self, shipping: ShippingRow, shipments: Sequence[ShipmentRow]) -> object:
+        """Write the marks down."""
+        self.noted = (shipping, {**self.noted[1], **{shipment.partition_id: shipment for shipment in shipments}})
+        return SimpleNamespace(group=SimpleNamespace(done=True))
+
+    def drain(self, timeout: float) -> None:
+        """Everything is durable at once."""
+
+    # -- what the shipper asks of a manifest --------------------------------------------------------------
+
+    def manifest(self) -> Manifest:
+        """This log as its manifest."""
+        return cast("Manifest", SimpleNamespace(row=self._row, head=self._head_of, path=self._path))
+
+    def _row(self, partition: Partition, number: int) -> SegmentRow:
+        return self.segments[partition.id, number]
+
+    def _head_of(self, partition: Partition, row: SegmentRow) -> SegmentHead:
+        return self._head(partition, row.number, row.first_offset)
+
+    def _head(self, partition: Partition, number: int, first: int) -> SegmentHead:
+        previous = self.segments[partition.id, number - 1].chain if number else NO_CHAIN
+        return SegmentHead(LOG_ID, partition.topic, partition.number, number, first, 1, NO_SCHEMA, previous)
+
+    def _path(self, partition: Partition, row: SegmentRow) -> _ModelFile:
+        return _ModelFile(layout.segment_name(row.number, row.sha256), self._files[row.sha256])
+
+
+def end_of(entry: Entry) -> int:
+    """The offset behind an entry."""
+    return entry.first + entry.count
