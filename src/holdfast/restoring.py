@@ -1,0 +1,446 @@
+"""Bringing a log back from its store into a new directory: segments, tail, marks, all of it proved.
+
+    fetch and prove all that is there → claim the epoch → look again, and fetch what came since → say on the store what
+    counts (an adoption, a start object in the next manifest slot of every partition) → make the database → FORMAT
+
+Everything is brought here before the claim, so that a restore that cannot succeed (a key is missing, an object is
+damaged, the disk is full) shuts nobody out, and an owner that still runs is shut out for as short as can be. What
+counts is what is there after the claim: whatever an old owner was told is on the store is in those listings, and
+nothing counts that it ships later. With `copy=True` the store is only read, its owner goes on, and the copy never
+ships; while an owner goes on it may remove what was listed a moment ago, so a look that meets that is taken again.
+
+Segments are fetched a few at a time, in pieces, each compared with its hash, and kept when a restore is interrupted;
+running it again goes on from there, under the same claim unless somebody else has claimed since. Nothing is a log
+before its FORMAT is written, at the very end. Idempotency keys are not on the store: a restored log does not know them,
+and an append that is repeated with the key of an older one is stored again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast import disk
+from holdfast.clock import Clock, SystemClock
+from holdfast.crypto.cipher import PayloadCipher
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.vault import KeyEpoch, Vault
+from holdfast.directory import Directory
+from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
+from holdfast.journal.founding import FoundPartition, FoundStore, FoundTail, FoundTopic, found, partition_ids
+from holdfast.journal.rows import EXPIRED, LIVE, LOST, DiskFailed, SegmentRow
+from holdfast.segments.fetching import KeyDemand, Progress, SegmentFetching, Steps, state_of
+from holdfast.segments.rebuild_plan import with_tree
+from holdfast.segments.store_manifest import StoreManifest, facts_of, in_parallel
+from holdfast.settings import Settings
+from holdfast.shipping import opening, tail_walk
+from holdfast.shipping.inheritance import Inherited
+from holdfast.shipping.root_reading import RootReader, Where, check_schemas, read_log
+from holdfast.shipping.tail_walk import Walked
+from holdfast.shipping.takeover import Takeover
+from holdfast.store import commit_batch, layout
+from holdfast.store.commit_batch import CommitBatch
+from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
+from holdfast.store.port import Store
+
+_AT_ONCE = 6
+_ATTEMPTS = 5
+_MARKER = "RESTORE"
+
+logger = logging.getLogger("holdfast")
+
+Counting = tuple[str, int]
+"""A commit batch's key, and up to which sequence number it counts."""
+
+_Found = tuple[list[Counting], dict[Where, int], int, int]
+"""Commit batches, what is settled, the floor and the frontier: what a walk depends on."""
+
+
+class RestoreReport(msgspec.Struct, frozen=True):
+    """What was brought back."""
+
+    log: str
+    store: str
+    epoch: int
+    """The claim on the store; 0 for a copy."""
+    topics: int
+    partitions: int
+    segments: int
+    records: int
+    """All that can be read now, in segments and tail."""
+    tail_records: int
+    bytes: int
+    """Of the segments."""
+    resumed: int
+    """Segments that an earlier, interrupted restore had fetched already."""
+    expired: int
+    """Segments whose place in the chain is known and whose records were retired."""
+    cut_batches: int
+    """Commit batches behind a hole: nobody was ever told that they are on the store."""
+    cut_records: int
+    """Records in those, and in other batches behind a hole inside of one."""
+
+
+class _Attempt(msgspec.Struct, frozen=True):
+    """The file RESTORE: which log is being brought back here, and who this directory is to its store."""
+
+    log: str
+    store: str
+    owner: str
+    report: RestoreReport | None = None
+    """Set just before FORMAT is written: with both, nothing is left to do."""
+
+
+def restore(
+    store: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    settings: Settings | None = None,
+    keyring: Keyring | None = None,
+    cipher: PayloadCipher | None = None,
+    clock: Clock | None = None,
+    copy: bool = False,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Bring a log back from its store into a new or empty directory, and take it over.
+
+    The old owner, wherever it still runs, can ship nothing more. With `copy=True` the store is left as it is, and the
+    log here is a copy to look at. An encrypted log needs its keyring or cipher: without it nothing is taken over, here
+    or there. Interrupted, it can be run again. Idempotency keys of older appends do not come back.
+
+    Raises Closed if another restore of the same log was faster, Corrupt at what is damaged on the store.
+    """
+    settings = Settings.load() if settings is None else settings
+    if keyring is None and cipher is None and settings.crypto.keyring:
+        keyring = Keyring.from_reference(settings.crypto.keyring)
+    clock = clock or SystemClock()
+    address = msgspec.structs.replace(settings.store, url=os.fspath(store))
+    source = opening.open_any_store(address.url, address, clock)
+    directory = Directory(Path(path).absolute())
+    try:
+        _refuse_foreign(directory)  # before anything is written here
+        log = read_log(source)
+        directory.own(damaged=True)
+        _refuse_foreign(directory)  # once more, now that nobody else can begin here
+        return _Restore(source, log, directory, keyring, cipher, clock, copy, progress or _silent).run()
+    except OSError as error:
+        raise Unavailable(
+            f"cannot write what is restored path={directory.path}: {error.strerror}",
+            hint="check the disk and its room, then run it again: it goes on where it stopped",
+        ) from error
+    except DiskFailed as error:
+        raise Unavailable(f"the disk failed path={directory.path}", hint="check the disk, run it again") from error
+    finally:
+        directory.release()
+        source.close()
+
+
+class _Seen(NamedTuple):
+    """What a store's root held when it was looked at; all of it is proved, and the commit batches are here."""
+
+    topics: tuple[TopicDocument, ...]
+    manifests: dict[Where, StoreManifest]
+    inherited: Inherited
+    batches: list[Counting]
+    walked: Walked
+    beyond_records: int
+
+    @property
+    def settled(self) -> dict[Where, int]:
+        """Everything below lies in segments, by partition."""
+        return _settled(self.topics, self.manifests)
+
+
+class _Restore:
+    """One restore."""
+
+    def __init__(
+        self, store: Store, log: LogDocument, directory: Directory, keyring: Keyring | None,
+        cipher: PayloadCipher | None, clock: Clock, copy: bool, progress: Progress,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._log = log
+        self._log_id = bytes.fromhex(log.log)
+        self._directory = directory
+        self._keyring, self._cipher = keyring, cipher
+        self._clock = clock
+        self._copy = copy
+        self._steps = Steps(progress)
+        self._root = RootReader(store, log)
+        self._keys = KeyDemand(keyring, cipher)
+        vault = Vault(self._log_id, keyring, cipher)
+        self._segments = SegmentFetching(store, directory.segments, vault, self._keys, self._steps)
+        self._marker = directory.path / _MARKER
+        self._spool = directory.path / "restoring"
+        self._spooled: set[str] = set()
+        self._walked: tuple[_Found, Walked] | None = None
+
+    def run(self) -> RestoreReport:
+        """All of it."""
+        attempt = self._begin()
+        if attempt.report is not None and self._directory.log_id() is not None:
+            return self._tidy(attempt.report)
+        seen = self._gather()
+        if self._copy:
+            return self._make(seen, attempt, 0)
+        takeover = Takeover(self._store, self._log, bytes.fromhex(attempt.owner), self._clock)
+        claim = takeover.claim()
+        return self._make(self._take_over(takeover, claim), attempt, claim.epoch, takeover)
+
+    def _begin(self) -> _Attempt:
+        """Say what is being done here, and who we are; an interrupted attempt is taken up again."""
+        attempt = _earlier(self._directory)
+        if attempt is None:
+            attempt = _Attempt(self._log.log, self._store.url, self._clock.random_bytes(16).hex())
+            disk.write_file(self._marker, msgspec.json.encode(attempt))
+        elif (attempt.log, attempt.store) != (self._log.log, self._store.url):
+            raise Invalid(
+                f"another log was being restored here path={self._directory.path} log={attempt.log} "
+                f"store={attempt.store}",
+                hint="give another directory, or go on with that one",
+            )
+        disk.make_directory(self._directory.segments)
+        disk.make_directory(self._spool)
+        self._clear_spool()  # it is not made durable: what a crash left there may be anything
+        return attempt
+
+    # -- what is there, brought here ----------------------------------------------------------------------
+
+    def _gather(self) -> _Seen:
+        """Look at everything and bring it here.
+
+        What is missing or seems damaged is looked at again: an owner that goes on removes what is settled, and writes
+        between two listings. What is so twice is so.
+        """
+        told = ""
+        for _ in range(_ATTEMPTS):
+            try:
+                seen = self._look()
+                self._segments.fetch(seen.manifests.values())
+                return seen
+            except NotFound as gone:
+                if gone.message == told:
+                    raise Corrupt(f"an object of the store is missing: {gone.message}") from gone
+                told = gone.message
+            except Corrupt as damage:
+                if damage.message == told:
+                    raise
+                told = damage.message
+        raise Unavailable(f"the store changes faster than it can be read store={self._store.url}", hint="run it again")
+
+    def _look(self) -> _Seen:
+        # The tail first: what is settled and removed from it in between is in the manifests then.
+        inherited, topics = self._root.tail(), self._root.topics()
+        places = [(topic.topic, number) for topic in topics for number in range(topic.partitions)]
+        read = self._steps.over("reading manifests", self._root.manifest, places, _AT_ONCE)
+        manifests = dict(zip(places, read, strict=True))
+        segments = [segment for manifest in read for segment in manifest.segments]
+        check_schemas(topics, {(segment.topic, bytes.fromhex(segment.schema)) for segment in segments})
+        self._keys.expect({segment.key_id for segment in segments})
+        batches = [(key, batch.last_seq) for key, batch in inherited.batches if batch.last_seq > inherited.floor]
+        self._steps.over("fetching commit batches", self._fetch_batch, [key for key, _ in batches], _AT_ONCE)
+        settled = _settled(topics, manifests)
+        # Looked at again, mostly nothing has changed; and all of it would be read and proved once more.
+        found = (batches, settled, inherited.floor, inherited.frontier)
+        walked = self._walked[1] if self._walked is not None and self._walked[0] == found else self._walk(*found)
+        self._walked = (found, walked)
+        check_schemas(topics, walked.schemas)
+        self._check_tail_keys(walked)
+        beyond = sum(in_parallel(lambda key: self._records_in(key, settled), inherited.beyond, _AT_ONCE))
+        return _Seen(topics, manifests, inherited, batches, walked, beyond)
+
+    def _fetch_batch(self, key: str) -> None:
+        """Bring a commit batch here, so that it is read several times and fetched once."""
+        if key not in self._spooled:
+            file = disk.NewFile(self._spool_path(key))
+            try:
+                file.write(self._store.get(key))
+            finally:
+                file.close()  # not synced: a restore that is interrupted fetches them again
+            self._spooled.add(key)
+
+    def _spool_path(self, key: str) -> Path:
+        return self._spool / key.replace("/", "_")
+
+    def _batches(self, batches: Iterable[Counting]) -> Iterator[CommitBatch]:
+        for key, last_seq in batches:
+            yield tail_walk.cut(commit_batch.decode(self._spool_path(key).read_bytes(), key), last_seq)
+
+    def _walk(self, batches: Iterable[Counting], settled: Mapping[Where, int], floor: int, limit: int) -> Walked:
+        return tail_walk.walk(self._log_id, self._batches(batches), settled, floor, limit)
+
+    def _records_in(self, key: str, settled: Mapping[Where, int]) -> int:
+        """Records of a batch that does not count, and are nowhere else; a damaged one harms nobody."""
+        try:
+            batch = commit_batch.decode(self._store.get(key), key)
+        except (Corrupt, NotFound):
+            return 0
+        return sum(e.count for e in batch.entries if e.first >= settled.get((e.topic, e.partition), 0))
+
+    def _check_tail_keys(self, walked: Walked) -> None:
+        """Every key epoch of the tail opens, and nothing in it is plain that should be sealed."""
+        vault = Vault(self._log_id, self._keyring, self._cipher)
+        known = {key.number: KeyEpoch(*key) for key in walked.keys}
+        vault.attach(known.get)
+        if known:
+            self._keys.require(is_sealed=True, path=layout.TAIL)
+        for number in known:
+            vault.cipher(number)
+        if walked.has_plain:
+            self._keys.require(is_sealed=False, path=layout.TAIL)
+
+    # -- taking over --------------------------------------------------------------------------------------
+
+    def _take_over(self, takeover: Takeover, claim: EpochDocument) -> _Seen:
+        """From the claim on: what counts, said on the store, and what came since the first look, brought here."""
+        seen = self._gather()
+        seq, settled = seen.walked.last_seq, seen.settled
+        takeover.adopt(claim, seen.inherited, seq)
+        manifests = self._steps.over(
+            "taking over partitions",
+            lambda manifest: takeover.start(claim, manifest, seq, settled[manifest.topic, manifest.partition]),
+            seen.manifests.values(), _AT_ONCE,
+        )  # fmt: skip
+        # An old owner may have settled more until it found its slot taken.
+        seen = seen._replace(manifests={(m.topic, m.partition): m for m in manifests})
+        if seen.settled != settled:
+            seen = seen._replace(walked=self._walk(seen.batches, seen.settled, seen.inherited.floor, seq))
+            self._segments.fetch(seen.manifests.values())
+        return seen
+
+    # -- making it a log ----------------------------------------------------------------------------------
+
+    def _make(
+        self, seen: _Seen, attempt: _Attempt, epoch: int, takeover: Takeover | None = None
+    ) -> RestoreReport:  # fmt: skip
+        rows = {where: list(_rows(manifest)) for where, manifest in seen.manifests.items()}
+        topics = [_found_topic(topic, rows, seen) for topic in seen.topics]
+        ids, walked = partition_ids(topics), seen.walked
+        tail = FoundTail(
+            tail_walk.entries(self._batches(seen.batches), seen.settled, walked.last_seq, ids),
+            tuple(KeyEpoch(*key) for key in walked.keys), walked.last_seq, walked.last_group,
+        )  # fmt: skip
+        self._steps.tell("making the database", 0, 1)
+        found(
+            self._directory.rebuilt, self._log_id, topics, self._keyring, self._cipher, self._clock,
+            created_us=self._log.created_us, tail=tail,
+            store=FoundStore(self._store.url, bytes.fromhex(attempt.owner), epoch, self._copy),
+        )  # fmt: skip
+        report = self._report(seen, [row for own in rows.values() for row in own], epoch)
+        if takeover is not None:
+            takeover.require_newest(epoch)
+        self._finish(attempt, report)
+        self._steps.tell("making the database", 1, 1)
+        return report
+
+    def _report(self, seen: _Seen, rows: list[SegmentRow], epoch: int) -> RestoreReport:
+        live = [row for row in rows if row.state == LIVE]
+        lost = [row for row in rows if row.state == LOST]
+        if lost:
+            logger.warning(
+                "the log was rebuilt before it was shipped, and %d records were lost then", sum(r.rows for r in lost),
+                extra={"action": "restored_lost", "segments": len(lost)},
+            )  # fmt: skip
+        walked = seen.walked
+        return RestoreReport(
+            self._log.log, self._store.url, epoch, len(seen.topics), len(seen.manifests), len(live),
+            sum(row.rows for row in live) + walked.records, walked.records, sum(row.size for row in live),
+            self._segments.resumed, sum(row.state == EXPIRED for row in rows), len(seen.inherited.beyond),
+            walked.cut_records + seen.beyond_records,
+        )  # fmt: skip
+
+    def _finish(self, attempt: _Attempt, report: RestoreReport) -> None:
+        """From here on it is a log."""
+        self._directory.adopt_rebuilt()
+        disk.write_file(self._marker, msgspec.json.encode(msgspec.structs.replace(attempt, report=report)))
+        self._directory.declare(self._log_id)
+        self._tidy(report)
+        logger.info("restored from %s", self._store.url, extra={"action": "restored", "store": self._store.url})
+
+    def _tidy(self, report: RestoreReport) -> RestoreReport:
+        """Remove what only the restore needed; it is a log already, whatever becomes of this."""
+        try:
+            self._clear_spool()
+            if self._spool.is_dir():
+                os.rmdir(self._spool)
+            disk.remove(self._marker)
+        except OSError as error:
+            logger.warning("what is left of a restore cannot be removed: %s", error, extra={"action": "restored"})
+        return report
+
+    def _clear_spool(self) -> None:
+        if self._spool.is_dir():
+            disk.remove_all(self._spool, os.listdir(self._spool))
+
+
+def _earlier(directory: Directory) -> _Attempt | None:
+    """What was begun in a directory and not finished."""
+    marker = directory.path / _MARKER
+    try:
+        return msgspec.json.decode(marker.read_bytes(), type=_Attempt)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError:
+        raise Corrupt(
+            "RESTORE is damaged", path=str(marker), hint="remove the directory, then restore again"
+        ) from None  # fmt: skip
+
+
+def _refuse_foreign(directory: Directory) -> None:
+    """The place for a restore is a new or empty directory, or one where it was interrupted."""
+    path, hint = directory.path, "restore into a new or empty directory"
+    if not path.is_dir():
+        return
+    earlier = _earlier(directory)
+    if directory.log_id() is not None and (earlier is None or earlier.report is None):
+        raise Invalid(f"there is a log already path={path}", hint=hint)
+    if earlier is None and set(os.listdir(path)) - {"LOCK", _MARKER + ".tmp"}:
+        raise Invalid(f"the directory is not empty path={path}", hint=hint)
+
+
+def _settled(topics: Sequence[TopicDocument], manifests: Mapping[Where, StoreManifest]) -> dict[Where, int]:
+    firsts = {topic.topic: topic.first_offset for topic in topics}
+    settled = {}
+    for where, manifest in manifests.items():
+        end = manifest.settled
+        settled[where] = firsts[where[0]] if end is None else end
+    return settled
+
+
+def _rows(manifest: StoreManifest) -> Iterator[SegmentRow]:
+    """The rows of the manifest that the documents tell."""
+    drafts = []
+    for segment in manifest.segments:
+        facts = facts_of(segment)
+        drafts.append(
+            SegmentRow(
+                0, segment.number, segment.first, facts.rows, facts.size, facts.time_min, facts.time_max, 0, 0,
+                facts.sha256, facts.content, facts.footer, bytes.fromhex(segment.chain),
+                bytes.fromhex(segment.schema), facts.key_id, segment.epoch, segment.sealed_us,
+                state_of(manifest, segment), 0, b"",
+            )
+        )  # fmt: skip
+    return with_tree(drafts)
+
+
+def _found_topic(topic: TopicDocument, rows: Mapping[Where, list[SegmentRow]], seen: _Seen) -> FoundTopic:
+    partitions = []
+    for number in range(topic.partitions):
+        where = (topic.topic, number)
+        link = seen.walked.links.get(where, FoundPartition().link)
+        end, slots = seen.walked.ends.get(where), len(seen.manifests[where].documents)
+        partitions.append(FoundPartition(rows[where], topic.first_offset, end, link, slots))
+    schemas = tuple((bytes.fromhex(s.fingerprint), b64decode(s.definition)) for s in topic.schemas)
+    limits = topic.retention
+    policy = None if limits is None else (limits.bytes_max, limits.age_max_us, limits.records_max)
+    return FoundTopic(topic.topic, tuple(partitions), schemas, policy)
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    pass

@@ -1,0 +1,295 @@
+"""Restores that are killed, cut off from power, or meet a failing disk: what is left is no log or a whole one, and
+running it again brings back everything, under the claim that was made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import pytest
+
+import holdfast
+from holdfast import Invalid, Keyring, RestoreReport, Settings, Unavailable, disk, restoring
+from holdfast.clock import SystemClock
+from holdfast.directory import Directory
+from holdfast.segments import fetching
+from holdfast.store import layout, memory
+from holdfast.store.opening import open_store
+from holdfast.store.port import Store
+from holdfast.store.settings import StoreSettings
+from holdfast.testing import Fault, FaultyDisk, PowerCut
+from holdfast.testing.manual_clock import ManualClock
+
+pytestmark = pytest.mark.crash
+
+CALM = Settings.from_mapping({"segments": {"seal_on_close": False, "rows_max": 10}, "disk": {"free_bytes_min": 0}})
+
+Contents = list[tuple[int, int, bytes]]
+
+
+class Shipped(NamedTuple):
+    """A log on a store, its machine gone."""
+
+    url: str
+    keyring: Keyring | None
+    contents: Contents
+    segments: int
+
+    def store(self) -> Store:
+        return open_store(self.url, StoreSettings(), SystemClock())
+
+    def restore(self, path: Path, **options: object) -> RestoreReport:
+        return holdfast.restore(self.url, path, settings=CALM, keyring=self.keyring, **options)
+
+    def claims(self) -> int:
+        return len(list(self.store().list(layout.EPOCHS)))
+
+    def read(self, path: Path) -> Contents:
+        """All of a restored log, proved; nothing lies in its directory that does not belong there."""
+        with holdfast.open(path, settings=CALM, keyring=self.keyring) as log:
+            assert log.reconcile(deep=True).findings == ()
+            return sorted((r.partition, r.offset, r.payload) for r in log.topic("orders").read())
+
+    def require_whole(self, path: Path) -> None:
+        assert self.read(path) == self.contents
+
+
+def ship(directory: Path, url: str, *, keyed: bool = False, segments: int = 3) -> Shipped:
+    keyring = Keyring.generate(clock=ManualClock(seed=5)) if keyed else None
+    with holdfast.open(directory, store=url, settings=CALM, keyring=keyring) as log:
+        topic = log.topic("orders", partitions=2)
+        for turn in range(segments):
+            topic.append_batch([b"%d.%d" % (turn, i) for i in range(10)], partition=turn % 2)
+            log.seal()
+        log.ship(30)
+        for turn in range(5):
+            topic.append(b"tail %d" % turn, partition=turn % 2, durability="shipped")
+        contents = sorted((r.partition, r.offset, r.payload) for r in topic.read())
+    shutil.rmtree(directory)
+    return Shipped(url, keyring, contents, segments)
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Iterator[Shipped]:
+    name = uuid4().hex
+    yield ship(tmp_path / "gone", f"memory://{name}")
+    memory._named.pop(name)
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request at a time, so that steps come in the same order every time."""
+    monkeypatch.setattr(fetching, "_AT_ONCE", 1)
+    monkeypatch.setattr(restoring, "_AT_ONCE", 1)
+
+
+# -- kill -9 --------------------------------------------------------------------------------------------------
+
+VICTIM = """
+import sys, holdfast
+def progress(what, done, total):
+    print(f"{what} {done}", flush=True)
+    sys.stdin.readline()
+holdfast.restore(sys.argv[1], sys.argv[2], progress=progress)
+print("whole", flush=True)
+"""
+
+
+def killed_at(url: str, path: Path, step: str) -> None:
+    """Restore in a process of its own, and kill that when it says that it has come to a step."""
+    command = [sys.executable, "-c", VICTIM, url, str(path)]
+    victim = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert victim.stdin is not None
+    assert victim.stdout is not None
+    for line in victim.stdout:
+        if line.strip() == step:
+            break
+        assert line.strip() != "whole", f"it never came to this step: {step}"
+        victim.stdin.write("\n")
+        victim.stdin.flush()
+    os.kill(victim.pid, signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL
+    victim.stdin.close()
+    victim.stdout.close()
+
+
+def test_killed_anywhere_it_goes_on_where_it_was(tmp_path):
+    """Killed five times, ever later: segments that are here stay, and there is one claim in the end."""
+    shipped = ship(tmp_path / "gone", str(tmp_path / "store"))
+    path = tmp_path / "back"
+    steps = [
+        "reading manifests 1", "fetching commit batches 1", "fetching segments 2", "taking over partitions 1",
+        "making the database 0",
+    ]  # fmt: skip
+    for step in steps:
+        killed_at(shipped.url, path, step)
+        with pytest.raises(Invalid, match="not a log"):
+            holdfast.open(path, settings=CALM)
+        assert shipped.claims() == (2 if step >= "making" and steps.index(step) > 2 else 1)
+    report = shipped.restore(path)
+    assert (report.resumed, report.epoch) == (shipped.segments, 2)
+    assert shipped.claims() == 2
+    shipped.require_whole(path)
+    assert sorted(os.listdir(path)) == ["FORMAT", "LOCK", "durable.db", "segments"]
+
+
+def test_killed_after_it_became_a_log_it_is_one(tmp_path):
+    """Nothing is done again: not even what somebody appended meanwhile is touched."""
+    shipped = ship(tmp_path / "gone", str(tmp_path / "store"))
+    path = tmp_path / "back"
+    killed_at(shipped.url, path, "making the database 1")
+    shipped.require_whole(path)
+    with pytest.raises(Invalid, match="there is a log already"):
+        shipped.restore(path)
+
+
+# -- a disk that fails ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["enospc", "eio", "fsync"])
+def test_a_disk_that_fails_at_any_step_ends_it_and_running_it_again_goes_on(tmp_path, shipped, one_by_one, kind):
+    """Unavailable, with the way out in the hint; and then everything comes back."""
+    nth, failures = 0, 0
+    while True:
+        nth += 1 + nth // 12  # all early steps, which are our own; some of the database's
+        root = tmp_path / f"{kind}-{nth}"
+        with FaultyDisk(root, fail=Fault(nth, kind), record=False) as faulty:
+            try:
+                shipped.restore(root / "back")
+                failed = None
+            except Unavailable as error:
+                failed = error
+            if not faulty.fired:
+                break
+            faulty.disarm()
+            if failed is not None:
+                failures += 1
+                assert "again" in failed.hint or "check" in failed.hint, failed.hint
+                shipped.restore(root / "back")
+        shipped.require_whole(root / "back")
+        shutil.rmtree(root)
+    assert failures > 15
+
+
+def test_a_full_disk_shuts_nobody_out(tmp_path, shipped):
+    """Segments are brought here first."""
+    full = FaultyDisk(tmp_path / "full", fail=Fault(9, "enospc", op="write", sticky=True), record=False)
+    with full, pytest.raises(Unavailable):
+        shipped.restore(tmp_path / "full" / "back")
+    assert ".parquet" in full.failed[0].name
+    assert shipped.claims() == 1
+
+
+# -- power cuts -----------------------------------------------------------------------------------------------
+
+
+class Cut(NamedTuple):
+    """The moment before a step."""
+
+    power: PowerCut
+    op: str
+    name: str
+    number: int
+
+    @property
+    def ours(self) -> bool:
+        return "durable.db" not in self.name and self.op != "open"
+
+
+def record(root: Path, shipped: Shipped) -> list[Cut]:
+    """Restore, with a snapshot before every step that changes the disk."""
+    cuts: list[Cut] = []
+
+    def take(number: int, op: str, name: str) -> None:
+        if op != "read":
+            cuts.append(Cut(faulty.snapshot(), op, name, number))
+
+    with FaultyDisk(root) as faulty:
+        faulty.on_step = take
+        shipped.restore(root / "back")
+        faulty.on_step = None
+        cuts.append(Cut(faulty.snapshot(), "end", "", faulty.steps + 1))
+    return cuts
+
+
+def examine(cuts: Iterable[Cut], shipped: Shipped, scratch: Path, states: int | None = None) -> tuple[int, int]:
+    """After each cut there is no log, or a whole one; how many of each. So many states per cut, or one, in turns."""
+    counts = [0, 0]
+    for turn, cut in enumerate(cuts):
+        chosen = list(cut.power.states(limit=states or 4, seed=cut.number))
+        for state in chosen if states else [chosen[turn % len(chosen)]]:
+            copy = state.materialise(scratch / f"{cut.number}")
+            path = copy / "back"
+            try:
+                is_log = Directory(path).log_id() is not None
+                if is_log:
+                    shipped.require_whole(path)
+                else:
+                    shipped.restore(path)
+                    shipped.require_whole(path)
+            except Exception as error:
+                raise AssertionError(f"cut before {cut.op} {cut.name}: {state.describe()}: {error!r}") from error
+            counts[is_log] += 1
+            shutil.rmtree(copy)
+    return counts[0], counts[1]
+
+
+def sample(cuts: list[Cut]) -> list[Cut]:
+    return [cut for turn, cut in enumerate(cuts) if cut.ours or turn % 25 == 0 or cut is cuts[-1]]
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+def test_after_a_power_cut_there_is_no_log_or_a_whole_one(tmp_path, one_by_one, keyed):
+    shipped = ship(tmp_path / "gone", f"memory://{uuid4().hex}", keyed=keyed)
+    cuts = record(tmp_path / "disk", shipped)
+    none, whole = examine(sample(cuts), shipped, tmp_path / "states")
+    assert none > 40
+    assert whole > 3
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+def test_every_state_after_a_power_cut_at_every_step(tmp_path, one_by_one, keyed):
+    shipped = ship(tmp_path / "gone", f"memory://{uuid4().hex}", keyed=keyed)
+    cuts = record(tmp_path / "disk", shipped)
+    none, whole = examine(cuts, shipped, tmp_path / "states", 30)
+    print(f"{len(cuts)} cuts, {none} without a log, {whole} whole")
+
+
+def _declare_first(patch: pytest.MonkeyPatch) -> None:
+    adopt = Directory.adopt_rebuilt
+
+    def declare_then_adopt(self: Directory) -> None:
+        self.declare(bytes(16))
+        adopt(self)
+
+    patch.setattr(Directory, "adopt_rebuilt", declare_then_adopt)
+
+
+def _no_sync_of_segments(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(disk.NewFile, "finish", disk.NewFile.close)
+
+
+BUGS = {
+    "FORMAT before the database": _declare_first,
+    "segments that are not synced": _no_sync_of_segments,
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_examination_would_notice(tmp_path, monkeypatch, shipped, one_by_one, bug):
+    """Each classic mistake, planted: some state is a log that is not whole."""
+    with monkeypatch.context() as patch:
+        BUGS[bug](patch)
+        cuts = record(tmp_path / "disk", shipped)
+    with pytest.raises(AssertionError, match="cut before"):
+        examine(reversed(cuts), shipped, tmp_path / "states", 4)
