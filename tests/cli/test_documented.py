@@ -10,8 +10,23 @@ import click
 import msgspec
 import pytest
 
-from holdfast import RebuildReport, Receipt
-from holdfast.cli import exits, lines, output, printing, read, reconcile, seal, status, summary, text, topics
+from holdfast import RebuildReport, Receipt, RestoreReport
+from holdfast.cli import (
+    config,
+    exits,
+    lines,
+    output,
+    prices,
+    printing,
+    read,
+    reconcile,
+    seal,
+    ship,
+    status,
+    summary,
+    text,
+    topics,
+)
 from holdfast.cli.program import program
 from holdfast.rebuilding import Lost
 from holdfast.segments.classify import Finding
@@ -74,12 +89,23 @@ def test_global_options_are_documented() -> None:
         ),
         (
             "holdfast status",
-            [status.Status, summary.TopicStatus, summary.PartitionStatus, status.KeyName, output.Problem],
+            [
+                status.Status,
+                status.ShippingStatus,
+                prices.Cost,
+                summary.TopicStatus,
+                summary.PartitionStatus,
+                status.KeyName,
+                output.Problem,
+            ],
         ),
         ("holdfast seal", [seal.SealLine]),
         ("holdfast retain", [RetentionReport, Removed]),
         ("holdfast reconcile", [reconcile.Reconciled, Finding, Repair]),
         ("holdfast rebuild", [RebuildReport, Lost]),
+        ("holdfast ship", [ship.ShipReport, ship.Left]),
+        ("holdfast restore", [RestoreReport]),
+        ("holdfast config", [config.Config, config.Setting, prices.Cost]),
     ],
 )
 def test_every_json_field_is_documented(title: str, types: list[type[Any]]) -> None:

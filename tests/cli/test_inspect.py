@@ -48,6 +48,43 @@ def test_a_sound_log_is_shown_whole(run: Run, log: Path) -> None:
     assert len(found["entry"][-1]["digest"]) == 12
 
 
+def test_what_was_shipped_is_shown(run: Run, sealed_log: Path, tmp_path: Path) -> None:
+    """Where the log is shipped to and how far each partition is there, checked; by topic only that topic's."""
+    assert "shipping" not in by_type(run("inspect", sealed_log, "--json").stdout)
+    with holdfast.open(sealed_log, store=tmp_path / "store") as opened:
+        opened.ship(30)
+    found = by_type(run("inspect", sealed_log, "--json").stdout)
+    (shipping,) = found["shipping"]
+    assert (shipping["root"], shipping["copy"]) == ((tmp_path / "store").as_uri(), False)
+    assert checks(found, "shipping") == checks(found, "shipment") == {"ok"}
+    orders = next(line for line in found["shipment"] if line["topic"] == "orders")
+    assert {name: orders[name] for name in ("slots", "settled_segments", "settled_offset", "shipped_offset")} == {
+        "slots": 3, "settled_segments": 3, "settled_offset": 30, "shipped_offset": 35,
+    }  # fmt: skip
+    chosen = by_type(run("inspect", sealed_log, "--topic", "rows", "--json").stdout)
+    assert [line["topic"] for line in chosen["shipment"]] == ["rows"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "type", "check"),
+    [
+        ("UPDATE shipping SET shipped_seq = 0", "shipping", "stamp_check"),
+        ("UPDATE shipments SET slots = 9 WHERE settled_offset = 30", "shipment", "stamp_check"),
+        ("UPDATE shipments SET settled_offset = 34 WHERE settled_offset = 30", "shipment", "shipment_check"),
+        ("UPDATE shipments SET settled_segments = 4, slots = 4 WHERE slots = 3", "shipment", "shipment_check"),
+    ],
+)
+def test_a_forged_row_of_what_was_shipped_is_bad(
+    run: Run, sealed_log: Path, tmp_path: Path, sql: str, type: str, check: str
+) -> None:
+    """The row itself says what is wrong with it: its stamp, or that it is further than its partition."""
+    with holdfast.open(sealed_log, store=tmp_path / "store") as opened:
+        opened.ship(30)
+    tamper(sealed_log, sql)
+    found = by_type(run("inspect", sealed_log, "--json").stdout)
+    assert [line[check] for line in found[type]].count("BAD") == 1
+
+
 def test_text_has_the_same_fields(run: Run, log: Path) -> None:
     """In text each part has its title, and the columns are the fields of the JSON."""
     text = run("inspect", log).stdout

@@ -77,6 +77,55 @@ def test_it_works_beside_an_owner_unless_it_shall_fix(run: Run, owner: Owner, lo
     assert (result.exit_code, f"pid={owner.pid}" in result.stderr) == (1, True)
 
 
+@pytest.fixture
+def shipped_log(sealed_log: Path, tmp_path: Path) -> Path:
+    """The sealed log, shipped to a directory beside it."""
+    with holdfast.open(sealed_log, store=tmp_path / "store") as opened:
+        opened.ship(20)
+    return sealed_log
+
+
+def objects_of(store: Path, folder: str) -> list[Path]:
+    return sorted(path for path in (store / "topics/orders/0" / folder).iterdir())
+
+
+@pytest.mark.parametrize("options", [[], ["--deep"]])
+def test_remote_compares_the_store_that_the_log_is_shipped_to(run: Run, shipped_log: Path, options: list[str]) -> None:
+    """No setting is needed: the log knows where it is shipped to."""
+    code, report = reconcile(run, shipped_log, "--remote", *options)
+    assert (code, report["findings"], report["complete"], report["where"]) == (0, [], True, "store")
+    assert report["segments"] == 4
+
+
+def test_damage_on_the_store_is_found_with_exit_code_3(run: Run, shipped_log: Path, tmp_path: Path) -> None:
+    """With the object's key; the log's own files are not what is looked at."""
+    segment, listed = objects_of(tmp_path / "store", "segments")[1], objects_of(tmp_path / "store", "manifest")[2]
+    segment.unlink()
+    listed.unlink()
+    assert reconcile(run, shipped_log)[0] == 0
+    code, report = reconcile(run, shipped_log, "--remote")
+    assert code == 3
+    assert [(f["kind"], f["number"], f["name"], f["where"]) for f in report["findings"]] == [
+        ("missing", 1, f"topics/orders/0/segments/{segment.name}", "store"),
+        ("missing", 2, f"topics/orders/0/manifest/{listed.name}", "store"),
+    ]
+    assert segment.name in run("reconcile", shipped_log, "--remote").stdout
+
+
+def test_remote_without_a_store_is_refused(run: Run, sealed_log: Path) -> None:
+    """There is nothing to compare with; exit code 1, and what to do."""
+    result = run("reconcile", sealed_log, "--remote")
+    assert (result.exit_code, "HOLDFAST_STORE__URL" in result.stderr) == (1, True)
+
+
+def test_remote_fix_repairs_the_store_of_an_idle_log(run: Run, shipped_log: Path, tmp_path: Path) -> None:
+    """A missing segment that is still here is put back."""
+    lost = objects_of(tmp_path / "store", "segments")[0]
+    lost.unlink()
+    code, report = reconcile(run, shipped_log, "--remote", "--fix")
+    assert (code, len(report["repairs"]), lost.exists()) == (0, 1, True)
+
+
 def test_limit_stops_early_and_says_so(run: Run, sealed_log: Path) -> None:
     """After so many units it stops: the report is not complete, and a note is on stderr."""
     result = run("reconcile", sealed_log, "--limit", 1, "--json")

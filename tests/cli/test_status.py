@@ -30,14 +30,15 @@ def test_status_in_json_is_complete(run: Run, log: Path) -> None:
     tail_bytes = found.pop("tail_bytes")
     assert tail_bytes > 10 * len("payload-0")
     zero = {"sealed": 0, "shipped": 0, "settled": 0, "segments": 0, "segment_bytes": 0, "first": 0}
-    empty = {"appended": 0, "durable": 0, "tail_records": 0, "tail_bytes": 0}
+    unknown = {"unshipped": None, "unsettled_segments": None}
+    idle = {"appended": 0, "durable": 0, "tail_records": 0, "tail_bytes": 0, **zero, **unknown}
     full = {"appended": 10, "durable": 10, "tail_records": 10, "tail_bytes": tail_bytes}
     assert found == {
         "owner_pid": None, "epoch": 1, "encrypted": False, "keys": [], "verified": True, "wal_bytes": 0, "records": 10,
-        "tail_records": 10, "segments": 0, "segment_bytes": 0,
+        "tail_records": 10, "segments": 0, "segment_bytes": 0, "shipping": None,
         "topics": [
-            {"topic": "idle", "kind": "raw", "partitions": [{"partition": n, **empty, **zero} for n in (0, 1)]},
-            {"topic": "orders", "kind": "raw", "partitions": [{"partition": 0, **full, **zero}]},
+            {"topic": "idle", "kind": "raw", "partitions": [{"partition": n, **idle} for n in (0, 1)]},
+            {"topic": "orders", "kind": "raw", "partitions": [{"partition": 0, **full, **zero, **unknown}]},
         ],
         "problems": [],
     }  # fmt: skip
@@ -261,3 +262,98 @@ def test_lost_segments_take_no_bytes(run: Run, sealed_log: Path) -> None:
     orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")["partitions"][0]
     first, _, last = (file.stat().st_size for file in segment_files(sealed_log))
     assert orders["segment_bytes"] == first + last
+
+
+def ship(path: Path, store: Path) -> None:
+    """Ship a log as an owner does who leaves the tail in the journal."""
+    with holdfast.open(path, store=store) as opened:
+        opened.ship(30)
+        for marks in opened.marks("orders"):
+            assert marks.settled == marks.sealed
+
+
+def test_a_log_with_a_store_tells_how_far_it_is_there(run: Run, sealed_log: Path, tmp_path: Path) -> None:
+    """The address, the marks, what is left and what it may cost, out of the database alone: the store is gone."""
+    ship(sealed_log, tmp_path / "store")
+    shutil.rmtree(tmp_path / "store")
+    with holdfast.open(sealed_log) as opened:
+        opened.topic("orders").append_batch([b"left", b"behind"])
+        opened.seal("orders")
+        opened.topic("orders").append(b"too")
+    (found,) = objects(run("status", sealed_log, "--json").stdout)
+    orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")["partitions"][0]
+    assert {name: orders[name] for name in ("durable", "sealed", "shipped", "settled")} == {
+        "durable": 38, "sealed": 37, "shipped": 35, "settled": 30,
+    }  # fmt: skip
+    assert (orders["unshipped"], orders["unsettled_segments"]) == (3, 1)
+    shipping = found["shipping"]
+    assert shipping.pop("cost")["dollars_per_month"] == 2592.0
+    assert shipping.pop("lag_bytes") > 0
+    assert shipping.pop("shipped_seq") > 0
+    assert shipping == {
+        "store": (tmp_path / "store").as_uri(), "copy": False, "lag_records": 3, "unsettled_segments": 1,
+    }  # fmt: skip
+
+
+def test_the_store_is_in_the_text(run: Run, sealed_log: Path, tmp_path: Path) -> None:
+    """In text there are its address, what is not there yet, the cost, and two columns more."""
+    assert "store      none" in run("status", sealed_log).stdout
+    ship(sealed_log, tmp_path / "store")
+    text = run("status", sealed_log, HOLDFAST_SHIPPING__BATCH_TIMEOUT_MS="1000").stdout
+    assert f"store          {(tmp_path / 'store').as_uri()}\n" in text
+    assert "not there yet  0 records, 0 bytes in commits; 0 segments\n" in text
+    assert "cost           about 1 PUTs per second" in text
+    assert text[text.index("topic ") :].splitlines()[0].split()[-2:] == ["unshipped", "unsettled"]
+
+
+def test_partitions_that_are_not_on_the_store_yet_count_from_their_beginning(
+    run: Run, log: Path, tmp_path: Path
+) -> None:
+    """A topic that was made while the store was left out has shipped nothing, and does not begin below its own."""
+    with holdfast.open(log, store=tmp_path / "store") as opened:
+        opened.ship(30)
+    with holdfast.open(log) as opened:
+        opened.topic("later", first_offset=100).append(b"x")
+    (found,) = objects(run("status", log, "--json").stdout)
+    later = next(topic for topic in found["topics"] if topic["topic"] == "later")["partitions"][0]
+    assert (later["shipped"], later["settled"], later["unshipped"]) == (100, 100, 1)
+    assert found["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("UPDATE shipping SET root = 'file:///elsewhere'", "what was shipped does not match its stamp path="),
+        (
+            "UPDATE shipments SET settled_offset = 20 WHERE settled_offset = 30",
+            "a shipment does not match its stamp path=",
+        ),
+        (
+            "UPDATE shipments SET shipped_offset = 99 WHERE settled_offset = 30",
+            "a shipment is further than its partition",
+        ),
+        ("INSERT INTO shipments VALUES (99, 0, 0, 0, 0, 0, x'00')", "a shipment belongs to no partition"),
+        ("DROP TABLE shipments", "a table cannot be read to its end table=shipments"),
+    ],
+)
+def test_damage_to_what_was_shipped_is_listed(
+    run: Run, sealed_log: Path, tmp_path: Path, sql: str, message: str
+) -> None:
+    """Where the log is shipped to and how far are checked like all control rows, by status and by inspect."""
+    ship(sealed_log, tmp_path / "store")
+    tamper(sealed_log, sql)
+    for verb in ("status", "inspect"):
+        result = run(verb, sealed_log)
+        assert (result.exit_code, message in result.stdout) == (3, True)
+
+
+def test_a_log_from_before_stores_is_shown(run: Run, tmp_path: Path) -> None:
+    """A database that has segments and no shipping yet is no damage, and is not brought up to date by looking."""
+    path = Path(shutil.copytree(Path(__file__).parents[1] / "golden" / "schema-3", tmp_path / "older"))
+    with database(path / "durable.db") as backend:
+        assert glance(backend).version == 3
+    for verb in ("status", "topics", "inspect"):
+        result = run(verb, path)
+        assert (result.exit_code, result.stderr) == (0, "")
+    (found,) = objects(run("status", path, "--json").stdout)
+    assert (found["shipping"], found["problems"], found["verified"]) == (None, [], True)

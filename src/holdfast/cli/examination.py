@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast import Keyring, SystemClock
 from holdfast.cli.entries import Stored, StoredEntries
-from holdfast.cli.glance import SEGMENTS_SINCE, Glance
+from holdfast.cli.glance import SHIPPING_SINCE, Glance
 from holdfast.cli.keys import Keys
 from holdfast.cli.manifest import Sealed, StoredSegments
 from holdfast.cli.output import BAD, OK, UNCHECKED
@@ -28,7 +28,7 @@ from holdfast.journal.heads_sum import total
 from holdfast.journal.partition import Partition
 from holdfast.journal.reader import Reader
 from holdfast.journal.recovery import recover
-from holdfast.journal.rows import HeadRow, SegmentRow, WatermarkRow
+from holdfast.journal.rows import HeadRow, SegmentRow, ShipmentRow, WatermarkRow
 from holdfast.journal.sqlite import SqliteBackend
 from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
 
@@ -141,6 +141,26 @@ class Examination:
             return self._damaged("the manifest does not end at its watermark", *place)
         return OK
 
+    def shipment(self, row: ShipmentRow) -> str:
+        """Whether a partition is on the store no further than it is here; needs no key."""
+        partition, mark = self.partitions.get(row.partition_id), self._seen.watermarks.get(row.partition_id)
+        if partition is None:
+            return self._damaged(f"a shipment belongs to no partition partition_id={row.partition_id}")
+        segments, sealed = (0, 0) if mark is None else (mark.segments, mark.sealed_offset)
+        if (
+            0 <= row.settled_segments <= min(segments, row.slots)
+            and row.settled_offset <= min(sealed, row.shipped_offset)
+            and row.shipped_offset <= partition.durable
+        ):
+            return OK
+        return self._damaged(
+            "a shipment is further than its partition", partition.topic, partition.number, row.shipped_offset
+        )
+
+    def stored_shipments(self) -> Iterator[ShipmentRow]:
+        """The shipments that were written down; a partition that was made since has none."""
+        return (row for row in self._seen.shipments.values() if row.stamp)
+
     def check_rows(self) -> None:
         """Check the log's own row, its topics and heads, for whoever wants only the problems."""
         if self._seen.log is not None:
@@ -157,6 +177,11 @@ class Examination:
             self.stamp(schema, "a schema", self.topic_named(schema.topic_id))
         for policy in self._seen.policies:
             self.stamp(policy, "a retention policy", self.topic_named(policy.topic_id))
+        if self._seen.shipping is not None:
+            self.stamp(self._seen.shipping, "what was shipped")
+        for shipment in self.stored_shipments():
+            self.stamp(shipment, "a shipment", *self.place_of(shipment.partition_id))
+            self.shipment(shipment)
 
     def topic_named(self, topic_id: int) -> str | None:
         """The name of a topic."""
@@ -280,7 +305,7 @@ class Examination:
 
     def _prove_as_opening_does(self, vault: Vault, format_id: bytes) -> None:
         """What no single row shows: rows that are gone, heads that the log's own row does not vouch for."""
-        if self._seen.version < SEGMENTS_SINCE:
+        if self._seen.version < SHIPPING_SINCE:
             self._prove_heads(vault)
             return
         try:
@@ -297,7 +322,8 @@ class Examination:
         row = self._seen.log
         if row is None or self.key_epoch(row.key_epoch) != OK:
             return
-        if total(vault.stamp_under(row.key_epoch), [head.stamp for head in self._seen.heads]) != row.heads:
+        vouched: list[Stamped] = [*self._seen.heads, *self._seen.watermarks.values(), *self._seen.policies]
+        if total(vault.stamp_under(row.key_epoch), [control.stamp for control in vouched]) != row.heads:
             self._damaged("the heads are not those that the log's own row vouches for")
 
     def _damaged(

@@ -21,12 +21,25 @@ import msgspec
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.migrations import check_version
-from holdfast.journal.rows import DiskFailed, EpochRow, HeadRow, LogRow, PolicyRow, SchemaRow, TopicRow, WatermarkRow
+from holdfast.journal.rows import (
+    DiskFailed,
+    EpochRow,
+    HeadRow,
+    LogRow,
+    PolicyRow,
+    SchemaRow,
+    ShipmentRow,
+    ShippingRow,
+    TopicRow,
+    WatermarkRow,
+)
 from holdfast.journal.sqlite import SqliteBackend
 
 _IDEMPOTENCY_SINCE = 2
 SEGMENTS_SINCE = 3
 """The version of the database that brought segments, schemas and policies."""
+SHIPPING_SINCE = 4
+"""The version that brought the store: where the log is shipped to, and how far."""
 _COUNTED_SINCE_SEGMENTS = frozenset({"segments", "schemas", "policies"})
 _ALL = -1
 
@@ -53,10 +66,14 @@ class Tail(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a partition has in its tail and in segment files."""
+    """What a partition has in its tail and in segment files, and what of it has yet to be sent to its store."""
 
     tail_bytes: int = 0
     segment_bytes: int = 0
+    unshipped_bytes: int = 0
+    """Stored bytes of entries that are not on the store."""
+    unsettled_bytes: int = 0
+    """Bytes of segment files whose manifest object the store does not have."""
 
 
 class _Last(msgspec.Struct, array_like=True):
@@ -84,6 +101,9 @@ class Glance(msgspec.Struct):
     watermarks: dict[int, WatermarkRow] = {}
     schemas: list[SchemaRow] = []
     policies: list[PolicyRow] = []
+    shipping: ShippingRow | None = None
+    shipments: dict[int, ShipmentRow] = {}
+    """How far partitions are on the store; empty where the log is shipped to none."""
     idempotency_keys: int = 0
     first_seq: int = 0
     last_seq: int = 0
@@ -141,6 +161,9 @@ def glance(backend: SqliteBackend, newest: int | None = None) -> Glance:
             seen.watermarks = {row.partition_id: row for row in marks}
             seen.schemas = table.read("schemas", SchemaRow, "ORDER BY topic_id, version")
             seen.policies = table.read("policies", PolicyRow, "ORDER BY topic_id")
+        if seen.version >= SHIPPING_SINCE:
+            seen.shipping = next(iter(table.read("shipping", ShippingRow)), None)
+            seen.shipments = table.shipments() if seen.shipping is not None else {}
     if seen.log is None:
         seen.problems.append(Corrupt("the database has lost the log's own row", path=str(backend.path)))
     return seen
@@ -179,16 +202,35 @@ class _Tables:
         columns = ["0" if older and name in _COUNTED_SINCE_SEGMENTS else name for name in LogRow.__annotations__]
         return self._select("log", LogRow, f"SELECT {', '.join(columns)} FROM log", ())
 
+    def shipments(self) -> dict[int, ShipmentRow]:
+        """How far each partition is on the store; one that was made after the marks were written last is not at all."""
+        found = {row.partition_id: row for row in self.read("shipments", ShipmentRow, "ORDER BY partition_id")}
+        for head in self._seen.heads:
+            mark = self._seen.watermarks.get(head.partition_id)
+            first = 0 if mark is None or mark.segments else mark.first_offset
+            found.setdefault(head.partition_id, ShipmentRow(head.partition_id, 0, 0, first, first))
+        return found
+
     def kept(self, partition_id: int) -> Kept:
         """What a partition has in its tail and, beyond what retention removed, in segments."""
         mark = self._seen.watermarks.get(partition_id)
         sealed, first = (0, 0) if mark is None else (mark.sealed_offset, mark.first_segment)
-        tail = "coalesce(sum(length(body)), 0)"
-        sums = [self._sum("entries", tail, "partition_id=? AND first_offset>=?", partition_id, sealed)]
+        sums = [self._stored_bytes(partition_id, sealed)]
         if self._seen.version >= SEGMENTS_SINCE:
-            segments = "partition_id=? AND number>=? AND state=1"
-            sums.append(self._sum("segments", "coalesce(sum(size), 0)", segments, partition_id, first))
+            sums.append(self._file_bytes(partition_id, first))
+        shipment = self._seen.shipments.get(partition_id)
+        if shipment is not None:
+            sums.append(self._stored_bytes(partition_id, shipment.shipped_offset))
+            sums.append(self._file_bytes(partition_id, max(first, shipment.settled_segments)))
         return Kept(*sums)
+
+    def _stored_bytes(self, partition_id: int, offset: int) -> int:
+        where = "partition_id=? AND first_offset>=?"
+        return self._sum("entries", "coalesce(sum(length(body)), 0)", where, partition_id, offset)
+
+    def _file_bytes(self, partition_id: int, number: int) -> int:
+        where = "partition_id=? AND number>=? AND state=1"
+        return self._sum("segments", "coalesce(sum(size), 0)", where, partition_id, number)
 
     def _sum(self, name: str, what: str, where: str, *values: int) -> int:
         found = self._select(name, _Number, f"SELECT {what} FROM {name} WHERE {where}", values)

@@ -52,7 +52,7 @@ def _count(_ctx: click.Context, _option: click.Parameter, value: str) -> int | N
     "--entries", "newest", metavar="N", default="20", show_default=True, callback=_count,
     help="Newest entries, epochs, key epochs and segments of each partition to show and check; a number or 'all'.",
 )  # fmt: skip
-@click.option("--topic", help="Topics, heads, segments and entries of this topic only.")
+@click.option("--topic", help="Topics, heads, shipments, segments and entries of this topic only.")
 @click.option("--records", is_flag=True, help="List the records in each entry: offset, time, sizes.")
 @click.option("--reveal", is_flag=True, help="List records with their payloads, keys and headers.")
 @keyring_option
@@ -147,6 +147,10 @@ class _Inspection:
         ours = {row.partition_id for row in heads}
         marks = [row for row in seen.watermarks.values() if row.partition_id in ours or self._topic is None]
         self._table("watermarks", (lines.watermark_line(row, examination) for row in marks))
+        if seen.shipping is not None:
+            self._facts("shipping", lines.shipping_line(seen.shipping, examination))
+        shipments = [row for row in examination.stored_shipments() if row.partition_id in ours or self._topic is None]
+        self._table("shipments", (lines.shipment_line(row, examination) for row in shipments))
         segments = examination.segments(self._newest, [row.partition_id for row in marks])
         self._table("segments", map(lines.segment_line, segments))
         partitions = None if self._topic is None else [row.partition_id for row in heads]

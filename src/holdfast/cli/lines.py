@@ -21,7 +21,17 @@ from holdfast.errors import Corrupt
 from holdfast.journal.columns import BadFrame, Columns
 from holdfast.journal.entry import RAW, TYPED
 from holdfast.journal.partition import Partition
-from holdfast.journal.rows import EpochRow, HeadRow, LogRow, PolicyRow, SchemaRow, TopicRow, WatermarkRow
+from holdfast.journal.rows import (
+    EpochRow,
+    HeadRow,
+    LogRow,
+    PolicyRow,
+    SchemaRow,
+    ShipmentRow,
+    ShippingRow,
+    TopicRow,
+    WatermarkRow,
+)
 
 _KINDS = {RAW: "raw", TYPED: "typed"}
 
@@ -136,6 +146,31 @@ class WatermarkLine(Line, frozen=True, tag="watermark"):
     seal_check: str
 
 
+class ShippingLine(Line, frozen=True, tag="shipping"):
+    """Where the log is shipped to, and how far in the order of commits."""
+
+    root: str
+    shipped_seq: int
+    copy: bool
+    key_epoch: int
+    stamp_check: str
+
+
+class ShipmentLine(Line, frozen=True, tag="shipment"):
+    """How far one partition is on the store."""
+
+    partition_id: int
+    topic: str | None
+    partition: int | None
+    slots: int
+    settled_segments: int
+    settled_offset: int
+    shipped_offset: int
+    key_epoch: int
+    stamp_check: str
+    shipment_check: str
+
+
 class SegmentLine(Line, frozen=True, tag="segment"):
     """One segment of the manifest: a span of offsets from `first` up to, not including, `end`."""
 
@@ -232,7 +267,7 @@ class ProblemLine(Line, frozen=True, tag="problem"):
 
 LINES = (
     FormatLine, LogLine, EpochLine, KeyEpochLine, TopicLine, SchemaLine, PolicyLine, HeadLine, WatermarkLine,
-    SegmentLine, EntryLine, SizesLine, RevealedLine, RowLine, ProblemLine,
+    ShippingLine, ShipmentLine, SegmentLine, EntryLine, SizesLine, RevealedLine, RowLine, ProblemLine,
 )  # fmt: skip
 
 
@@ -292,6 +327,21 @@ def watermark_line(row: WatermarkRow, examination: Examination) -> WatermarkLine
     return WatermarkLine(
         row.partition_id, topic, partition, row.segments, row.sealed_offset, row.first_segment, row.first_offset,
         short(row.chain), row.key_epoch, examination.stamp(row, "a watermark", topic, partition), examination.seal(row),
+    )  # fmt: skip
+
+
+def shipping_line(row: ShippingRow, examination: Examination) -> ShippingLine:
+    """Where the log is shipped to."""
+    check = examination.stamp(row, "what was shipped")
+    return ShippingLine(row.root, row.shipped_seq, bool(row.copy), row.key_epoch, check)
+
+
+def shipment_line(row: ShipmentRow, examination: Examination) -> ShipmentLine:
+    """How far a partition is on the store."""
+    topic, partition = examination.place_of(row.partition_id)
+    return ShipmentLine(
+        row.partition_id, topic, partition, row.slots, row.settled_segments, row.settled_offset, row.shipped_offset,
+        row.key_epoch, examination.stamp(row, "a shipment", topic, partition), examination.shipment(row),
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from holdfast import Keyring, Log, Settings, Topic
 from holdfast.cli.glance import is_keyed
 from holdfast.directory import Directory
 from holdfast.errors import Invalid, NotFound
+from holdfast.store.address import parse_url
 from holdfast.typed_topic import TypedTopic
 
 Value = TypeVar("Value")
@@ -71,6 +72,13 @@ def find_topic(log: Log, name: str, partitions: int | None = None) -> Topic | Ty
         return log.topic(name, partitions=partitions)
 
 
+def with_store(settings: Settings, url: str | None) -> Settings:
+    """The settings with another store's address, if one is given."""
+    if url is None:
+        return settings
+    return msgspec.structs.replace(settings, store=msgspec.structs.replace(settings.store, url=url))
+
+
 def parsed(parse: Callable[[str], Value]) -> Callable[[click.Context, click.Parameter, str | None], Value | None]:
     """An option's value through one of holdfast's own parsers; what it refuses is wrong usage."""
 
@@ -81,3 +89,18 @@ def parsed(parse: Callable[[str], Value]) -> Callable[[click.Context, click.Para
             raise click.BadParameter(f"{error.message}; {error.hint}") from None
 
     return convert
+
+
+def parsed_url(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """A store's address, always spelled the same; one that carries a secret is refused and not repeated."""
+    address = parsed(parse_url)(ctx, option, text)
+    return None if address is None else address.url
+
+
+store_option = click.option(
+    "--store",
+    "url",
+    metavar="URL",
+    callback=parsed_url,
+    help="The store: s3://bucket/prefix, file:///directory …, never a secret.  [env: HOLDFAST_STORE__URL]",
+)

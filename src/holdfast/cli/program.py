@@ -27,7 +27,8 @@ from holdfast.cli.output import say, say_error, say_holdfast_error, silence_stdo
 from holdfast.errors import Corrupt, HoldfastError
 
 VERBS = (
-    "append", "read", "tail", "topics", "status", "seal", "retain", "reconcile", "rebuild", "inspect",
+    "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
+    "inspect", "config",
 )  # fmt: skip
 
 
@@ -120,7 +121,7 @@ def _tell_usage(error: click.ClickException, as_json: bool) -> int:
 
 
 class _Warnings(logging.Handler):
-    """The library's warnings, as words on stderr."""
+    """The library's warnings, as words on stderr: a store that does not answer, a key file that others can read."""
 
     def emit(self, record: logging.LogRecord) -> None:
         say(f"warning: {record.getMessage()}")
@@ -138,11 +139,11 @@ HOLDFAST_DEBUG=1 shows tracebacks, NO_COLOR=1 switches colours off."""
 @click.version_option(holdfast.__version__, "--version", message="holdfast %(version)s")
 @click.pass_context
 def program(ctx: click.Context) -> None:
-    """An embedded durable log: append, read, look at it, keep it in order."""
+    """An embedded durable log: append, read, look at it, keep it in order, ship it."""
     if ctx.invoked_subcommand is None:
         say(ctx.get_help())
         ctx.exit(USAGE)
-    logger = logging.getLogger("holdfast.crypto")
+    logger = logging.getLogger("holdfast")
     if not any(isinstance(handler, _Warnings) for handler in logger.handlers):
         logger.addHandler(_Warnings(logging.WARNING))
 

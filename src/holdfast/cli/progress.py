@@ -2,7 +2,7 @@
 
 `Progress` is for reading a stream: numbers and a rate, and a bar when the end is known. It shows itself only when
 stderr is a terminal and stdout is not; receipts on a terminal are progress enough. `Working` is for work that prints
-at its end, and shows itself whenever stderr is a terminal.
+at its end, and shows itself whenever stderr is a terminal; what is said meanwhile appears above its line.
 """
 
 from __future__ import annotations
@@ -72,10 +72,15 @@ class Working:
             console=Console(stderr=True),
             transient=True,
             redirect_stdout=False,
-            redirect_stderr=False,
+            redirect_stderr=True,
             disable=not sys.stderr.isatty(),
         )
         self._task = self._rich.add_task("working")
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether anybody sees it; what is costly to find out need not be found out for nobody."""
+        return not self._rich.disable
 
     def show(self, words: str) -> None:
         """What is being done now."""

@@ -1,5 +1,7 @@
 """`holdfast reconcile`: compare the manifest with the segment files, and with `--fix` repair what can be proved.
 
+With `--remote` the objects of the log's store are compared instead of its own files.
+
 Without `--fix` the log is opened for reading only, so this works while a service owns it, appends, seals and expires;
 what is in flight is counted and never reported. Findings that are left end it with exit code 3.
 """
@@ -13,10 +15,12 @@ import msgspec
 
 from holdfast import Log, Settings
 from holdfast.cli.exits import DAMAGED, FINE
-from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, own_log
+from holdfast.cli.glance import database, glance
+from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, own_log, with_store
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
 from holdfast.cli.progress import Working
 from holdfast.cli.text import iso
+from holdfast.directory import Directory
 from holdfast.segments.classify import Finding
 from holdfast.segments.reconcile import ReconcileReport, Repair
 
@@ -24,8 +28,10 @@ EPILOG = """\b
 Findings: missing, size_mismatch, content_mismatch (--deep), untracked, overlap, gap.
 --fix removes provable garbage, moves what is not ours to quarantine/, and puts misplaced segments back;
 it never changes the manifest. Exit code 3 when findings are left.
+--remote compares the log's store instead: the one of the settings, else the one that the log is shipped to.
 Examples:
   holdfast reconcile data --deep
+  holdfast reconcile data --remote
   holdfast reconcile data --fix"""
 
 
@@ -45,25 +51,27 @@ class Reconciled(msgspec.Struct, frozen=True):
     complete: bool
     started: str | None
     completed: str | None
+    where: str
 
 
 @click.command("reconcile", epilog=EPILOG)
 @directory_argument
+@click.option("--remote", is_flag=True, help="Compare the objects of the log's store instead of its own files.")
 @click.option("--deep", is_flag=True, help="Read and prove every file.")
 @click.option("--fix", is_flag=True, help="Repair what can be proved; nobody else may own the log.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many units of work.")
 @keyring_option
 @json_option
 def reconcile_command(
-    directory: Path, deep: bool, fix: bool, limit: int | None, reference: str | None, as_json: bool
+    directory: Path, remote: bool, deep: bool, fix: bool, limit: int | None, reference: str | None, as_json: bool
 ) -> int:
     """Compare the manifest of the log in DIR with its files; exit code 3 when something is wrong."""
-    settings = Settings.load()
+    settings = _with_own_store(directory, Settings.load()) if remote else Settings.load()
     opened = (
         own_log(directory, reference, settings) if fix else open_log(directory, reference, settings, read_only=True)
     )
     with opened as log:
-        report = _run(log, fix=fix, deep=deep, limit=limit)
+        report = _run(log, remote=remote, fix=fix, deep=deep, limit=limit)
         if as_json:
             emit_json(_reconciled(report))
         else:
@@ -76,12 +84,23 @@ def reconcile_command(
         return DAMAGED if report.findings or log.problems else FINE
 
 
-def _run(log: Log, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
+def _with_own_store(directory: Path, settings: Settings) -> Settings:
+    """The settings; where they name no store, with the one that the log is shipped to."""
+    if settings.store.url:
+        return settings
+    place = Directory(directory.absolute())
+    place.require_log()
+    with database(place.database) as backend:
+        shipping = glance(backend, newest=1).shipping
+    return settings if shipping is None else with_store(settings, shipping.root)
+
+
+def _run(log: Log, *, remote: bool, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
     """A pass, unit by unit, telling how far it is."""
     done = 0
     with Working() as working:
         while True:
-            report = log.reconcile(fix=fix, deep=deep, limit=1)
+            report = log.reconcile(remote=remote, fix=fix, deep=deep, limit=1)
             done += 1
             working.show(f"compared {report.segments} segments, {len(report.findings)} findings")
             if report.complete or done == limit:

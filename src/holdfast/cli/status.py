@@ -1,7 +1,7 @@
 """`holdfast status`: who owns a log, how far each partition got, and whether it is damaged.
 
-The numbers are one consistent look at the control rows. What is checked is what opening the log would check:
-stamps, heads, tails; entries further back are proved when they are read (`holdfast inspect --entries all`
+The numbers are one consistent look at the control rows; the store is not asked. What is checked is what opening the log
+would check: stamps, heads, tails; entries further back are proved when they are read (`holdfast inspect --entries all`
 proves them all). Without the key of an encrypted log the same numbers are shown, and the report says that
 nothing was verified.
 """
@@ -20,7 +20,8 @@ from holdfast.cli.exits import DAMAGED, FINE
 from holdfast.cli.glance import Glance, Kept, database, glance, kept
 from holdfast.cli.options import NEEDS_KEY, directory_argument, json_option, keyring_option, load_keyring
 from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
-from holdfast.cli.summary import TopicStatus
+from holdfast.cli.prices import Cost, cost_of
+from holdfast.cli.summary import PartitionStatus, TopicStatus
 from holdfast.cli.text import iso
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt
@@ -29,8 +30,9 @@ EPILOG = """\b
 Marks, in offsets: everything below them is
   appended  durable, or waiting in the owner's queue (seen from another process: durable)
   durable   on this machine's disk        sealed   in an immutable segment
-  shipped   on the object store           settled  acknowledged there, in order
-Without a store what is sealed is shipped and settled. Readable from 'first' on."""
+  shipped   on the store                  settled  there in segments that are listed
+Without a store what is sealed is shipped and settled. Readable from 'first' on.
+Unshipped records are on this machine only. The store itself is not asked."""
 
 
 class KeyName(msgspec.Struct, frozen=True):
@@ -38,6 +40,18 @@ class KeyName(msgspec.Struct, frozen=True):
 
     scheme: str
     key_id: str
+
+
+class ShippingStatus(msgspec.Struct, frozen=True):
+    """How far the log is on its store, by the marks that were written down last, and what shipping may cost."""
+
+    store: str
+    copy: bool
+    shipped_seq: int
+    lag_records: int
+    lag_bytes: int
+    unsettled_segments: int
+    cost: Cost
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -58,6 +72,7 @@ class Status(msgspec.Struct, frozen=True):
     tail_bytes: int
     segments: int
     segment_bytes: int
+    shipping: ShippingStatus | None
     topics: list[TopicStatus]
     problems: list[Problem]
 
@@ -68,7 +83,8 @@ class Status(msgspec.Struct, frozen=True):
 @json_option
 def status_command(directory: Path, reference: str | None, as_json: bool) -> int:
     """Show owner, size, topics and marks of the log in DIR, and damage if there is any (exit code 3)."""
-    keyring = load_keyring(reference, Settings.load())
+    settings = Settings.load()
+    keyring = load_keyring(reference, settings)
     place = Directory(directory.absolute())
     log_id = place.require_log()
     seen, sizes, problems, keyless = Glance(place.database), dict[int, Kept](), list[Corrupt](), False
@@ -82,7 +98,9 @@ def status_command(directory: Path, reference: str | None, as_json: bool) -> int
     except Corrupt as error:
         problems.append(error)
     verified = seen.log is not None and not keyless and not seen.problems
-    status = _status(place, log_id, seen, list(summary.topics(seen, sizes).values()), problems, verified)
+    topics = list(summary.topics(seen, sizes).values())
+    shipping = _shipping(seen, sizes, [partition for topic in topics for partition in topic.partitions], settings)
+    status = _status(place, log_id, seen, topics, shipping, problems, verified)
     if as_json:
         emit_json(status)
     else:
@@ -93,9 +111,27 @@ def status_command(directory: Path, reference: str | None, as_json: bool) -> int
     return DAMAGED if problems else FINE
 
 
+def _shipping(
+    seen: Glance, sizes: dict[int, Kept], partitions: list[PartitionStatus], settings: Settings
+) -> ShippingStatus | None:
+    row = seen.shipping
+    if row is None:
+        return None
+    return ShippingStatus(
+        store=row.root,
+        copy=bool(row.copy),
+        shipped_seq=row.shipped_seq,
+        lag_records=sum(partition.unshipped or 0 for partition in partitions),
+        lag_bytes=sum(kept.unshipped_bytes for kept in sizes.values()),
+        unsettled_segments=sum(partition.unsettled_segments or 0 for partition in partitions),
+        cost=cost_of(settings.shipping),
+    )
+
+
 def _status(
-    place: Directory, log_id: bytes, seen: Glance, topics: list[TopicStatus], problems: list[Corrupt], verified: bool
-) -> Status:
+    place: Directory, log_id: bytes, seen: Glance, topics: list[TopicStatus], shipping: ShippingStatus | None,
+    problems: list[Corrupt], verified: bool,
+) -> Status:  # fmt: skip
     row = seen.log
     partitions = [partition for topic in topics for partition in topic.partitions]
     return Status(
@@ -114,6 +150,7 @@ def _status(
         tail_bytes=sum(partition.tail_bytes for partition in partitions),
         segments=sum(partition.segments for partition in partitions),
         segment_bytes=sum(partition.segment_bytes for partition in partitions),
+        shipping=shipping,
         topics=topics,
         problems=[problem(found) for found in problems],
     )
@@ -142,19 +179,41 @@ def _show(status: Status, problems: list[Corrupt]) -> None:
             ("records", status.records),
             ("tail", f"{status.tail_records} records, {status.tail_bytes} bytes"),
             ("segments", f"{status.segments} segments, {status.segment_bytes} bytes"),
+            *_shipping_facts(status.shipping),
         ]
     )
-    rows = [
-        (topic.topic, partition.partition, partition.first, partition.appended, partition.durable, partition.sealed,
-         partition.shipped, partition.settled, partition.tail_records, partition.segments)
-        for topic in status.topics for partition in topic.partitions
-    ]  # fmt: skip
+    rows = [(topic.topic, *_cells(partition)) for topic in status.topics for partition in topic.partitions]
     if rows:
+        wide = len(_COLUMNS) if status.shipping is not None else len(_COLUMNS) - _STORE_COLUMNS
         emit("")
-        emit_table(_COLUMNS, rows)
+        emit_table(_COLUMNS[:wide], [row[:wide] for row in rows])
     emit_problems(problems)
+
+
+def _shipping_facts(shipping: ShippingStatus | None) -> list[tuple[str, object]]:
+    if shipping is None:
+        return [("store", "none: this directory is the only copy")]
+    if shipping.copy:
+        return [("store", f"{shipping.store}, of which this is a copy; it never ships")]
+    waiting = f"{shipping.lag_records} records, {shipping.lag_bytes} bytes in commits; {shipping.unsettled_segments} "
+    return [
+        ("store", shipping.store),
+        ("not there yet", f"{waiting}segments"),
+        ("cost", shipping.cost.words(shipping.store)),
+    ]
 
 
 _COLUMNS = (
     "topic", "partition", "first", "appended", "durable", "sealed", "shipped", "settled", "tail", "segments",
+    "unshipped", "unsettled",
 )  # fmt: skip
+_STORE_COLUMNS = 2
+"""The last columns, which say something only where there is a store."""
+
+
+def _cells(partition: PartitionStatus) -> tuple[object, ...]:
+    return (
+        partition.partition, partition.first, partition.appended, partition.durable, partition.sealed,
+        partition.shipped, partition.settled, partition.tail_records, partition.segments, partition.unshipped,
+        partition.unsettled_segments,
+    )  # fmt: skip

@@ -1,6 +1,7 @@
 """How far the partitions of a log got and what they hold, out of one glance. Values in, values out.
 
-Without another store the log's own directory is the store: what is sealed is shipped and settled.
+Without another store the log's own directory is the store: what is sealed is shipped and settled, and nothing waits.
+The marks of a store are those that were written down last; an owner that ships at this moment may be a little further.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     tail_bytes: int
     segments: int
     segment_bytes: int
+    unshipped: int | None
+    unsettled_segments: int | None
 
     @property
     def records(self) -> int:
@@ -60,8 +63,13 @@ def _partition(seen: Glance, head: HeadRow, kept: Kept) -> PartitionStatus:
     sealed, first, segments = (0, 0, 0) if mark is None else (
         mark.sealed_offset, mark.first_offset, mark.segments - mark.first_segment,
     )  # fmt: skip
-    marks = Marks(head.next_offset, head.next_offset, sealed, sealed, sealed)
+    shipment = seen.shipments.get(head.partition_id)
+    shipped, settled = (sealed, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
+    marks = Marks(head.next_offset, head.next_offset, sealed, shipped, settled)
+    all_segments = 0 if mark is None else mark.segments
     return PartitionStatus(
         partition=head.number, first=first, **msgspec.structs.asdict(marks), tail_records=head.next_offset - sealed,
         tail_bytes=kept.tail_bytes, segments=segments, segment_bytes=kept.segment_bytes,
+        unshipped=None if shipment is None else max(0, head.next_offset - shipped),
+        unsettled_segments=None if shipment is None else max(0, all_segments - shipment.settled_segments),
     )  # fmt: skip
