@@ -1,12 +1,16 @@
-"""Append in a burst, kill -9 the process in the middle of it, reopen, account for every record, seal, damage, find it.
+"""Append in a burst, kill -9 it in the middle, reopen, account for every record, ship, damage, find it, restore.
 
     script/demo [--seconds 2] [--directory DIR]
+    script/demo --s3                  another one, with an S3 server that is pulled the plug on (demo_s3.py)
 
 A child process appends from 64 coroutines, encrypted, and writes down each acknowledgement; the parent kills it
 without warning. Then the log is opened again: every acknowledged record must be there, once, where its
 receipt said. What was not acknowledged may be there or not. The child seals segments as it goes, so records are read
-from segments and from the journal's tail as one stream. At the end one byte of one segment is flipped and another
-segment is taken away: reconciliation must find both, and nothing else.
+from segments and from the journal's tail as one stream.
+
+Then everything is sealed and shipped to a store, a directory beside the log. One byte of one segment is flipped and
+another segment is taken away: reconciliation must find both, and nothing else. At the end the log is restored from its
+store into a new directory, where every record must be again.
 """
 
 from __future__ import annotations
@@ -26,11 +30,14 @@ from holdfast import Keyring, Settings
 
 PRODUCERS = 64
 
+Records = dict[tuple[int, int], bytes]
+"""Payloads by partition and offset."""
+
 
 def burst(directory: Path) -> None:
     """The child: append until it is killed, telling each acknowledgement on standard output."""
     settings = Settings.from_mapping({"segments": {"rows_max": 1_000}})
-    log = holdfast.open(directory / "log", keyring=Keyring.from_file(directory / "keyring"), settings=settings)
+    log = holdfast.open(directory / "log", keyring=keyring(directory), settings=settings)
     orders = log.topic("orders", partitions=4)
 
     async def produce(name: int) -> None:
@@ -47,7 +54,12 @@ def burst(directory: Path) -> None:
     asyncio.run(produce_all())
 
 
-def run_and_kill(directory: Path, seconds: float) -> dict[tuple[int, int], bytes]:
+def keyring(directory: Path) -> Keyring:
+    """The key of this demonstration."""
+    return Keyring.from_file(directory / "keyring")
+
+
+def run_and_kill(directory: Path, seconds: float) -> Records:
     """Start the child, let it work, kill it; returns what it was acknowledged for."""
     notes = directory / "acknowledged"
     with notes.open("wb") as stream:
@@ -61,13 +73,13 @@ def run_and_kill(directory: Path, seconds: float) -> dict[tuple[int, int], bytes
     return {(int(p), int(o)): payload for p, o, payload in (line.split(b" ", 2) for line in lines)}
 
 
-def account(directory: Path, acknowledged: dict[tuple[int, int], bytes]) -> bool:
+def account(directory: Path, acknowledged: Records) -> bool:
     """Reopen and compare; True when nothing is missing, doubled or moved."""
     began = time.perf_counter()
-    with holdfast.open(directory / "log", keyring=Keyring.from_file(directory / "keyring")) as log:
+    with holdfast.open(directory / "log", keyring=keyring(directory)) as log:
         opened = time.perf_counter()
         orders = log.topic("orders")
-        found = {(r.partition, r.offset): r.payload for r in orders.read()}
+        found = records_of(log)
         lost = [place for place, payload in acknowledged.items() if found.get(place) != payload]
         doubled = len(found) - len(set(found.values()))
         receipt = orders.append(b"and on it goes")
@@ -81,18 +93,38 @@ def account(directory: Path, acknowledged: dict[tuple[int, int], bytes]) -> bool
     return not lost and not doubled and not secret
 
 
-def seal_and_damage(directory: Path) -> bool:
-    """Seal everything, read it as Arrow, then plant damage and let reconciliation find it."""
-    with holdfast.open(directory / "log", keyring=Keyring.from_file(directory / "keyring")) as log:
-        orders = log.topic("orders")
-        before = sum(1 for _ in orders.read())
+def records_of(log: holdfast.Log) -> Records:
+    """Everything that can be read."""
+    return {(record.partition, record.offset): record.payload for record in log.topic("orders").read()}
+
+
+def seal_and_ship(directory: Path) -> tuple[Records, bool]:
+    """Seal everything, read it as Arrow, and bring it to the store; returns all records, and whether they are good."""
+    with holdfast.open(directory / "log", store=directory / "store", keyring=keyring(directory)) as log:
+        records = records_of(log)
         log.seal()
-        table = orders.read().to_arrow()
+        table = log.topic("orders").read().to_arrow()
         segments = log.stats().segments.segments
-        print(f"   {table.num_rows:,} records in {segments} segments, read as Arrow: {table.num_rows == before}")
+        whole = table.num_rows == len(records)
+        print(f"   {table.num_rows:,} records in {segments} segments, read as Arrow: {whole}")
         report = log.reconcile(deep=True)
         print(f"   reconciled deeply: {report.segments} segments, findings: {len(report.findings)}")
-        clean = report.clean and table.num_rows == before
+        began = time.perf_counter()
+        log.ship(60)
+        shipping = log.stats().shipping
+        assert shipping is not None
+        print(f"   shipped {shipping.objects_total} objects, {shipping.bytes_total / 2**20:.1f} MiB, in", end=" ")
+        print(f"{time.perf_counter() - began:.1f} s; list price on a cloud: ${shipping.dollars:.4f}")
+        marks = log.marks("orders")
+        for number, mark in enumerate(marks):
+            print(f"   orders/{number}: durable {mark.durable:,}  shipped {mark.shipped:,}  settled {mark.settled:,}")
+        settled = all(mark.settled == mark.durable for mark in marks)
+    return records, whole and report.clean and settled
+
+
+def damage(directory: Path) -> bool:
+    """Plant damage and let reconciliation find it; True when it found all of it, and nothing else."""
+    with holdfast.open(directory / "log", keyring=keyring(directory)) as log:
         files = sorted((directory / "log" / "segments").rglob("*.parquet"))
         damaged, taken = files[0], files[-1]
         content = bytearray(damaged.read_bytes())
@@ -105,12 +137,26 @@ def seal_and_damage(directory: Path) -> bool:
             last = (finding.first or 0) + (finding.rows or 0) - 1
             print(f"   found: {finding.kind} in orders/{finding.partition}, offsets {finding.first}..{last}")
         try:
-            sum(1 for _ in orders.read())
+            records_of(log)
             silent = True
         except holdfast.Corrupt as error:
             print(f"   reading says so too: {error.message.split(' path=')[0]}")
             silent = False
-    return clean and not silent and {finding.name for finding in found} == {damaged.name, taken.name}
+    return not silent and {finding.name for finding in found} == {damaged.name, taken.name}
+
+
+def restore(directory: Path, records: Records) -> bool:
+    """Bring the log back from its store, and compare; True when nothing is missing or different."""
+    began = time.perf_counter()
+    report = holdfast.restore(directory / "store", directory / "restored", keyring=keyring(directory))
+    seconds = time.perf_counter() - began
+    with holdfast.open(directory / "restored", store=directory / "store", keyring=keyring(directory)) as log:
+        same = records_of(log) == records
+        print(f"   restored {report.records:,} records in {report.segments} segments in {seconds:.1f} s")
+        print(f"   every record is the same, in its place: {same}")
+        receipt = log.topic("orders").append(b"and on it goes, elsewhere", durability="shipped")
+        print(f"   appended and shipped one more: {receipt}")
+    return same
 
 
 def main() -> int:
@@ -135,9 +181,14 @@ def main() -> int:
         print(f"   killed; it had been acknowledged for {len(acknowledged):,} records ({rate:,.0f}/s)")
         print("2. The log is opened again …")
         good = account(directory, acknowledged)
-        print("3. Everything is sealed, read and reconciled; then damage is planted …")
-        good = seal_and_damage(directory) and good
-    promise = "Every acknowledged record was there, exactly once, in its place; all planted damage was found."
+        print("3. Everything is sealed, reconciled and shipped to a directory beside the log …")
+        records, fine = seal_and_ship(directory)
+        good = fine and good
+        print("4. Damage is planted …")
+        good = damage(directory) and good
+        print("5. The log is restored from its store into a new directory …")
+        good = restore(directory, records) and good
+    promise = "Every acknowledged record was there, exactly once, in its place; all damage was found, and undone."
     print(promise if good else "A PROMISE WAS BROKEN.")
     return 0 if good else 1
 

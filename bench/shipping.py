@@ -1,0 +1,44 @@
+"""Shipping beside what a store can do without us: sending, waiting, appending beside it, bringing it all back.
+
+Each part has a module of its own that says what is measured and what would be unfair:
+
+- `ship_speed`: a backlog goes to an S3 server, beside bare PUTs of the same size;
+- `shipped_latency`: clients that wait for the store, beside one PUT;
+- `restore_speed`: a log comes back, beside bare GETs;
+- `append_beside_ship`: appends while everything is shipped to a directory on the same disk.
+
+The S3 server is a SeaweedFS that the bench starts itself, on this machine: client and server share its cores, and every
+core that we use is missing there. Everything is measured in one process, contestants in alternating rounds; ratios
+count, figures are this machine's. `--quick` sends fewer objects: it shows that everything runs.
+"""
+
+from __future__ import annotations
+
+import obstore
+
+from bench import append_beside_ship, measure, restore_speed, seaweedfs, ship_speed, shipped_latency
+from bench.measure import Measured, Options, Part
+
+
+def main(options: Options) -> None:
+    """Run all parts, print tables and verdicts, keep the samples."""
+    parts: list[Part] = []
+    with measure.workspace(options) as directory:
+        facts = {**measure.machine(directory), "obstore": obstore.__version__}
+        with seaweedfs.running(directory / "seaweedfs") as server:
+            parts.append(_told(ship_speed.part(directory, options, server)))
+            parts.append(_told(shipped_latency.part(directory, options, server)))
+            parts.append(_told(restore_speed.part(directory, options, server)))
+        parts.append(_told(append_beside_ship.part(directory, options)))
+    measured = Measured({name: samples for part in parts for name, samples in part.measured.samples.items()})
+    bars = [bar for part in parts for bar in part.bars]
+    claims = [claim for part in parts for claim in part.claims]
+    print("--- all bars", *(measure.verdict(measured, bar) for bar in bars), sep="\n")
+    print(*(claim for claim in claims if claim.startswith("bar: ")), sep="\n")
+    path = measure.save("shipping", measured, facts, bars=bars, remarks=claims)
+    print(f"saved as bench/results/{path.name}")
+
+
+def _told(part: Part) -> Part:
+    print(measure.report(part), "", sep="\n", flush=True)
+    return part
