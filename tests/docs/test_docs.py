@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -19,7 +22,11 @@ from holdfast.segments.classify import Finding, Kind
 from holdfast.segments.reconcile import Repair
 from holdfast.segments.retention import Removed
 from holdfast.segments.stats import SegmentStats
+from holdfast.shipping.alarm import AlarmState
+from holdfast.shipping.remote import PoolState
+from holdfast.shipping.stats import ShippingStats
 from holdfast.watch import Watch
+from tests.store.servers import ACCESS_KEY, REGION, SECRET_KEY, weed
 
 pytestmark = pytest.mark.disk
 
@@ -27,21 +34,33 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.fixture(scope="session")
+def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A real S3 server, and the environment in which `s3://logs/…` is a bucket there."""
+    with weed(tmp_path_factory.mktemp("weed")) as server:
+        yield {
+            **os.environ, "HOLDFAST_STORE__ENDPOINT": server.endpoint, "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        }  # fmt: skip
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=name_of)
-def test_examples_run(page, tmp_path):
+def test_examples_run(page, tmp_path, request):
     """The Python blocks of a page run, in order, in an empty directory, without a warning."""
     blocks = BLOCK.findall(page.read_text())
     tests = [block for block in blocks if block.startswith("def test_")]
     script = "\n".join(block for block in blocks if block not in tests)
     (tmp_path / "example.py").write_text(script)
     run = [sys.executable, "-W", "error", "example.py"]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    env = request.getfixturevalue("s3_environment") if "s3://" in script else None
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, env=env)
     assert done.returncode == 0, done.stderr
     if tests:
         (tmp_path / "test_example.py").write_text("\n".join(tests))
@@ -50,11 +69,19 @@ def test_examples_run(page, tmp_path):
         assert done.returncode == 0, done.stdout
 
 
+def test_settings_in_the_documents_are_settings():
+    """Each TOML block is a settings file that loads."""
+    blocks = [(page, block) for page in PAGES for block in TOML.findall(page.read_text())]
+    assert len(blocks) >= 5
+    for page, block in blocks:
+        assert Settings.from_mapping(tomllib.loads(block)), name_of(page)
+
+
 def test_the_readmes_command_line_runs(tmp_path):
     """The `holdfast` lines of the README work as they stand there."""
     lines = [line for block in SHELL.findall((ROOT / "README.md").read_text()) for line in block.splitlines()]
     commands = [line.partition("#")[0] for line in lines if line.startswith("holdfast ")]
-    assert len(commands) >= 3
+    assert len(commands) >= 7
     program = shutil.which("holdfast", path=str(Path(sys.executable).parent))
     assert program
     for command in commands:
@@ -73,7 +100,10 @@ def test_the_readme_is_short_and_in_order():
     """The README has under 200 lines and says what it is, what it is not, the commands, code, durability, links."""
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) < 200
-    order = ["# holdfast", "## What it is not", "script/demo", "## Twelve lines", "## Durability", "## More"]
+    order = [
+        "# holdfast", "## What it is not", "script/demo", "## Twelve lines", "## The same with S3", "spark.read",
+        "## Durability", "## More",
+    ]  # fmt: skip
     places = [text.index(part) for part in order]
     assert places == sorted(places)
 
@@ -113,7 +143,10 @@ def test_every_error_is_documented():
 def test_every_public_name_is_documented():
     """Each name of `holdfast.__all__`, and each public method of what they give, is in the API reference."""
     page = (ROOT / "docs/reference/api.md").read_text()
-    kinds = (holdfast.Log, holdfast.Topic, holdfast.TypedTopic, holdfast.Ticket, holdfast.Reading, Watch)
+    kinds = (
+        holdfast.Log, holdfast.Topic, holdfast.TypedTopic, holdfast.Ticket, holdfast.ShippedTicket, holdfast.Reading,
+        holdfast.Subscription, Watch,
+    )  # fmt: skip
     methods = [m for kind in kinds for m in vars(kind) if not m.startswith("_")]
     for name in [*holdfast.__all__, *methods]:
         assert re.search(rf"\b{name}\b", page), name
@@ -131,6 +164,12 @@ def test_every_public_name_is_documented():
         holdfast.RebuildReport,
         Lost,
         SegmentStats,
+        ShippingStats,
+        PoolState,
+        AlarmState,
+        holdfast.Unshipped,
+        holdfast.Event,
+        holdfast.RestoreReport,
     ],
 )
 def test_every_field_of_reports_and_stats_is_documented(kind):
@@ -156,6 +195,13 @@ def test_every_action_in_the_logs_is_documented():
     assert len(actions) > 15
     for action in actions:
         assert f"`{action}`" in page, action
+
+
+def test_every_alarm_of_shipping_is_in_the_runbook():
+    """Each field of the shipping statistics that calls for somebody has its row in the operations page."""
+    page = (ROOT / "docs/operations.md").read_text()
+    for field in ("alarm", "ended", "lag_seconds", "lag_records", "unsettled_segments", "retries", "pool"):
+        assert re.search(rf"^\| .*`{field}\b", page, re.MULTILINE), field
 
 
 def test_every_promise_names_a_test_that_exists():
