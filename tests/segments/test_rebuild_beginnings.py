@@ -37,6 +37,7 @@ def test_a_partition_without_files_goes_on_where_it_was(open_log, tmp_path):
     assert holdfast.rebuild(tmp_path / "log").lost == ()
     with open_log() as log:
         assert list(log.topic("expired").read()) == list(log.topic("empty").read()) == []
+        log.set_retention("expired")  # else the roller may expire what is sealed below before it is read
         assert log.topic("expired").append(b"c").offset == 2
         assert log.topic("empty").append(b"c").offset == 500
         assert log.reconcile(deep=True).clean
