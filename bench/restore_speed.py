@@ -71,13 +71,13 @@ def _ship(path: Path, server: SeaweedFS, segments: int, batches: int) -> Shipped
             ticket = topic.submit(chance.randbytes(250 * 2**10))
             ticket.result()
         ticket.shipped(ship_speed.ACKNOWLEDGED_SECONDS)
-    found = [meta for page in obstore.list(server.client(place)) for meta in page]
+    found = [meta for page in obstore.list(server.shipping_client(place)) for meta in page]
     objects = {meta["path"]: meta["size"] for meta in found if meta["path"].endswith((".parquet", ".arrow"))}
     return Shipped(place, list(objects), sum(objects.values()), segments * ship_speed.SEGMENT_ROWS + batches)
 
 
 def _bare(server: SeaweedFS, shipped: Shipped, target: Path, _seconds: float) -> Sample:
-    client = server.client(shipped.place)
+    client = server.shipping_client(shipped.place)
     target.mkdir()
     os.sync()
     try:

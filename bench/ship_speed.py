@@ -127,7 +127,7 @@ def _cost(measured: Measured, bar: Bar, server_cpu: dict[str, list[float]]) -> s
 
 
 def _bare(name: str, server: SeaweedFS, size: int, objects: int, _seconds: float) -> Sample:
-    client = server.client(place())
+    client = server.shipping_client(place())
     chance = random.Random(size)
     body = chance.randbytes(size - 8)
     bodies = [number.to_bytes(8, "big") + body for number in range(min(objects, 64))]

@@ -63,7 +63,7 @@ def _p50(measured: Measured, name: str) -> float:
 
 
 def _put(name: str, server: SeaweedFS, clients: int, seconds: float) -> Sample:
-    client, numbers = server.client(ship_speed.place()), count()
+    client, numbers = server.shipping_client(ship_speed.place()), count()
 
     def put() -> None:
         obstore.put(client, f"{next(numbers):020d}", OBJECT, mode="create", use_multipart=False)

@@ -6,11 +6,7 @@ process, reports anything at any moment; and that real damage in the middle of a
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +19,7 @@ import pytest
 from holdfast import Keyring, Log
 from holdfast.segments.reconcile import ReconcileReport
 from holdfast.store import layout
+from tests.looker import looking
 from tests.segments.planting import files, folder
 
 BATCH = 4
@@ -113,22 +110,8 @@ class Busy:
         if self._keyring is not None:
             keys = str(self.log.path.with_name("keys"))
             self._keyring.save(keys)
-        arguments = [sys.executable, "-c", textwrap.dedent(LOOKER), str(self.log.path), keys]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(arguments, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as looker:
-            lines = looker.stdout
-            assert lines is not None
-            reader = threading.Thread(target=lambda: self.looks.extend(map(json.loads, lines)))
-            reader.start()
-            try:
-                yield
-            finally:
-                assert looker.stdin is not None
-                looker.stdin.close()
-                reader.join()
-                assert looker.stderr is not None
-                told = looker.stderr.read()
-                assert looker.wait(60) == 0, told
+        with looking(LOOKER, str(self.log.path), keys, looks=self.looks):
+            yield
 
 
 def open_busy(open_log: Callable[..., Log], keyring: Keyring | None, *, fix: bool) -> Busy:

@@ -4,14 +4,9 @@ has no false finding.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +29,7 @@ from holdfast.store.documents import (
     StartDocument,
 )
 from holdfast.store.port import Body, Store
+from tests.looker import looking
 from tests.segments.planting import ROWS, TEN, edit, files, fill, wait_for
 from tests.shipping.conftest import Root, mark
 
@@ -830,7 +826,7 @@ class Busy:
         acts += [lambda: self._compare(deep=False), lambda: self._compare(deep=True)]
         acts += [lambda: self._compare(deep=True, fix=True)]
         threads = [threading.Thread(target=self._guarded, args=(act,)) for act in acts]
-        with self._looking():
+        with looking(LOOKER, str(self.log.path), str(self.store), looks=self.looks):
             for thread in threads:
                 thread.start()
             self._stop.wait(seconds)
@@ -861,26 +857,6 @@ class Busy:
 
     def _compare(self, *, deep: bool, fix: bool = False) -> None:
         self.reports.append(self.log.reconcile(remote=True, deep=deep, fix=fix))
-
-    @contextmanager
-    def _looking(self) -> Iterator[None]:
-        """Another process compares, too, all the while."""
-        arguments = [sys.executable, "-c", textwrap.dedent(LOOKER), str(self.log.path), str(self.store)]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(arguments, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as looker:
-            lines = looker.stdout
-            assert lines is not None
-            reader = threading.Thread(target=lambda: self.looks.extend(map(json.loads, lines)))
-            reader.start()
-            try:
-                yield
-            finally:
-                assert looker.stdin is not None
-                looker.stdin.close()
-                reader.join()
-                assert looker.stderr is not None
-                told = looker.stderr.read()
-                assert looker.wait(60) == 0, told
 
 
 def run_busy(open_log: Callable[..., Log], store: Path, seconds: float) -> None:

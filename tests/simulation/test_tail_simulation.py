@@ -157,7 +157,7 @@ PLANTED = {
     "publish in the order of completion": (Ordering, "acknowledge", in_order_of_completion),
     "already exists means fenced": (Uploader, "put", taken_is_fenced),
     "remove batches without a floor": (Uploader, "put", without_floors),
-    "do not wait for what was trimmed": (JournalSource, "_unsettled", nothing_needed),
+    "do not wait for what was trimmed": (JournalSource, "unsettled", nothing_needed),
     "forget batches on cancellation": (TailLane, "_abandon", nothing_released),
 }
 

@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.shipping.s3 import connections
-from holdfast.shipping.s3.connections import Endpoint, Pool
+from holdfast.shipping.s3 import pool as pooling
+from holdfast.shipping.s3.connections import Endpoint
+from holdfast.shipping.s3.pool import Pool
 from holdfast.store.port import StoreUnavailable
 from holdfast.testing.manual_clock import ManualClock
 
@@ -310,8 +311,8 @@ def test_a_peer_that_accepts_and_hangs_up_is_not_hammered(meet):
 def test_a_store_that_refuses_is_tried_one_connection_at_a_time(monkeypatch):
     """And the pauses grow up to their cap."""
     attempts, pauses = [], []
-    monkeypatch.setattr(connections, "PAUSE_BASE", 0.001)
-    monkeypatch.setattr(connections, "PAUSE_CAP", 0.016)
+    monkeypatch.setattr(pooling, "PAUSE_BASE", 0.001)
+    monkeypatch.setattr(pooling, "PAUSE_CAP", 0.016)
 
     async def run():
         async with pool_at(free_port(), target=32) as pool:

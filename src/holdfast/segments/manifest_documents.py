@@ -8,7 +8,8 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import SegmentRow
 from holdfast.segments.manifest import Manifest
-from holdfast.store.documents import Limits, SchemaVersion, SegmentDocument, TopicDocument
+from holdfast.store import documents
+from holdfast.store.documents import ExpiredDocument, Limits, SchemaVersion, SegmentDocument, TopicDocument
 
 
 def segment_document(manifest: Manifest, partition: Partition, row: SegmentRow, slot: int) -> SegmentDocument:
@@ -34,6 +35,37 @@ def topic_document(journal: Journal, manifest: Manifest, topic: str, version: in
         schemas=tuple(SchemaVersion(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in schemas),
         retention=None if policy is None else Limits(policy.bytes_max, policy.age_max_us, policy.records_max),
     )  # fmt: skip
+
+
+def topic_state(journal: Journal, topic: str) -> tuple[int, bytes]:
+    """What can change about a topic: how many schemas it has, and which retention policy."""
+    topics = journal.topics
+    policy = topics.policies.get(topic)
+    return len(topics.schemas.get(topic, ())), b"" if policy is None else policy.stamp
+
+
+def next_topic_document(
+    journal: Journal, manifest: Manifest, topic: str, newest: int, standing: bytes | None
+) -> TopicDocument | None:
+    """The document to be written about a topic; None where the newest one that stands there says it already."""
+    if standing == documents.encode(topic_document(journal, manifest, topic, newest)):
+        return None
+    return topic_document(journal, manifest, topic, newest + 1)
+
+
+def expired_document(
+    journal: Journal, partition: Partition, upto: int, first: int, expired_us: int
+) -> ExpiredDocument:  # fmt: skip
+    """Segments of a partition below a number are retired; it begins at this offset now."""
+    return ExpiredDocument(
+        log=journal.vault.log_id.hex(), topic=partition.topic, partition=partition.number, upto=upto, first=first,
+        expired_us=expired_us,
+    )  # fmt: skip
+
+
+def gone_document(journal: Journal, partition: Partition) -> ExpiredDocument:
+    """What retention has removed here is retired at once: its files are gone."""
+    return expired_document(journal, partition, partition.sealed.first_segment, partition.sealed.first_offset, 0)
 
 
 def first_offset(manifest: Manifest, partition: Partition) -> int:

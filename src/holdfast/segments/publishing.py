@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from holdfast import disk
 from holdfast.errors import Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
-from holdfast.segments.manifest_documents import segment_document, topic_document
+from holdfast.segments.manifest_documents import (
+    gone_document,
+    next_topic_document,
+    segment_document,
+    topic_state,
+)
 from holdfast.store import documents, layout
-from holdfast.store.documents import ExpiredDocument, LogDocument
+from holdfast.store.documents import LogDocument
 
 _RETRY_S = 5.0
 _SLEEP_S = 3600.0
@@ -73,12 +76,8 @@ class Publishing:
 
     def expire(self, partition: Partition) -> None:
         """Say where the partition begins now, before files are removed."""
-        sealed = partition.sealed
-        key = layout.expired_key(partition.topic, partition.number, sealed.first_segment)
-        document = ExpiredDocument(
-            log=self._journal.vault.log_id.hex(), topic=partition.topic, partition=partition.number,
-            upto=sealed.first_segment, first=sealed.first_offset, expired_us=0,
-        )  # fmt: skip
+        document = gone_document(self._journal, partition)
+        key = layout.expired_key(partition.topic, partition.number, document.upto)
         self._write(key, documents.encode(document))
 
     def _found(self, partition: Partition) -> int:
@@ -100,25 +99,19 @@ class Publishing:
             document = LogDocument(log=journal.vault.log_id.hex(), created_us=journal.row.created_us)
             self._write(layout.LOG, documents.encode(document))
             self._has_log = True
-        policy = journal.topics.policies.get(topic)
-        seen = len(journal.topics.schemas.get(topic, ())), b"" if policy is None else policy.stamp
-        if self._known.get(topic) == seen:
-            return
-        self._write_topic(topic)
-        self._known[topic] = seen
+        state = topic_state(journal, topic)
+        if self._known.get(topic) != state:
+            self._write_topic(topic)
+            self._known[topic] = state
 
     def _write_topic(self, topic: str) -> None:
         folder = self._root / layout.topic_folder(topic)
         numbers = [layout.parse_number(path.name) for path in folder.iterdir()] if folder.is_dir() else []
         newest = max((number for number in numbers if number is not None), default=0)
-        document = topic_document(self._journal, self._manifest, topic, max(1, newest))
-        path = self._root / layout.topic_key(topic, newest)
-        if newest and path.read_bytes() == documents.encode(document):
-            return
-        self._write(
-            layout.topic_key(topic, newest + 1),
-            documents.encode(msgspec.structs.replace(document, version=newest + 1)),
-        )
+        standing = (self._root / layout.topic_key(topic, newest)).read_bytes() if newest else None
+        document = next_topic_document(self._journal, self._manifest, topic, newest, standing)
+        if document is not None:
+            self._write(layout.topic_key(topic, document.version), documents.encode(document))
 
     def _write(self, key: str, data: bytes) -> None:
         path = self._root / key

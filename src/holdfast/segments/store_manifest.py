@@ -21,6 +21,7 @@ from holdfast.errors import Corrupt
 from holdfast.segments.segment import NO_CHAIN, SegmentFacts, SegmentHead, chain_value
 from holdfast.store import checkpoint, documents, layout
 from holdfast.store.documents import ExpiredDocument, ManifestDocument, SegmentDocument, StartDocument, TopicDocument
+from holdfast.store.numbered import newest, numbered
 from holdfast.store.port import Store
 
 _AT_ONCE = 8
@@ -64,8 +65,7 @@ def read_manifest(
     """Read and prove the manifest of a partition; raises Corrupt. What is known already is not read again."""
     found = list(known) or _from_checkpoint(store, log, topic, partition)
     after = layout.manifest_key(topic, partition, len(found) - 1) if found else None
-    keys = [info.key for info in store.list(layout.manifest_folder(topic, partition), after)]
-    keys = [key for key in keys if layout.parse_number(key) is not None]
+    keys = numbered(store, layout.manifest_folder(topic, partition), after)
     found += in_parallel(lambda key: documents.decode_manifest(store.get(key), key), keys)
     prove(found, log, topic, partition)
     manifest = StoreManifest(topic, partition, tuple(found), _read_expired(store, log, topic, partition))
@@ -76,7 +76,7 @@ def read_manifest(
 def read_topic(store: Store, log: str, topic: str) -> TopicDocument:
     """Read and prove the newest document of a topic; raises Corrupt, also where there is none."""
     folder = layout.topic_folder(topic)
-    key = _newest(store, folder)
+    key = newest(store, folder)
     if key is None:
         raise Corrupt("the documents of a topic are missing", path=folder, topic=topic)
     document = documents.decode(store.get(key), key, TopicDocument)
@@ -140,7 +140,7 @@ def in_parallel(call: Callable[[Item], Result], items: Iterable[Item], at_once: 
 
 def _from_checkpoint(store: Store, log: str, topic: str, partition: int) -> list[ManifestDocument]:
     """What the newest checkpoint says; nothing where there is none, or none that is whole."""
-    key = _newest(store, layout.checkpoints_folder(topic, partition))
+    key = newest(store, layout.checkpoints_folder(topic, partition))
     if key is None:
         return []
     try:
@@ -153,7 +153,7 @@ def _from_checkpoint(store: Store, log: str, topic: str, partition: int) -> list
 
 
 def _read_expired(store: Store, log: str, topic: str, partition: int) -> ExpiredDocument | None:
-    key = _newest(store, layout.expired_folder(topic, partition))
+    key = newest(store, layout.expired_folder(topic, partition))
     if key is None:
         return None
     document = documents.decode(store.get(key), key, ExpiredDocument)
@@ -161,11 +161,6 @@ def _read_expired(store: Store, log: str, topic: str, partition: int) -> Expired
     if place != (log, topic, partition, layout.parse_number(key)):
         raise Corrupt("an expiry belongs elsewhere", path=key, topic=topic, partition=partition)
     return document
-
-
-def _newest(store: Store, folder: str) -> str | None:
-    keys = [info.key for info in store.list(folder) if layout.parse_number(info.key) is not None]
-    return keys[-1] if keys else None
 
 
 # -- proving ------------------------------------------------------------------------------------------------
@@ -176,8 +171,8 @@ def _prove_expired(manifest: StoreManifest) -> None:
     expired, segments = manifest.expired, manifest.segments
     if expired is None or not 0 < expired.upto <= len(segments):
         return
-    newest = segments[expired.upto - 1]
-    if expired.first != newest.first + newest.rows:
+    last = segments[expired.upto - 1]
+    if expired.first != last.first + last.rows:
         key = layout.expired_key(manifest.topic, manifest.partition, expired.upto)
         raise Corrupt("an expiry is out of place", path=key, topic=manifest.topic, partition=manifest.partition)
 

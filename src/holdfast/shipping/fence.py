@@ -20,6 +20,7 @@ from holdfast.clock import Clock
 from holdfast.errors import Closed, Corrupt, Invalid
 from holdfast.store import documents, layout
 from holdfast.store.documents import EpochDocument, LogDocument
+from holdfast.store.numbered import numbered
 from holdfast.store.port import AlreadyExists, Body, Store, StoreUnavailable
 
 Result = TypeVar("Result")
@@ -205,5 +206,4 @@ def _look(question: asyncio.Task[None]) -> None:
 
 def newest_epoch(store: Store) -> int:
     """The highest number that was ever claimed; 0 for none."""
-    numbers = [layout.parse_number(info.key) for info in store.list(layout.EPOCHS)]
-    return max((number for number in numbers if number is not None), default=0)
+    return max((layout.parse_number(key) or 0 for key in numbered(store, layout.EPOCHS)), default=0)

@@ -28,6 +28,7 @@ from holdfast.shipping.store_retention import StoreRetention
 from holdfast.shipping.tail_lane import Sent
 from holdfast.store import checkpoint, documents, layout
 from holdfast.store.documents import FloorDocument, ManifestDocument
+from holdfast.store.numbered import numbered
 from holdfast.store.port import AlreadyExists, Body, Store
 
 _SWEEP_S = 30.0
@@ -144,20 +145,22 @@ class Janitor:
             return
         frontier = self._inherited.frontier if self._inherited is not None and inherited else 0
         seq = removable[-1].last_seq if removable else frontier
-        if seq:
-            floor = layout.floor_key(self._fence.epoch, seq)
-            document = FloorDocument(log=self._journal.vault.log_id.hex(), epoch=self._fence.epoch, seq=seq)
-            await self._put(floor, Body.of(documents.encode(document)))
+        floors = [await self._put_floor(seq)] if seq else self._floors
         await self._fence.check()
-        keys = [*inherited, *(sent.key for sent in removable)]
-        keys += [key for key in self._floors if not seq or key != floor] if seq else []
-        await self._delete(keys)
+        outdated = [key for key in self._floors if key not in floors]
+        await self._delete([*inherited, *(sent.key for sent in removable), *outdated])
         for _ in removable:
             self._sent.popleft()
         if inherited:
             self._inherited = None
-        if seq:
-            self._floors = [floor]
+        self._floors = floors
+
+    async def _put_floor(self, seq: int) -> str:
+        """Say that everything up to a sequence number is settled; returns the key."""
+        key = layout.floor_key(self._fence.epoch, seq)
+        document = FloorDocument(log=self._journal.vault.log_id.hex(), epoch=self._fence.epoch, seq=seq)
+        await self._put(key, Body.of(documents.encode(document)))
+        return key
 
     async def _delete(self, keys: list[str]) -> None:
         self._counters.cost.add("delete", len(keys))
@@ -190,8 +193,7 @@ def _known_rows(store: Store, older: list[str]) -> list[ManifestDocument]:
 def write_checkpoint(store: Store, topic: str, partition: int, slot: int) -> None:
     """Write the checkpoint up to a slot, from the one before and the manifest objects since; old ones are removed."""
     folder = layout.checkpoints_folder(topic, partition)
-    known = [info.key for info in store.list(folder) if layout.parse_number(info.key) is not None]
-    older = [key for key in known if (layout.parse_number(key) or 0) < slot]
+    older = [key for key in numbered(store, folder) if (layout.parse_number(key) or 0) < slot]
     rows = _known_rows(store, older)
     for number in range(len(rows), slot + 1):
         key = layout.manifest_key(topic, partition, number)

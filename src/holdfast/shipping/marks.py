@@ -45,7 +45,7 @@ class ShippedMarks:
     def ship(self, ends: Mapping[Partition, int], seq: int) -> None:
         """Everything up to an entry is on the store, which is up to these offsets."""
         for partition, end in ends.items():
-            shipment = _of(partition)
+            shipment = shipment_of(partition)
             if end > shipment.shipped_offset:
                 self._set(partition, shipment._replace(shipped_offset=end))
         if seq > self._shipping.shipped_seq:
@@ -56,7 +56,7 @@ class ShippedMarks:
 
     def settle(self, partition: Partition, slots: int, segments: int, end: int) -> None:
         """A segment's manifest object is on the store."""
-        shipment = _of(partition)
+        shipment = shipment_of(partition)
         shipped = max(shipment.shipped_offset, end)
         self._set(partition, ShipmentRow(partition.id, slots, segments, end, shipped))
         self._journal.topics.harbour.bell.ring()
@@ -77,7 +77,7 @@ class ShippedMarks:
         self._is_noted = True
         self.changed.clear()
         try:
-            self._noted = self._journal.note_shipped(self._shipping, [_of(partition) for partition in changed])
+            self._noted = self._journal.note_shipped(self._shipping, [shipment_of(partition) for partition in changed])
         except HoldfastError:  # the journal is closing or poisoned: the next open asks the store
             return True
         return True
@@ -101,10 +101,11 @@ def attach(journal: Journal, root: str, owner: bytes, firsts: Mapping[Partition,
 
 
 def _all(partitions: Iterable[Partition]) -> list[ShipmentRow]:
-    return [_of(partition) for partition in partitions]
+    return [shipment_of(partition) for partition in partitions]
 
 
-def _of(partition: Partition) -> ShipmentRow:
+def shipment_of(partition: Partition) -> ShipmentRow:
+    """How far a partition is on the store; every one of a log that is shipped has such a row."""
     shipment = partition.shipment
     assert shipment is not None
     return shipment

@@ -31,7 +31,7 @@ from holdfast.shipping.events import Subscribers, Subscription
 from holdfast.shipping.fence import Fence
 from holdfast.shipping.inheritance import Inherited, inherit
 from holdfast.shipping.janitor import Janitor
-from holdfast.shipping.marks import ShippedMarks
+from holdfast.shipping.marks import ShippedMarks, shipment_of
 from holdfast.shipping.remote import CountedRemote, PoolState, Remote
 from holdfast.shipping.segment_lane import SegmentLane
 from holdfast.shipping.settings import ShippingSettings
@@ -59,6 +59,10 @@ class Unshipped(msgspec.Struct, frozen=True):
     partition: int
     first: int
     records: int
+
+
+class RolledBack(Corrupt):
+    """The store knows more than this log: appends are refused, or offsets would be given away a second time."""
 
 
 class Shipper:
@@ -168,7 +172,7 @@ class Shipper:
             lag_records=sum(p.durable - p.shipped for p in partitions),
             lag_bytes=max(0, lag_bytes) if any(p.shipped < p.durable for p in partitions) else 0,
             lag_seconds=0.0 if self._lane is None else self._lane.lag_seconds(now),
-            unsettled_segments=sum(p.sealed.segments - _settled(p) for p in partitions),
+            unsettled_segments=sum(p.sealed.segments - shipment_of(p).settled_segments for p in partitions),
             pool=PoolState() if self._remote is None else self._remote.pool(),
             requests={kind: count for kind, count in counters.cost.requests.items() if count},
             dollars=counters.cost.dollars,
@@ -238,7 +242,7 @@ class Shipper:
             error = defect
         else:
             logger.critical("shipping ended: %s", error.message, extra={"action": "shipping_ended"})
-        if isinstance(error, Closed) or getattr(error, "refuses_appends", False):
+        if isinstance(error, Closed | RolledBack):
             self._journal.queue.hold("fenced", error)
         self.counters.last_error = error.message
         self._harbour.finish(error)
@@ -271,7 +275,7 @@ class Shipper:
 
     def _has_work(self) -> bool:
         partitions = list(self._journal.topics.by_id.values())
-        unsettled = any(_settled(partition) < partition.sealed.segments for partition in partitions)
+        unsettled = any(shipment_of(p).settled_segments < p.sealed.segments for p in partitions)
         tail = self._settings.commit_batches and any(p.shipped < p.durable for p in partitions)
         return unsettled or tail or self._journal.topics.is_changed or self._is_claim_wanted
 
@@ -314,7 +318,7 @@ class Shipper:
             self.counters.backlog_bytes = stored.bytes_after(connection, marks.shipped_seq) - journal.commits.bytes
         source.start(max(inherited.frontier, marks.shipped_seq))
         if inherited.frontier > marks.shipped_seq:
-            tail.adopt(*self._adopted(inherited.frontier), inherited.frontier)
+            tail.adopt(self._ends(inherited.frontier), source.unsettled(), inherited.frontier)
         janitor.inherit(inherited)
         await self._adopt(fence, uploader, inherited.frontier)
 
@@ -353,14 +357,12 @@ class Shipper:
         )
         if not is_ours:
             await fence.require_own()  # unless they are those of somebody who has taken over since
-            error = Corrupt(
+            raise RolledBack(
                 "the store holds commits that this log does not know: it was rolled back, or made anew"
                 f" last={self._journal.commits.last_seq} store={inherited.frontier}",
                 path=self._store.url,
                 hint="an old copy of the directory was put back? get the newest state with: holdfast restore",
             )
-            error.refuses_appends = True  # type: ignore[attr-defined]  # offsets would be given away a second time
-            raise error
         return inherited
 
     def _is_ours(self, inherited: Inherited) -> bool:
@@ -404,13 +406,12 @@ class Shipper:
         document = AdoptedDocument(log=self._journal.vault.log_id.hex(), epoch=fence.epoch, seq=seq)
         await uploader.put(layout.adopted_key(fence.epoch, seq), Body.of(documents.encode(document)))
 
-    def _adopted(self, seq: int) -> tuple[dict[Partition, int], dict[Partition, int]]:
-        """Up to where partitions are in the batches that are there; and what must be settled before that counts."""
+    def _ends(self, seq: int) -> dict[Partition, int]:
+        """Up to where partitions are in the batches that are there."""
         by_id = self._journal.topics.by_id
         with self._journal.backend.reading() as connection:
             ends = stored.ends_upto(connection, seq)
-        needs = {p: p.sealed.sealed_offset for p in by_id.values() if p.settled < p.sealed.sealed_offset}
-        return {by_id[partition]: end for partition, end in ends.items() if partition in by_id}, needs
+        return {by_id[partition]: end for partition, end in ends.items() if partition in by_id}
 
 
 async def _note(marks: ShippedMarks) -> None:
@@ -433,10 +434,6 @@ def _owner(journal: Journal) -> bytes:
     shipping = journal.topics.shipping
     assert shipping is not None
     return shipping.owner
-
-
-def _settled(partition: Partition) -> int:
-    return partition.sealed.segments if partition.shipment is None else partition.shipment.settled_segments
 
 
 def _first(error: BaseException) -> BaseException:

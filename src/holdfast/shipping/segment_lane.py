@@ -18,16 +18,15 @@ from typing import NamedTuple
 
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
-from holdfast.journal.rows import LIVE, SegmentRow, ShipmentRow
+from holdfast.journal.rows import LIVE, SegmentRow
 from holdfast.segments.manifest import Manifest
-from holdfast.segments.manifest_documents import segment_document
+from holdfast.segments.manifest_documents import gone_document, segment_document
 from holdfast.shipping.fence import Asking, Fence
-from holdfast.shipping.marks import ShippedMarks
+from holdfast.shipping.marks import ShippedMarks, shipment_of
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.shipping.stats import Counters
 from holdfast.shipping.uploading import FileGone
 from holdfast.store import documents, layout
-from holdfast.store.documents import ExpiredDocument
 from holdfast.store.port import Body, StoreRefused
 
 _IDLE_S = 3600.0
@@ -109,7 +108,7 @@ class SegmentLane:
 
     async def _work(self, partition: Partition) -> None:
         """Bring all segments of a partition to the store: files ahead, manifest objects in order."""
-        shipment = _shipment(partition)
+        shipment = shipment_of(partition)
         starts = shipment.slots - shipment.settled_segments
         number = self._next(partition)
         ahead: deque[tuple[SegmentRow, asyncio.Task[None]]] = deque()
@@ -142,7 +141,7 @@ class SegmentLane:
 
     def _next(self, partition: Partition) -> int:
         """The first segment whose manifest object was not sent."""
-        return max(self._behind.get(partition, 0), _shipment(partition).settled_segments)
+        return max(self._behind.get(partition, 0), shipment_of(partition).settled_segments)
 
     async def _upload(self, partition: Partition, row: SegmentRow) -> None:
         path = self._manifest.path(partition, row)
@@ -171,12 +170,8 @@ class SegmentLane:
 
     async def _expire(self, partition: Partition) -> None:
         """Say that the partition begins later on the store, too."""
-        sealed = partition.sealed
-        document = ExpiredDocument(
-            log=self._journal.vault.log_id.hex(), topic=partition.topic, partition=partition.number,
-            upto=sealed.first_segment, first=sealed.first_offset, expired_us=0,
-        )  # fmt: skip
-        key = layout.expired_key(partition.topic, partition.number, sealed.first_segment)
+        document = gone_document(self._journal, partition)
+        key = layout.expired_key(partition.topic, partition.number, document.upto)
         await self._put(key, Body.of(documents.encode(document)))
 
     # -- in order -----------------------------------------------------------------------------------------
@@ -197,9 +192,3 @@ class SegmentLane:
                 self._acknowledged.popleft()
                 self.on_settled(partition, slot)
             self._wake()
-
-
-def _shipment(partition: Partition) -> ShipmentRow:
-    shipment = partition.shipment
-    assert shipment is not None
-    return shipment

@@ -71,7 +71,7 @@ class JournalSource:
         """Begin behind this entry."""
         self._base = self._cursor = seq
         # Numbers of a log that was rebuilt begin anew: no gap in them tells that segments lie before the first one.
-        self._needs = {} if seq else self._unsettled()
+        self._needs = {} if seq else self.unsettled()
 
     def pending(self) -> tuple[int, int]:
         """Commits and bytes that wait to be taken; very many when they were not counted."""
@@ -93,7 +93,7 @@ class JournalSource:
                 return None
             before, self._cursor = self._cursor, entries[-1].seq
             if len(entries) != entries[-1].seq - before:  # some were trimmed: they lie in what is sealed by now
-                self._needs = self._unsettled()
+                self._needs = self.unsettled()
             taken = self._batch(entries, self._needs)
             if taken.entries:
                 self._base, self._needs = taken.last_seq, {}
@@ -114,7 +114,8 @@ class JournalSource:
         entries, self._ahead = self._ahead[:end], self._ahead[end:]
         return entries
 
-    def _unsettled(self) -> dict[Partition, int]:
+    def unsettled(self) -> dict[Partition, int]:
+        """Up to where partitions are sealed whose segments the store does not have all of."""
         partitions = list(self._journal.topics.by_id.values())
         return {p: p.sealed.sealed_offset for p in partitions if p.settled < p.sealed.sealed_offset}
 

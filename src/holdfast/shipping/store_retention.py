@@ -18,10 +18,13 @@ from holdfast.clock import Clock
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
+from holdfast.segments.manifest_documents import expired_document
 from holdfast.shipping.fence import Fence
+from holdfast.shipping.marks import shipment_of
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.store import documents, layout
 from holdfast.store.documents import ExpiredDocument, LeaseDocument
+from holdfast.store.numbered import newest, numbered
 from holdfast.store.port import AlreadyExists, Body, Store
 
 _INTERVAL_S = 600.0
@@ -43,20 +46,20 @@ class StoreRetention:
         self._settings = settings
         self._clock = clock
         self._due = 0.0
-        self._floors: dict[Partition, tuple[int, int]] = {}
-        """What was retired already: the first segment that stays, and bytes from there on up to the settled ones."""
         self._removed: dict[Partition, int] = {}
         """Below this number files are known to be gone."""
 
     def is_due(self) -> bool:
         """Whether there is a policy, and it is time to apply it."""
-        wanted = self._settings.store_bytes_max or self._settings.store_age_max_ms
-        return bool(wanted) and self._clock.monotonic() >= self._due
+        return self._has_policy and self._clock.monotonic() >= self._due
 
     def due_in(self) -> float | None:
         """Seconds until it is to be applied again; None without a policy."""
-        wanted = self._settings.store_bytes_max or self._settings.store_age_max_ms
-        return max(1.0, self._due - self._clock.monotonic()) if wanted else None
+        return max(1.0, self._due - self._clock.monotonic()) if self._has_policy else None
+
+    @property
+    def _has_policy(self) -> bool:
+        return bool(self._settings.store_bytes_max or self._settings.store_age_max_ms)
 
     async def run(self) -> None:
         """Retire what the policy says, then remove what was retired long enough ago."""
@@ -64,25 +67,25 @@ class StoreRetention:
         self._due = self._clock.monotonic() + min(_INTERVAL_S, max(1.0, self._settings.delete_after_ms / 2000))
         loop = asyncio.get_running_loop()
         partitions = list(self._journal.topics.by_id.values())
-        planned = await loop.run_in_executor(None, lambda: [(p, *self._retired(p)) for p in partitions])
+        planned = await loop.run_in_executor(None, lambda: [self._planned(partition) for partition in partitions])
         await self._fence.check()
-        for item in planned:
-            await loop.run_in_executor(None, self._retire, *item)
+        for document in planned:
+            if document is not None:
+                await loop.run_in_executor(None, self._retire, document)
         leases = await loop.run_in_executor(None, lambda: needed(self._store, self._clock.now_us()))
         await self._fence.check()
         for partition in partitions:
             await loop.run_in_executor(None, self._remove, partition, leases)
 
-    def _retired(self, partition: Partition) -> tuple[int, int]:
-        """The first segment that stays by the policy, and its first offset; the newest settled one always stays."""
-        shipment = partition.shipment
-        settled = 0 if shipment is None else shipment.settled_segments
-        newest = self._newest_expired(partition)
-        upto = 0 if newest is None else newest.upto
-        rows = list(self._manifest.rows(partition, upto, settled))
+    def _planned(self, partition: Partition) -> ExpiredDocument | None:
+        """What is to be retired by the policy, beyond what is; the newest settled segment always stays."""
+        known = newest_expired(self._store, partition.topic, partition.number)
+        retired = 0 if known is None else known.upto
+        rows = list(self._manifest.rows(partition, retired, shipment_of(partition).settled_segments))
         size = sum(row.size for row in rows)
-        oldest_us = self._clock.now_us() - int(self._settings.store_age_max_ms * 1000)
-        first = newest.first if newest is not None else 0
+        now_us = self._clock.now_us()
+        oldest_us = now_us - int(self._settings.store_age_max_ms * 1000)
+        upto = first = 0
         for row in rows[:-1]:
             too_much = self._settings.store_bytes_max and size - row.size >= self._settings.store_bytes_max
             too_old = self._settings.store_age_max_ms and row.sealed_us < oldest_us
@@ -90,27 +93,17 @@ class StoreRetention:
                 break
             size -= row.size
             upto, first = row.number + 1, row.end
-        return upto, first
+        return expired_document(self._journal, partition, upto, first, now_us) if upto else None
 
-    def _newest_expired(self, partition: Partition) -> ExpiredDocument | None:
-        return newest_expired(self._store, partition.topic, partition.number)
-
-    def _retire(self, partition: Partition, upto: int, first: int) -> None:
-        newest = self._newest_expired(partition)
-        if upto <= (0 if newest is None else newest.upto):
-            return
-        document = ExpiredDocument(
-            log=self._journal.vault.log_id.hex(), topic=partition.topic, partition=partition.number, upto=upto,
-            first=first, expired_us=self._clock.now_us(),
-        )  # fmt: skip
+    def _retire(self, document: ExpiredDocument) -> None:
         try:
-            key = layout.expired_key(partition.topic, partition.number, upto)
+            key = layout.expired_key(document.topic, document.partition, document.upto)
             self._store.create(key, Body.of(documents.encode(document)))
         except AlreadyExists:
             pass
         logger.info(
-            "retired segments on the store below %d", upto,
-            extra={"action": "store_expired", "topic": partition.topic, "partition": partition.number},
+            "retired segments on the store below %d", document.upto,
+            extra={"action": "store_expired", "topic": document.topic, "partition": document.partition},
         )  # fmt: skip
 
     def _remove(self, partition: Partition, leases: dict[tuple[str, int], int]) -> None:
@@ -135,27 +128,25 @@ class StoreRetention:
 
 def all_expired(store: Store, topic: str, partition: int) -> Iterator[ExpiredDocument]:
     """All expiries of a partition, oldest first."""
-    for info in store.list(layout.expired_folder(topic, partition)):
-        if layout.parse_number(info.key) is not None:
-            yield documents.decode(store.get(info.key), info.key, ExpiredDocument)
+    for key in numbered(store, layout.expired_folder(topic, partition)):
+        yield documents.decode(store.get(key), key, ExpiredDocument)
 
 
 def newest_expired(store: Store, topic: str, partition: int) -> ExpiredDocument | None:
     """The expiry of a partition that counts."""
-    keys = [info.key for info in store.list(layout.expired_folder(topic, partition))]
-    keys = [key for key in keys if layout.parse_number(key) is not None]
-    return documents.decode(store.get(keys[-1]), keys[-1], ExpiredDocument) if keys else None
+    key = newest(store, layout.expired_folder(topic, partition))
+    return None if key is None else documents.decode(store.get(key), key, ExpiredDocument)
 
 
 def needed(store: Store, now_us: int) -> dict[tuple[str, int], int]:
     """The lowest segment of each partition that some reader's lease still needs."""
-    newest: dict[str, tuple[int, str]] = {}
+    present: dict[str, tuple[int, str]] = {}
     for info in store.list(layout.LEASES):
         parsed = layout.parse_lease_key(info.key)
         if parsed is not None:
-            newest[parsed[0]] = max(newest.get(parsed[0], (-1, "")), (parsed[1], info.key))
+            present[parsed[0]] = max(present.get(parsed[0], (-1, "")), (parsed[1], info.key))
     lowest: dict[tuple[str, int], int] = {}
-    for _, key in newest.values():
+    for _, key in present.values():
         lease = documents.decode(store.get(key), key, LeaseDocument)
         if lease.until_us <= now_us:
             continue

@@ -9,21 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
 from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal
 from holdfast.segments.manifest import Manifest
-from holdfast.segments.manifest_documents import topic_document
+from holdfast.segments.manifest_documents import next_topic_document, topic_state
 from holdfast.shipping.fence import Asking
 from holdfast.store import documents, layout
 from holdfast.store.documents import TopicDocument
+from holdfast.store.numbered import newest
 from holdfast.store.port import Body, Store
 
 _IDLE_S = 3600.0
-
-_Seen = tuple[int, bytes]
-"""How many schemas, and the stamp of the retention policy: what can change about a topic."""
 
 
 class TopicDocuments:
@@ -38,7 +34,8 @@ class TopicDocuments:
         self._store = store
         self._asking = asking
         self._put = put
-        self._known: dict[str, _Seen] = {}
+        self._known: dict[str, tuple[int, bytes]] = {}
+        """What each topic's newest document says, as `topic_state` tells it."""
         self._versions: dict[str, TopicDocument | None] = {}
         self._lock = asyncio.Lock()
 
@@ -53,33 +50,32 @@ class TopicDocuments:
 
     async def describe(self, topic: str) -> None:
         """Return when the store has the present document of a topic."""
-        if self._known.get(topic) == self._seen(topic):
+        if self._known.get(topic) == topic_state(self._journal, topic):
             return
         async with self._lock:
-            seen = self._seen(topic)
-            if self._known.get(topic) == seen:
+            state = topic_state(self._journal, topic)
+            if self._known.get(topic) == state:
                 return
             while not await self._put_newest(topic):
                 pass
-            self._known[topic] = seen
+            self._known[topic] = state
 
     async def _put_newest(self, topic: str) -> bool:
         """Put the present document where the newest one says something else; False if another one took its place."""
         newest = await self._newest(topic)
-        version = 1 if newest is None else newest.version
-        document = topic_document(self._journal, self._manifest, topic, version)
-        if newest is not None and documents.encode(document) != documents.encode(newest):
-            document = msgspec.structs.replace(document, version=version + 1)
-        if newest is None or document.version != newest.version:
-            try:
-                await self._put(layout.topic_key(topic, document.version), Body.of(documents.encode(document)))
-            except Corrupt:
-                # An owner that was overtaken, and does not know it yet, had something to say about the topic, too.
-                del self._versions[topic]
-                other = await self._newest(topic)
-                if other is None or other.log != document.log or other.version < document.version:
-                    raise
-                return False
+        version, standing = (0, None) if newest is None else (newest.version, documents.encode(newest))
+        document = next_topic_document(self._journal, self._manifest, topic, version, standing)
+        if document is None:
+            return True
+        try:
+            await self._put(layout.topic_key(topic, document.version), Body.of(documents.encode(document)))
+        except Corrupt:
+            # An owner that was overtaken, and does not know it yet, had something to say about the topic, too.
+            del self._versions[topic]
+            other = await self._newest(topic)
+            if other is None or other.log != document.log or other.version < document.version:
+                raise
+            return False
         self._versions[topic] = document
         return True
 
@@ -89,13 +85,8 @@ class TopicDocuments:
             self._versions[topic] = await self._asking.until_answered(f"read the documents of {topic}", look)
         return self._versions[topic]
 
-    def _seen(self, topic: str) -> _Seen:
-        topics = self._journal.topics
-        policy = topics.policies.get(topic)
-        return len(topics.schemas.get(topic, ())), b"" if policy is None else policy.stamp
-
 
 def newest_topic(store: Store, topic: str) -> TopicDocument | None:
     """The document of a topic that counts; None when there is none."""
-    keys = [info.key for info in store.list(layout.topic_folder(topic)) if layout.parse_number(info.key) is not None]
-    return documents.decode(store.get(keys[-1]), keys[-1], TopicDocument) if keys else None
+    key = newest(store, layout.topic_folder(topic))
+    return None if key is None else documents.decode(store.get(key), key, TopicDocument)

@@ -1,1 +1,1 @@
-"""S3 on the shipper's own event loop: connections (sockets), http (one exchange), signing, credentials, remote."""
+"""S3 on the shipper's own loop: connections (sockets), pool, http (one exchange), signing, credentials, remote."""

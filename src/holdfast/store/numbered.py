@@ -1,0 +1,17 @@
+"""Folders of numbered objects: what is in them, oldest first; names that are not ours are passed over."""
+
+from __future__ import annotations
+
+from holdfast.store import layout
+from holdfast.store.port import Store
+
+
+def numbered(store: Store, folder: str, after: str | None = None) -> list[str]:
+    """The keys of a folder's numbered objects, in order; only those behind `after`, if given."""
+    return [info.key for info in store.list(folder, after) if layout.parse_number(info.key) is not None]
+
+
+def newest(store: Store, folder: str) -> str | None:
+    """The key of the object with the highest number; None when there is none."""
+    keys = numbered(store, folder)
+    return keys[-1] if keys else None
