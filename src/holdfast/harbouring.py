@@ -16,6 +16,7 @@ from holdfast.errors import Invalid
 from holdfast.journal.journal import Journal
 from holdfast.segments.manifest import Manifest
 from holdfast.settings import Settings
+from holdfast.store import opening
 from holdfast.store.address import parse_url
 
 if TYPE_CHECKING:
@@ -52,15 +53,17 @@ def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock:
         )
     # Only now: whoever does not ship does not load what shipping needs.
     from holdfast.segments.manifest_documents import first_offset
+    from holdfast.segments.publishing import withdraw
     from holdfast.shipping.marks import attach
-    from holdfast.shipping.opening import open_any_store, remote_for
+    from holdfast.shipping.opening import remote_for
     from holdfast.shipping.persistence import Shipper
 
     if shipping is None or shipping.root != root:
         # Who this directory is stays the same wherever it ships to.
         owner = clock.random_bytes(16) if shipping is None else shipping.owner
         attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.topics.by_id.values()})
-    store = open_any_store(settings.store.url, settings.store, clock)
+    withdraw(manifest.root)
+    store = opening.open_any_store(settings.store.url, settings.store, clock)
     remote = remote_for(settings.store.url, store, settings.store, settings.shipping, clock)
     return Shipper(journal, manifest, store, remote, settings.shipping, clock, os.abort)
 

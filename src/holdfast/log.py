@@ -27,7 +27,6 @@ from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.stats import JournalStats
-from holdfast.journal.topics import check_name
 from holdfast.keeping import Keeping
 from holdfast.partitions import Partitions
 from holdfast.record import Marks
@@ -38,6 +37,7 @@ from holdfast.segments.retention_plan import Policy
 from holdfast.segments.stats import SegmentStats
 from holdfast.settings import Settings
 from holdfast.shipping.stats import ShippingStats
+from holdfast.store.names import check_name
 from holdfast.topic import Topic
 from holdfast.typed_topic import TypedTopic
 

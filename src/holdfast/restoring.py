@@ -39,14 +39,14 @@ from holdfast.segments.fetching import KeyDemand, Progress, SegmentFetching, Ste
 from holdfast.segments.rebuild_plan import with_tree
 from holdfast.segments.store_manifest import StoreManifest, facts_of, in_parallel
 from holdfast.settings import Settings
-from holdfast.shipping import opening, tail_walk
-from holdfast.shipping.inheritance import Inherited
-from holdfast.shipping.root_reading import RootReader, Where, check_schemas, read_log
-from holdfast.shipping.tail_walk import Walked
+from holdfast.settled import tail_walk
+from holdfast.settled.root_reading import RootReader, Where, check_schemas, read_log
+from holdfast.settled.tail_walk import Walked
 from holdfast.shipping.takeover import Takeover
-from holdfast.store import commit_batch, layout
+from holdfast.store import commit_batch, layout, opening
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
+from holdfast.store.inheritance import Inherited
 from holdfast.store.port import Store
 
 _AT_ONCE = 6

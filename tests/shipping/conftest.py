@@ -11,8 +11,7 @@ import pytest
 import holdfast
 from holdfast import Log, Settings, harbouring
 from holdfast.clock import Clock, SystemClock
-from holdfast.shipping import opening
-from holdfast.store import commit_batch, documents, layout, memory
+from holdfast.store import commit_batch, documents, layout, memory, opening
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import ManifestDocument, TopicDocument
 from holdfast.store.opening import open_store

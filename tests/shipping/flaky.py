@@ -199,6 +199,9 @@ class FlakyStore:
     def list(self, prefix: str, after: str | None = None) -> Iterator[ObjectInfo]:
         return iter(self._faults.run("list", [prefix], lambda: tuple(self._store.list(prefix, after))))
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        return self._faults.run("list", [prefix], lambda: self._store.folders(prefix))
+
     def delete(self, keys: Sequence[str]) -> None:
         self._faults.run("delete", keys, lambda: self._store.delete(keys))
 

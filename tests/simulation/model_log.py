@@ -28,7 +28,7 @@ from holdfast.journal.rows import LIVE, SegmentRow, ShipmentRow, ShippingRow
 from holdfast.segments.manifest import Manifest
 from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
 from holdfast.segments.store_manifest import StoreManifest
-from holdfast.shipping.tail_walk import Walked
+from holdfast.settled.tail_walk import Walked
 from holdfast.store import layout
 from holdfast.store.documents import EpochDocument
 

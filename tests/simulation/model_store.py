@@ -347,6 +347,11 @@ class ModelFace:
         """Objects below a prefix."""
         return iter(self._do("list", prefix, lambda: self._store.list(prefix, after)))
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Folders right below a prefix."""
+        rest = [info.key.removeprefix(prefix).partition("/") for info in self.list(prefix)]
+        return sorted({name for name, slash, _ in rest if slash})
+
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; one that fails may have removed a part of them, or remove them when nobody expects it."""
         now = self._loop.time()

@@ -12,16 +12,16 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.errors import Closed, NotFound
 from holdfast.segments.store_manifest import StoreManifest, prove
-from holdfast.shipping import tail_walk
+from holdfast.settled import tail_walk
 from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.fence import Fence, newest_epoch
-from holdfast.shipping.inheritance import Inherited, inherit
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.shipping.stats import Counters
 from holdfast.shipping.uploading import Requests
 from holdfast.store import commit_batch, documents, layout
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import AdoptedDocument, EpochDocument, StartDocument
+from holdfast.store.inheritance import Inherited, inherit
 from holdfast.store.port import AlreadyExists, Body
 from tests.simulation.model_log import LOG_ID, ModelLog, Where
 from tests.simulation.model_store import FaultPolicy, ModelFace, ModelRemote

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from holdfast.shipping import tail_walk
+from holdfast.settled import tail_walk
 from holdfast.store.commit_batch import CommitBatch, TailEntry
 from tests.simulation.model_log import LOG_ID, ModelLog, end_of
 

@@ -27,16 +27,17 @@ from holdfast.errors import Closed, HoldfastError
 from holdfast.journal import stored
 from holdfast.journal.partition import Partition
 from holdfast.segments.store_manifest import StoreManifest, prove
-from holdfast.shipping import janitor, persistence, tail_lane, tail_walk
+from holdfast.settled import tail_walk
+from holdfast.settled.tail_walk import Walked
+from holdfast.shipping import janitor, persistence, tail_lane
 from holdfast.shipping.events import Event
-from holdfast.shipping.inheritance import inherit
 from holdfast.shipping.marks import ShippedMarks
 from holdfast.shipping.ordering import Outcome, Stage
 from holdfast.shipping.persistence import Shipper
 from holdfast.shipping.settings import ShippingSettings
-from holdfast.shipping.tail_walk import Walked
 from holdfast.store import commit_batch, documents, layout
 from holdfast.store.commit_batch import CommitBatch
+from holdfast.store.inheritance import inherit
 from holdfast.store.port import Body
 from tests.simulation.model_log import LOG_ID, ModelLog, Where, end_of
 from tests.simulation.model_store import FaultPolicy, ModelFace, ModelRemote, ModelStore

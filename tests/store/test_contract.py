@@ -261,3 +261,13 @@ def test_a_store_is_used_by_many_threads_at_once(store: Store) -> None:
 def test_a_store_says_where_it_is(store: Store) -> None:
     assert store.url.startswith(("file:///", "memory://", "s3://logs/"))
     assert store.url in repr(store) or store.url.startswith(("file", "memory"))
+
+
+def test_folders_right_below_a_prefix_are_named_once_and_nothing_deeper(store: Store) -> None:
+    """What lies in them, and objects beside them, are not folders."""
+    for key in ("topics/b/0/segments/1", "topics/a/topic/1", "topics/a/topic/2", "topics/plain", "topics-2/c/1"):
+        store.create(key, Body.of(b"x"))
+    assert list(store.folders("topics/")) == ["a", "b"]
+    assert list(store.folders("topics/b/")) == ["0"]
+    assert list(store.folders("")) == ["topics", "topics-2"]
+    assert list(store.folders("nowhere/")) == []

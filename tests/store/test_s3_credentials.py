@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.shipping.s3.credentials import Credentials, CredentialSource
+from holdfast.store.credentials import Credentials, CredentialSource
 from holdfast.store.port import StoreRefused, StoreUnavailable
 from holdfast.testing.manual_clock import ManualClock
 
@@ -275,7 +275,7 @@ def test_obstore_gets_a_provider_that_can_be_pickled(monkeypatch):
     ("library", "code"),
     [
         ("h11", "import holdfast.shipping.s3.remote"),
-        ("botocore", "from holdfast.shipping.s3.credentials import CredentialSource; CredentialSource().get()"),
+        ("botocore", "from holdfast.store.credentials import CredentialSource; CredentialSource().get()"),
     ],
 )
 def test_without_the_extra_it_says_what_to_install(library, code):
@@ -298,7 +298,7 @@ def test_the_usual_credentials_do_not_load_botocore_before_they_are_asked_for():
     """Opening a log costs nothing that shipping alone needs."""
     program = """
 import sys
-from holdfast.shipping.s3.credentials import CredentialSource
+from holdfast.store.credentials import CredentialSource
 CredentialSource()
 print("botocore" in sys.modules)
 """

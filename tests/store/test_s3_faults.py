@@ -23,9 +23,9 @@ from cryptography.x509.oid import NameOID
 from holdfast.clock import SystemClock
 from holdfast.shipping.s3 import http
 from holdfast.shipping.s3.connections import Endpoint
-from holdfast.shipping.s3.credentials import CredentialSource
 from holdfast.shipping.s3.pool import Pool
 from holdfast.shipping.s3.remote import S3Address, S3Remote
+from holdfast.store.credentials import CredentialSource
 from holdfast.store.port import AlreadyExists, Body, StoreRefused, StoreUnavailable
 from holdfast.testing.manual_clock import ManualClock
 

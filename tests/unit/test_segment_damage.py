@@ -18,7 +18,7 @@ from holdfast.segments import sealed_blocks
 from holdfast.segments.columns import RAW_SCHEMA
 from holdfast.segments.file_reader import SegmentReader
 from holdfast.segments.file_writer import SegmentWriter
-from holdfast.segments.proven_file import ProvenFile
+from holdfast.segments.proven_file import FileBytes
 from holdfast.segments.unproven_footer import BadStructure, Chunk, RowGroup, walk
 
 pytestmark = pytest.mark.disk
@@ -402,8 +402,8 @@ def test_a_refused_file_is_closed(tmp_path, monkeypatch):
     """Refusing a file leaves no descriptor open."""
     (tmp_path / "segment").write_bytes(b"PAR1" * 5)
     opened = []
-    start = ProvenFile.__init__
-    monkeypatch.setattr(ProvenFile, "__init__", lambda self, path: opened.append(self) or start(self, path))
+    start = FileBytes.__init__
+    monkeypatch.setattr(FileBytes, "__init__", lambda self, path: opened.append(self) or start(self, path))
     with pytest.raises(Corrupt):
         SegmentReader(tmp_path / "segment", None, None, None)
     assert [file._descriptor for file in opened] == [-1]

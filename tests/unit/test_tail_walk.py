@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from holdfast.crypto import chain
 from holdfast.errors import Corrupt
 from holdfast.journal.entry import RAW, Entry, Place, header_of
-from holdfast.shipping import tail_walk
-from holdfast.shipping.tail_walk import Walked, walk
+from holdfast.settled import tail_walk
+from holdfast.settled.tail_walk import Walked, walk
 from holdfast.store import layout
 from holdfast.store.commit_batch import CommitBatch, TailEntry, TailKey
 

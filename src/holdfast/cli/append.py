@@ -29,7 +29,7 @@ from holdfast.cli.output import emit, emit_json, flush, say, silence_stdout
 from holdfast.cli.progress import Progress
 from holdfast.directory import Directory
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.journal.topics import check_name
+from holdfast.store.names import check_name
 from holdfast.typed_topic import TypedTopic
 
 _CHUNK_BYTES = 64 * 1024

@@ -27,8 +27,8 @@ from holdfast.journal.rows import DiskFailed, ShipmentRow, ShippingRow
 from holdfast.journal.settings import JournalSettings
 from holdfast.journal.sqlite import SqliteBackend
 from holdfast.journal.stats import Counters, JournalStats
-from holdfast.journal.topics import check_name
 from holdfast.journal.writer import Writer
+from holdfast.store.names import check_name
 
 _FIRST_MAX = 2**53
 

@@ -6,8 +6,6 @@ enter: what is a valid name here is also a valid object key and directory name e
 
 from __future__ import annotations
 
-import re
-
 from holdfast.clock import Clock
 from holdfast.crypto import chain
 from holdfast.crypto.vault import Vault
@@ -28,18 +26,6 @@ from holdfast.journal.rows import (
     WatermarkRow,
     stamped,
 )
-
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
-
-
-def check_name(name: str) -> str:
-    """A topic's name, or Invalid; '007' stays '007', and no name is a path."""
-    if not isinstance(name, str) or not _NAME.match(name) or ".." in name:
-        raise Invalid(
-            f"not a topic name: {name!r}",
-            hint="use 1 to 200 ASCII letters, digits, '.', '_' or '-', not starting with '.' or '-', no '..'",
-        )
-    return name
 
 
 class Topics:

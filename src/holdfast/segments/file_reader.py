@@ -4,7 +4,8 @@ Proof comes before parsing: the footer against its hash in the manifest, then ev
 hash in the footer, then seals. Without a manifest (a rebuild, an inspection) the footer is proved by its `mac` if
 there is a key, and by agreement with itself alone if there is none; `verify` then reads everything.
 
-A missing file is FileNotFoundError: the caller knows what that means. All else that is wrong with the bytes is
+The bytes come from a file or from an object of a store (`Bytes`). A missing file is FileNotFoundError: the caller knows
+what that means. All else that is wrong with the bytes is
 Corrupt, with the place of the first record concerned. A reader serves one thread at a time and never writes.
 
 Memory: one row group decoded, and its stored bytes.
@@ -35,7 +36,7 @@ from holdfast.segments.content import ContentDigest
 from holdfast.segments.file_shape import GROUP_BYTES_MAX
 from holdfast.segments.file_writer import GROUPS_MAX
 from holdfast.segments.footer import BadFooter, Footer, Group, UnknownVersion
-from holdfast.segments.proven_file import FOOTER_BYTES_MAX, Damaged, Piece, ProvenFile
+from holdfast.segments.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
 from holdfast.segments.segment import SegmentFacts, SegmentHead
 from holdfast.segments.selection import select, turned
 from holdfast.segments.sink import hash_block
@@ -65,6 +66,7 @@ class _Wanted(NamedTuple):
     since: int | None
     until: int | None
     reverse: bool
+    share: tuple[int, int]
 
     def meets(self, first: int, rows: int, time_min: int, time_max: int) -> bool:
         """Whether a span of records may hold any that are asked for."""
@@ -81,18 +83,20 @@ class SegmentReader:
 
     `head` and `facts` are what the manifest says; a file that differs is Corrupt. Without them they are taken from
     the file. `open_key` finds the key of an encrypted file; give it whenever the log has keys, and only then:
-    without facts, a plain file in a log with keys is refused.
+    without facts, a plain file in a log with keys is refused. `source` is where the bytes come from, if not from a file
+    at `path`, which then only names it; without `compare_blocks` only the footer is proved.
     """
 
     def __init__(
-        self, path: Path, head: SegmentHead | None, facts: SegmentFacts | None, open_key: OpenKey | None
-    ) -> None:
+        self, path: Path | str, head: SegmentHead | None, facts: SegmentFacts | None, open_key: OpenKey | None, *,
+        source: Bytes | None = None, compare_blocks: bool = True,
+    ) -> None:  # fmt: skip
         self.path = path
         self._head, self._facts = head, facts
         self._open_key = open_key
         self._known_key: SegmentKey | None = None
         self._walked: list[RowGroup] | None = None
-        self._file = ProvenFile(path)
+        self._file = ProvenFile(source or FileBytes(Path(path)), compare_blocks=compare_blocks)
         try:
             with self._as_corrupt():
                 self._footer, self._pairs, self._footer_hash, metadata = self._read_footer()
@@ -164,13 +168,15 @@ class SegmentReader:
         since: int | None = None,
         until: int | None = None,
         reverse: bool = False,
+        share: tuple[int, int] = (0, 1),
     ) -> Iterator[pa.RecordBatch]:
         """Records with start <= offset < end and since <= time <= until (microseconds), in the order of offsets.
 
         Offset and time always come along; `columns` chooses the others. With `reverse` the last record comes first.
+        `share` (k, n) takes the k-th of n even parts of the row groups: n readers read a segment together, each once.
         """
         wanted = _Wanted(
-            max(start, self.head.first), min(end, self._footer.end), self._names(columns), since, until, reverse
+            max(start, self.head.first), min(end, self._footer.end), self._names(columns), since, until, reverse, share
         )
         if wanted.start >= wanted.end:
             return iter(())
@@ -186,10 +192,13 @@ class SegmentReader:
         return list(dict.fromkeys((*names[:2], *columns)))
 
     def _batches(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        part, parts = wanted.share
+        count = len(self._footer.groups)
         groups = [
             i
             for i, group in enumerate(self._footer.groups)
             if wanted.meets(self._firsts[i], group.rows, group.time_min, group.time_max)
+            and count * part // parts <= i < count * (part + 1) // parts
         ]
         if wanted.reverse:
             groups.reverse()
@@ -204,6 +213,14 @@ class SegmentReader:
             with self._as_corrupt(self._firsts[group]):
                 batches = self._decode_rows(group, wanted.names, pieces)
                 yield from reversed(list(batches)) if wanted.reverse else batches
+
+    def stored_blocks(self, share: tuple[int, int] = (0, 1)) -> Iterator[pa.RecordBatch]:
+        """The blocks of an encrypted file as they are stored, for those who have no key."""
+        part, parts = share
+        count = len(self._footer.groups)
+        groups = range(count * part // parts, count * (part + 1) // parts)
+        for _, table in self._tables(groups, list(sealed_blocks.BLOCK_SCHEMA.names)):
+            yield table
 
     def _sealed_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
         for group, table in self._tables(groups, list(sealed_blocks.BLOCK_SCHEMA.names)):

@@ -1,8 +1,9 @@
 """A segment file's bytes, proved before anybody sees them.
 
-The file is read with plain reads into memory, each block is compared with its hash, and what is handed on is that
-same memory: bytes that change on the disk between proof and use do no harm, and a damaged block is never decoded.
-(A memory map would lose both, and turn a failing disk into a signal.)
+The file, on a disk or on a store, is read with plain reads into memory, each block is compared with its hash, and what
+is handed on is that same memory: bytes that change between proof and use do no harm, and a damaged block is never
+decoded. (A memory map would lose both, and turn a failing disk into a signal.) Whoever asks not to have blocks compared
+gets them as they are; the footer is proved by the reader in any case.
 
 Arrow reads through this object. `fetch` and `hold` let the reader get a whole row group in few reads, also ahead of
 time in another thread; what Arrow asks for beyond that is fetched when it asks.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -37,14 +39,58 @@ class Damaged(Exception):
         self.at = at
 
 
+class Bytes(Protocol):
+    """Where a segment's bytes come from: a file, or an object of a store."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly these; raises Damaged where there are fewer, or they cannot be read."""
+
+    def close(self) -> None:
+        """Let go of them; closing again does nothing."""
+
+
+class FileBytes:
+    """A file on a disk; raises FileNotFoundError where there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size = os.fstat(self._descriptor).st_size
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Plain reads, as many as it takes."""
+        parts = []
+        at = start
+        while at < end:
+            try:
+                part = os.pread(self._descriptor, min(end - at, 2**30), at)
+            except OSError as error:
+                raise Damaged(f"cannot be read: {error.strerror}", at) from error
+            if not part:
+                raise Damaged("ends too early", at)
+            parts.append(part)
+            at += len(part)
+        return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def close(self) -> None:
+        """Close the file."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
 class ProvenFile:
     """A finished segment file, open for reading."""
 
     closed = False  # Arrow asks
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size = os.fstat(self._descriptor).st_size
+    def __init__(self, source: Bytes, *, compare_blocks: bool = True) -> None:
+        self._source = source
+        self._compare_blocks = compare_blocks
+        self.size = source.size
         self.data_end = 0
         """Where the footer begins; block hashes cover everything before."""
         self._hashes = b""
@@ -53,10 +99,8 @@ class ProvenFile:
 
     def shut(self) -> None:
         """Close the file; closing again does nothing."""
-        descriptor, self._descriptor = self._descriptor, -1
         self._held = []
-        if descriptor >= 0:
-            os.close(descriptor)
+        self._source.close()
 
     # -- proving ------------------------------------------------------------------------------------------
 
@@ -64,12 +108,12 @@ class ProvenFile:
         """The footer: Parquet's metadata, their length and the magic. Not proved yet; its hash is in the manifest."""
         if self.size < _TAIL_BYTES + len(_MAGIC):
             raise Damaged("is too short")
-        tail = self._read(self.size - _TAIL_BYTES, self.size)
+        tail = self._source.read(self.size - _TAIL_BYTES, self.size)
         length = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
         if bytes(tail[4:]) != _MAGIC or length > min(self.size - len(_MAGIC), FOOTER_BYTES_MAX):
             raise Damaged("has no footer")
         self.data_end = self.size - length
-        return bytes(self._read(self.data_end, self.size))
+        return bytes(self._source.read(self.data_end, self.size))
 
     def expect(self, hashes: bytes) -> None:
         """Prove everything before the footer with these hashes from now on."""
@@ -90,30 +134,16 @@ class ProvenFile:
         step = 16 * BLOCK_BYTES
         for start in range(0, self.data_end, step):
             yield self._proved(start, min(start + step, self.data_end))
-        yield self._read(self.data_end, self.size)
+        yield self._source.read(self.data_end, self.size)
 
     def _proved(self, start: int, end: int) -> memoryview:
-        content = self._read(start, end)
-        for at in range(start, end, BLOCK_BYTES):
+        content = self._source.read(start, end)
+        for at in range(start, end, BLOCK_BYTES) if self._compare_blocks else ():
             index = at // BLOCK_BYTES * DIGEST_BYTES
             expected = self._hashes[index : index + DIGEST_BYTES]
             if hash_block(content[at - start : at - start + BLOCK_BYTES]) != expected:
                 raise Damaged("is damaged: a block does not match its hash", at)
         return content
-
-    def _read(self, start: int, end: int) -> memoryview:
-        parts = []
-        at = start
-        while at < end:
-            try:
-                part = os.pread(self._descriptor, min(end - at, 2**30), at)
-            except OSError as error:
-                raise Damaged(f"cannot be read: {error.strerror}", at) from error
-            if not part:
-                raise Damaged("ends too early", at)
-            parts.append(part)
-            at += len(part)
-        return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
 
     # -- the file that Arrow sees -------------------------------------------------------------------------
 

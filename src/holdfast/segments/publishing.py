@@ -3,7 +3,8 @@
 Without another store the directory *is* the store, with the same layout. So right after each seal the segment's
 manifest object is written beside it, durably; a topic's document comes before the first of its segments, an `expired`
 object before files are removed. Used by the roller's thread, also to write what a crash left unwritten. A log that
-ships to another store publishes there and nothing here.
+ships to another store publishes there and nothing here: what it published before is withdrawn, so that nobody reads it
+and takes it for all there is.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ _RETRY_S = 5.0
 _SLEEP_S = 3600.0
 
 
+def withdraw(root: Path) -> None:
+    """The directory is no store any more: without its first document it is none to any reader."""
+    disk.discard(root / layout.LOG)
+
+
 class Publishing:
     """Keeps the manifest objects of one log's own directory."""
 
@@ -49,7 +55,8 @@ class Publishing:
 
     def check(self, now: float) -> float:
         """A chore: write what is missing; returns when to look again."""
-        late = [p for p in list(self._journal.topics.by_id.values()) if self.reached(p) < p.sealed.sealed_offset]
+        partitions = list(self._journal.topics.by_id.values())
+        late = [p for p in partitions if self.reached(p) < p.sealed.sealed_offset or self._is_withdrawn(p)]
         for partition in late:
             try:
                 self.publish(partition)
@@ -61,7 +68,7 @@ class Publishing:
         """Write the manifest objects of all sealed segments of a partition; raises Unavailable."""
         try:
             start, end = self._found(partition), partition.sealed.segments
-            if start < end:
+            if start < end or self._is_withdrawn(partition):
                 self._describe(partition)
             for row in self._manifest.rows(partition, start, end):
                 document = segment_document(self._manifest, partition, row, row.number)
@@ -79,6 +86,10 @@ class Publishing:
         document = gone_document(self._journal, partition)
         key = layout.expired_key(partition.topic, partition.number, document.upto)
         self._write(key, documents.encode(document))
+
+    def _is_withdrawn(self, partition: Partition) -> bool:
+        """Whether there is something to read and nobody can: the log had a store for a while."""
+        return not self._has_log and partition.sealed.segments > 0 and not (self._root / layout.LOG).exists()
 
     def _found(self, partition: Partition) -> int:
         """How many manifest objects there are: they are written in order, so the newest one tells all."""

@@ -12,12 +12,14 @@ it should be is `Corrupt` with the object's key.
 from __future__ import annotations
 
 import logging
+import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, NotFound
 from holdfast.segments.segment import NO_CHAIN, SegmentFacts, SegmentHead, chain_value
 from holdfast.store import checkpoint, documents, layout
 from holdfast.store.documents import ExpiredDocument, ManifestDocument, SegmentDocument, StartDocument, TopicDocument
@@ -25,11 +27,16 @@ from holdfast.store.numbered import newest, numbered
 from holdfast.store.port import Store
 
 _AT_ONCE = 8
+_WINDOW = 32
+"""Slots that are asked for together, once the first of them turned out to be taken."""
 _NUMBER_MAX = 2**62
 _TIME_MIN, _TIME_MAX = -(2**63), 2**63 - 1
 _PARTITIONS_MAX = 65_536
 _HASH_BYTES = {"sha256": 32, "content": 32, "footer": 16, "previous": 32, "chain": 32, "schema": 16}
 _NO_CONTENT = bytes(32).hex()
+_hashes_of = attrgetter(*_HASH_BYTES)
+_HASH_DIGITS = tuple(2 * size for size in _HASH_BYTES.values())
+_DIGITS = re.compile("[0-9a-f]*")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -64,21 +71,29 @@ def read_manifest(
 ) -> StoreManifest:
     """Read and prove the manifest of a partition; raises Corrupt. What is known already is not read again."""
     found = list(known) or _from_checkpoint(store, log, topic, partition)
+    proved = len(found)
     after = layout.manifest_key(topic, partition, len(found) - 1) if found else None
     keys = numbered(store, layout.manifest_folder(topic, partition), after)
     found += in_parallel(lambda key: documents.decode_manifest(store.get(key), key), keys)
-    prove(found, log, topic, partition)
-    manifest = StoreManifest(topic, partition, tuple(found), _read_expired(store, log, topic, partition))
+    prove(found, log, topic, partition, proved)
+    manifest = StoreManifest(topic, partition, tuple(found), read_expired(store, log, topic, partition))
     _prove_expired(manifest)
     return manifest
 
 
 def read_topic(store: Store, log: str, topic: str) -> TopicDocument:
     """Read and prove the newest document of a topic; raises Corrupt, also where there is none."""
-    folder = layout.topic_folder(topic)
-    key = newest(store, folder)
+    document = newest_topic(store, log, topic)
+    if document is None:
+        raise Corrupt("the documents of a topic are missing", path=layout.topic_folder(topic), topic=topic)
+    return document
+
+
+def newest_topic(store: Store, log: str, topic: str) -> TopicDocument | None:
+    """The newest document of a topic, proved; None where there is none. Raises Corrupt."""
+    key = newest(store, layout.topic_folder(topic))
     if key is None:
-        raise Corrupt("the documents of a topic are missing", path=folder, topic=topic)
+        return None
     document = documents.decode(store.get(key), key, TopicDocument)
     if (document.log, document.topic, document.version) != (log, topic, layout.parse_number(key)):
         raise Corrupt("the document of a topic belongs elsewhere", path=key, topic=topic)
@@ -87,10 +102,36 @@ def read_topic(store: Store, log: str, topic: str) -> TopicDocument:
     return document
 
 
-def prove(found: Sequence[ManifestDocument], log: str, topic: str, partition: int) -> None:
-    """Check that manifest objects are one partition's, whole, and in one chain."""
-    number, end, chain = 0, None, NO_CHAIN.hex()
-    for slot, document in enumerate(found):
+def follow(store: Store, log: str, topic: str, partition: int, known: list[ManifestDocument]) -> None:
+    """Add what came behind these since they were read, proved; one request when nothing did, however many they are."""
+    proved, window = len(known), 1
+    while True:
+        slots = range(len(known), len(known) + window)
+        found = in_parallel(lambda slot: _at_slot(store, topic, partition, slot), slots)
+        known += [document for document in found[: found.index(None) if None in found else window] if document]
+        if None in found:
+            break
+        window = _WINDOW
+    try:
+        prove(known, log, topic, partition, proved)
+    except Corrupt:
+        del known[proved:]
+        raise
+
+
+def _at_slot(store: Store, topic: str, partition: int, slot: int) -> ManifestDocument | None:
+    key = layout.manifest_key(topic, partition, slot)
+    try:
+        return documents.decode_manifest(store.get(key), key)
+    except NotFound:
+        return None
+
+
+def prove(found: Sequence[ManifestDocument], log: str, topic: str, partition: int, proved: int = 0) -> None:
+    """Check that manifest objects are one partition's, whole, and in one chain; the first `proved` are known to be."""
+    number, end, chain = _behind(found, proved)
+    for slot in range(proved, len(found)):
+        document = found[slot]
         key = layout.manifest_key(topic, partition, slot)
         if document.slot != slot:
             raise Corrupt("a manifest object is missing", path=key, topic=topic, partition=partition, offset=end)
@@ -106,6 +147,15 @@ def prove(found: Sequence[ManifestDocument], log: str, topic: str, partition: in
                 offset=document.first,
             )  # fmt: skip
         number, end, chain = number + 1, document.first + document.rows, document.chain
+
+
+def _behind(found: Sequence[ManifestDocument], proved: int) -> tuple[int, int | None, str]:
+    """What must follow the first of these: a segment's number, its first offset, the chain value before it."""
+    for slot in range(proved - 1, -1, -1):
+        last = found[slot]
+        if isinstance(last, SegmentDocument):
+            return last.number + 1, last.first + last.rows, last.chain
+    return 0, None, NO_CHAIN.hex()
 
 
 def is_filler(document: SegmentDocument) -> bool:
@@ -131,6 +181,9 @@ def facts_of(document: SegmentDocument) -> SegmentFacts:
 
 def in_parallel(call: Callable[[Item], Result], items: Iterable[Item], at_once: int = _AT_ONCE) -> list[Result]:
     """Ask a store many things, a few at a time; answers in order."""
+    items = list(items)
+    if len(items) == 1:
+        return [call(items[0])]
     with ThreadPoolExecutor(at_once, thread_name_prefix="holdfast-store") as threads:
         return list(threads.map(call, items))
 
@@ -152,7 +205,8 @@ def _from_checkpoint(store: Store, log: str, topic: str, partition: int) -> list
     return found
 
 
-def _read_expired(store: Store, log: str, topic: str, partition: int) -> ExpiredDocument | None:
+def read_expired(store: Store, log: str, topic: str, partition: int) -> ExpiredDocument | None:
+    """What is retired of a partition; raises Corrupt where that is not what its key says."""
     key = newest(store, layout.expired_folder(topic, partition))
     if key is None:
         return None
@@ -187,7 +241,7 @@ def _is_sound(document: ManifestDocument) -> bool:
         _are_numbers(*numbers, document.size, document.first + document.rows)
         and document.rows >= 1
         and all(_TIME_MIN <= time <= _TIME_MAX for time in times)
-        and all(_is_hash(getattr(document, name), size) for name, size in _HASH_BYTES.items())
+        and _are_hashes(document)
     )
 
 
@@ -204,6 +258,12 @@ def _is_sound_topic(document: TopicDocument) -> bool:
 
 def _are_numbers(*values: int) -> bool:
     return all(0 <= value < _NUMBER_MAX for value in values)
+
+
+def _are_hashes(document: SegmentDocument) -> bool:
+    """All hashes of a segment, looked at together: there are many segments."""
+    values = _hashes_of(document)
+    return tuple(map(len, values)) == _HASH_DIGITS and _DIGITS.fullmatch("".join(values)) is not None
 
 
 def _is_hash(value: str, size: int) -> bool:

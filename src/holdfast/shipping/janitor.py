@@ -21,13 +21,13 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
 from holdfast.shipping.fence import Asking, Fence
-from holdfast.shipping.inheritance import Inherited
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.shipping.stats import Counters
 from holdfast.shipping.store_retention import StoreRetention
 from holdfast.shipping.tail_lane import Sent
 from holdfast.store import checkpoint, documents, layout
 from holdfast.store.documents import FloorDocument, ManifestDocument
+from holdfast.store.inheritance import Inherited
 from holdfast.store.numbered import numbered
 from holdfast.store.port import AlreadyExists, Body, Store
 

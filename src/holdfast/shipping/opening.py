@@ -1,32 +1,17 @@
-"""From a store's address to what the shipper needs: the store itself, and its connections on the loop."""
+"""From a store's address to what the shipper needs: its connections on the loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from holdfast.clock import Clock
 from holdfast.shipping.remote import Remote, StoreRemote
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.store.address import parse_url
-from holdfast.store.opening import open_store
 from holdfast.store.port import Store
 from holdfast.store.settings import StoreSettings
 
 _THREADS_MAX = 16
-
-
-def open_any_store(url: str, settings: StoreSettings, clock: Clock) -> Store:
-    """The store at a URL, for reading and writing; credentials by the settings' reference."""
-    credentials = None
-    if parse_url(url).scheme == "s3":
-        from holdfast.shipping.s3.credentials import CredentialSource
-
-        source = CredentialSource(settings.credentials)
-        credentials = source.as_obstore()
-        settings = msgspec.structs.replace(settings, region=settings.region or source.region() or "")
-    return open_store(url, settings, clock, credentials=credentials)
 
 
 def remote_for(
@@ -38,8 +23,8 @@ def remote_for(
         return lambda: StoreRemote(store, min(_THREADS_MAX, shipping.max_in_flight_requests))
 
     def connect() -> Remote:
-        from holdfast.shipping.s3.credentials import CredentialSource
         from holdfast.shipping.s3.remote import S3Address, S3Remote
+        from holdfast.store.credentials import CredentialSource
 
         place = S3Address(
             address.place, address.prefix, settings.endpoint, settings.region, settings.is_path_style, settings.ca_file

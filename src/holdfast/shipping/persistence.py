@@ -25,11 +25,10 @@ from holdfast.journal import stored
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
-from holdfast.shipping import tail_walk
+from holdfast.settled import tail_walk
 from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.events import Subscribers, Subscription
 from holdfast.shipping.fence import Fence
-from holdfast.shipping.inheritance import Inherited, inherit
 from holdfast.shipping.janitor import Janitor
 from holdfast.shipping.marks import ShippedMarks, shipment_of
 from holdfast.shipping.remote import CountedRemote, PoolState, Remote
@@ -42,6 +41,7 @@ from holdfast.shipping.topic_documents import TopicDocuments
 from holdfast.shipping.uploading import Requests, Uploader
 from holdfast.store import commit_batch, documents, layout
 from holdfast.store.documents import AdoptedDocument
+from holdfast.store.inheritance import Inherited, inherit
 from holdfast.store.port import Body, Store
 
 _NOTE_INTERVAL_S = 0.1

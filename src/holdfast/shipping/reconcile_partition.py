@@ -310,7 +310,7 @@ class _Fetched:
             slots = range(slot, min(self._stop, slot + self._at_once))
             keys = [layout.manifest_key(self._partition.topic, self._partition.number, number) for number in slots]
             read = self._notes.read
-            answers = [read(keys[0])] if len(keys) == 1 else store_manifest.in_parallel(read, keys)
+            answers = store_manifest.in_parallel(read, keys)
             self._page = dict(zip(slots, answers, strict=True))
         return self._page[slot]
 

@@ -32,12 +32,11 @@ from holdfast.segments.reconcile import ReconcileReport
 from holdfast.segments.segment import NO_SCHEMA
 from holdfast.segments.settings import ReconcileSettings
 from holdfast.segments.unfinished import Unfinished
-from holdfast.shipping import opening
 from holdfast.shipping.reconcile_partition import PartitionComparison
 from holdfast.shipping.reconcile_tail import TailComparison
 from holdfast.shipping.store_notes import StoreNotes
 from holdfast.shipping.store_repairs import StoreRepairs
-from holdfast.store import layout
+from holdfast.store import layout, opening
 from holdfast.store.address import parse_url
 from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
 from holdfast.store.settings import StoreSettings

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from threading import Event
 
 from holdfast.errors import Corrupt
-from holdfast.shipping.inheritance import Inherited, inherit
 from holdfast.shipping.store_notes import StoreNotes
 from holdfast.shipping.store_repairs import StoreRepairs
 from holdfast.store import commit_batch, layout
+from holdfast.store.inheritance import Inherited, inherit
 from holdfast.store.layout import BatchName
 from holdfast.store.port import ObjectInfo
 

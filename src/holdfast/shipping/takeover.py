@@ -13,17 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Corrupt, NotFound, Unavailable
-from holdfast.segments.store_manifest import StoreManifest, in_parallel, read_manifest
+from holdfast.segments.store_manifest import StoreManifest, read_manifest
 from holdfast.shipping.fence import Fence, newest_epoch
-from holdfast.shipping.inheritance import Inherited
 from holdfast.shipping.remote import StoreRemote
 from holdfast.store import documents, layout
 from holdfast.store.documents import AdoptedDocument, EpochDocument, LogDocument, StartDocument
+from holdfast.store.inheritance import Inherited
 from holdfast.store.port import AlreadyExists, Body, Store
 
 _ATTEMPTS = 5
@@ -51,7 +52,8 @@ class Takeover:
             if (claim.owner, claim.purpose) == (self._owner.hex(), "restore"):
                 return claim
         # In a thread of its own: whoever calls may be running an event loop.
-        return in_parallel(lambda _: asyncio.run(self._claim_anew()), [None])[0]
+        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-claim") as thread:
+            return thread.submit(lambda: asyncio.run(self._claim_anew())).result()
 
     def adopt(self, claim: EpochDocument, inherited: Inherited, seq: int) -> None:
         """Say that commit batches of older epochs count up to `seq`; the same again after an interruption."""

@@ -60,6 +60,10 @@ class DirectoryStore:
         """`file://` and the directory."""
         return self._root.as_uri()
 
+    def path(self, key: str) -> str:
+        """Where an object lies, for those who read it in place."""
+        return f"{self._root}/{check_key(key)}"
+
     def create(self, key: str, body: Body) -> None:
         """Create an object, durably."""
         target = self._root / check_key(key)
@@ -109,6 +113,11 @@ class DirectoryStore:
         """Objects below a prefix, folder by folder, as they are when the iteration gets there."""
         folder = self._root / check_prefix(prefix)
         return self._walk(folder, prefix, after)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Folders right below a prefix."""
+        names = self._names(self._root / check_prefix(prefix), prefix)
+        return sorted(name.removesuffix("/") for name, is_folder in names if is_folder)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects, durably; one sync per folder."""

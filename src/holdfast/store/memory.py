@@ -78,6 +78,11 @@ class MemoryStore:
             if after is None or key > after
         )
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Folders right below a prefix."""
+        rest = [info.key.removeprefix(prefix).partition("/") for info in self.list(prefix)]
+        return sorted({name for name, slash, _ in rest if slash})
+
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects."""
         with self._lock:

@@ -113,6 +113,13 @@ class ObjectStore:
         folder = check_prefix(prefix).removesuffix("/")
         return self._pages(folder, after)
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Folders right below a prefix, in one listing that looks no deeper."""
+        folder = check_prefix(prefix).removesuffix("/")
+        with self._typed(folder):
+            found = obstore.list_with_delimiter(self._open().patient, folder or None)["common_prefixes"]
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects."""
         for start in range(0, len(keys), _DELETE_PAGE):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from holdfast.clock import Clock
 from holdfast.store.address import parse_url
 from holdfast.store.directory import DirectoryStore
@@ -33,3 +35,15 @@ def open_store(
     from holdfast.store.objects import ObjectStore
 
     return ObjectStore(address.url, settings, credentials)
+
+
+def open_any_store(url: str, settings: StoreSettings, clock: Clock) -> Store:
+    """The store at a URL, for reading and writing; credentials by the settings' reference."""
+    credentials = None
+    if parse_url(url).scheme == "s3":
+        from holdfast.store.credentials import CredentialSource
+
+        source = CredentialSource(settings.credentials)
+        credentials = source.as_obstore()
+        settings = msgspec.structs.replace(settings, region=settings.region or source.region() or "")
+    return open_store(url, settings, clock, credentials=credentials)

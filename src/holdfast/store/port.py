@@ -1,4 +1,4 @@
-"""What holdfast asks of an object store: five verbs, and two ways in which they fail.
+"""What holdfast asks of an object store: a few verbs, and two ways in which they fail.
 
 Objects are created once and never changed, so `create` is the only way to write: it fails with `AlreadyExists` where
 the key is taken, and whoever gets that answer reads back and compares, because it may be his own object whose reply
@@ -117,6 +117,9 @@ class Store(Protocol):
         """Objects whose keys begin with a prefix (which ends in `/` or is empty), all levels, ordered by key;
         only those behind `after`, if given.
         """
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names of the folders right below a prefix (which ends in `/` or is empty), sorted."""
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are not there are none of our business."""

@@ -29,11 +29,11 @@ from holdfast.errors import Invalid
 from holdfast.shipping.remote import PoolState
 from holdfast.shipping.s3 import http
 from holdfast.shipping.s3.connections import Connection, Endpoint
-from holdfast.shipping.s3.credentials import Credentials, CredentialSource
 from holdfast.shipping.s3.http import Response
 from holdfast.shipping.s3.pool import Pool
 from holdfast.shipping.s3.signing import EMPTY_SHA256, encode_path, sign
 from holdfast.store import layout
+from holdfast.store.credentials import Credentials, CredentialSource
 from holdfast.store.port import AlreadyExists, Body, Cause, ObjectInfo, StoreRefused, StoreUnavailable
 
 REDIRECTS_MAX = 5

@@ -16,7 +16,7 @@ from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import quote
 
-from holdfast.shipping.s3.credentials import Credentials
+from holdfast.store.credentials import Credentials
 
 EMPTY_SHA256 = sha256(b"").hexdigest()
 

@@ -12,13 +12,13 @@ from base64 import b64decode
 from collections.abc import Iterable, Sequence
 
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.journal.topics import check_name
 from holdfast.segments.schema import TopicSchema
 from holdfast.segments.segment import NO_SCHEMA
 from holdfast.segments.store_manifest import StoreManifest, in_parallel, read_manifest, read_topic
-from holdfast.shipping.inheritance import Inherited, inherit
 from holdfast.store import documents, layout
 from holdfast.store.documents import AdoptedDocument, FloorDocument, LogDocument, TopicDocument
+from holdfast.store.inheritance import Inherited, inherit
+from holdfast.store.names import check_name
 from holdfast.store.port import Store
 
 _LOG_ID_DIGITS = 32
@@ -34,7 +34,8 @@ def read_log(store: Store) -> LogDocument:
     except NotFound:
         raise NotFound(
             f"there is no log at this root store={store.url}",
-            hint="give the URL that the log was opened with: s3://bucket/prefix or file:///directory",
+            hint="give the URL of the store that the log ships to: s3://bucket/prefix or file:///directory;"
+            " a log without a store is its own root, once something is sealed",
         ) from None
     if len(log.log) != _LOG_ID_DIGITS or set(log.log) - set("0123456789abcdef") or not 0 <= log.created_us < 2**62:
         raise Corrupt("the log's document says what cannot be", path=layout.LOG)
