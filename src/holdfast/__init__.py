@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.segments.reconcile import ReconcileReport
     from holdfast.segments.retention import RetentionReport
     from holdfast.settings import Settings
+    from holdfast.settled.reading import SettledReading, read
     from holdfast.shipping.events import Event, Subscription
     from holdfast.shipping.persistence import Unshipped
     from holdfast.topic import Topic
@@ -69,6 +70,7 @@ _HOMES = {
     "RestoreReport": "restoring",
     "RetentionReport": "segments.retention",
     "Settings": "settings",
+    "SettledReading": "settled.reading",
     "ShippedTicket": "journal.ticket",
     "Stats": "log",
     "Subscription": "shipping.events",
@@ -80,6 +82,7 @@ _HOMES = {
     "Unshipped": "shipping.persistence",
     "Watermark": "record",
     "open": "log:open_log",
+    "read": "settled.reading",
     "rebuild": "rebuilding",
     "restore": "restoring",
 }
@@ -107,6 +110,7 @@ __all__ = [
     "RestoreReport",
     "RetentionReport",
     "Settings",
+    "SettledReading",
     "ShippedTicket",
     "Stats",
     "Subscription",
@@ -118,6 +122,7 @@ __all__ = [
     "Unshipped",
     "Watermark",
     "open",
+    "read",
     "rebuild",
     "restore",
 ]

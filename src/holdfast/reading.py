@@ -9,10 +9,11 @@ to the next `read(start=…)` (or `end=…` when reading backwards).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from holdfast import frames
 from holdfast.errors import Invalid
 from holdfast.stream import ALWAYS, Stream, Times
 
@@ -176,23 +177,15 @@ class Reading(Generic[Item]):
 
     def to_polars(self) -> pl.DataFrame:
         """All rows as a Polars data frame."""
-        polars = _optional("polars")
-        frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
-        return frame
+        return frames.polars_frame(self.to_arrow())
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas data frame."""
-        _optional("pandas")
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        return frames.pandas_frame(self.to_arrow())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Arrow's C stream: Polars, DuckDB, pandas and pyarrow take a reading directly."""
-        import pyarrow as pa
-
-        reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
-        capsule: object = reader.__arrow_c_stream__(requested_schema)
-        return capsule
+        return frames.c_stream(self.schema, self.batches(), requested_schema)
 
     def __repr__(self) -> str:
         spans = ", ".join(f"{s.stream.partition.number}: {s.start}..{s.end}" for s in self._spans)
@@ -217,12 +210,3 @@ def parse_position(text: str) -> Mapping[int, int]:
     if any(number < 0 or at < 0 for number, at in positions.items()):
         raise Invalid(f"not a position: {text[:100]!r}", hint="give what reading.position returned")
     return positions
-
-
-def _optional(package: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(package)
-    except ImportError:
-        raise Invalid(f"{package} is not installed", hint=f"pip install {package}") from None

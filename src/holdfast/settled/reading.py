@@ -1,0 +1,187 @@
+"""`holdfast.read`: the settled part of a topic as an Arrow stream, without Spark and without the log that wrote it.
+
+A developer's check on a laptop and the cluster's answer are made by the same code: the same options, columns, order of
+rows and proofs. Polars, DuckDB, pandas and pyarrow take the result directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import chain
+from os import environ
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast import frames
+from holdfast.errors import Invalid
+from holdfast.record import microseconds
+from holdfast.settled.offsets import format_offsets, parse_offsets
+from holdfast.settled.options import Encrypted, ReadOptions, SchemaMode, Verify, store_environment
+from holdfast.settled.resolve import Resolved, bounds_of, check_schemas, pieces, resolve
+from holdfast.settled.root import SettledRoot
+from holdfast.store.settings import StoreSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from holdfast.settled.columns import Shaping
+    from holdfast.settled.plan import Bounds
+    from holdfast.settled.tail_rows import TailPlan
+
+
+def read(
+    root: str,
+    topic: str | Sequence[str] = (),
+    *,
+    topic_pattern: str = "",
+    columns: Sequence[str] | None = None,
+    starting_offsets: str = "earliest",
+    ending_offsets: str = "latest",
+    starting_timestamp: datetime | int | None = None,
+    ending_timestamp: datetime | int | None = None,
+    as_of: str | None = None,
+    include_tail: bool = False,
+    verify: Verify = "hash",
+    schema_mode: SchemaMode = "latest",
+    encrypted: Encrypted = "open",
+    keyring: str = "",
+    fail_on_data_loss: bool = True,
+    store: Mapping[str, Any] | StoreSettings | None = None,
+) -> SettledReading:
+    """Read what is settled of one or several topics; see `SettledReading`.
+
+    Times are datetimes with a zone, or microseconds since 1970; `starting_timestamp` is included, `ending_timestamp` is
+    not. Offsets are "earliest", "latest" or text such as '{"orders":{"0":1200}}'. `include_tail` adds what the store
+    has above what is settled (only one that a log ships to has that).
+    """
+    options = ReadOptions(
+        topics=(topic,) if isinstance(topic, str) else tuple(topic),
+        topic_pattern=topic_pattern,
+        columns=None if columns is None else tuple(columns),
+        starting_offsets=_word(starting_offsets, ("earliest", "latest")),
+        ending_offsets=_word(ending_offsets, ("latest",)),
+        since_us=_time(starting_timestamp),
+        before_us=_time(ending_timestamp),
+        as_of=None if as_of is None else parse_offsets(as_of, least=0),
+        include_tail=include_tail,
+        verify=verify,
+        schema_mode=schema_mode,
+        encrypted=encrypted,
+        keyring=keyring,
+        fail_on_data_loss=fail_on_data_loss,
+        store=store if isinstance(store, StoreSettings) else _store(store or {}),
+    )
+    return SettledReading(str(root), options)
+
+
+def _store(given: Mapping[str, Any]) -> StoreSettings:
+    try:
+        return msgspec.convert({**store_environment(environ), **given}, StoreSettings)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"store: {error}", hint="give settings of [store], such as endpoint and region") from None
+
+
+def _word(text: str, words: tuple[str, ...]) -> Any:
+    return text if text in words else parse_offsets(text)
+
+
+def _time(moment: datetime | int | None) -> int | None:
+    if isinstance(moment, datetime) and moment.tzinfo is None:
+        raise Invalid("a time needs its zone", hint="datetime(…, tzinfo=UTC)")
+    return None if moment is None else microseconds(moment)
+
+
+class SettledReading:
+    """Rows of the settled part of topics: an Arrow stream, read as it is asked for.
+
+    What is read was settled when the reading was made: `marks` says how far, and `as_of=marks` reads the same again.
+    With `include_tail` there is also what the store had above the marks at that moment, behind all other rows. This
+    reading gives the same rows as often as it is asked, but no other one can be told to: marks are the settled ones.
+    """
+
+    def __init__(self, root: str, options: ReadOptions) -> None:
+        self._options = options
+        self._root = SettledRoot.open(root, options.store)
+        self._resolved: Resolved = resolve(self._root, options)
+        from holdfast.settled.columns import schema_of
+
+        self._schema: pa.Schema = schema_of(self._resolved.shape.columns)
+        self._tail: TailPlan | None = None
+        if options.include_tail:
+            from holdfast.settled.tail_rows import plan_tail
+
+            self._tail = plan_tail(self._root, self._resolved, options, bounds_of(options))
+
+    @property
+    def marks(self) -> str:
+        """How far each partition is read: everything below, and nothing else; text for `as_of`."""
+        return format_offsets(self._resolved.marks)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+        return self._schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches, by topic, partition and offset; can be asked for again.
+
+        Those of the tail, if it is included, come last: by offset in each partition, which take turns.
+        """
+        from holdfast.settled.columns import Shaping
+        from holdfast.settled.plan import Task
+        from holdfast.settled.rows import TaskReader
+
+        resolved, options = self._resolved, self._options
+        bounds = bounds_of(options)
+        found = pieces(self._root, resolved.spans, options, bounds)
+        check_schemas(found, resolved.shape, options, () if self._tail is None else self._tail.schemas)
+        shaping = Shaping([column.source for column in resolved.shape.columns], self._schema)
+        settled = TaskReader(self._root.store, options, shaping, bounds).read(
+            Task(bytes.fromhex(self._root.log), tuple(found))
+        )
+        return chain(settled, self._tail_rows(self._tail, shaping, bounds)) if self._tail else settled
+
+    def _tail_rows(self, plan: TailPlan, shaping: Shaping, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+        from holdfast.settled.tail_rows import TailReader, TailTask
+
+        task = TailTask(bytes.fromhex(self._root.log), not self._resolved.shape.schemas, plan.spans)
+        return TailReader(self._root, self._options, shaping, bounds).read(task)
+
+    def count(self) -> int:
+        """How many rows there are; without times, manifests tell, and no file is opened."""
+        return sum(batch.num_rows for batch in self._narrowed().batches())
+
+    def _narrowed(self) -> SettledReading:
+        other = object.__new__(SettledReading)
+        other._options, other._root = self._options, self._root
+        other._resolved = self._resolved._replace(shape=self._resolved.shape._replace(columns=()))
+        other._tail = self._tail
+        import pyarrow as pa
+
+        other._schema = pa.schema([])
+        return other
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as an Arrow table."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(self.batches(), self._schema)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a Polars data frame."""
+        return frames.polars_frame(self.to_arrow())
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows as a pandas data frame."""
+        return frames.pandas_frame(self.to_arrow())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's C stream: Polars, DuckDB, pandas and pyarrow take a reading directly."""
+        return frames.c_stream(self._schema, self.batches(), requested_schema)
+
+    def __repr__(self) -> str:
+        return f"SettledReading({self._root.store.url!r}, marks={self.marks})"

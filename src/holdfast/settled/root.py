@@ -1,0 +1,179 @@
+"""One root, opened for reading: its topics, how far each partition is settled, and the manifests that say so.
+
+A root is a store's URL, a plain directory, or the directory of a log, whose own `segments/` is such a root. What never
+changes is kept: manifest objects are read once, so that looking again costs one request per partition when nothing is
+new, however long the history is. Used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Iterable
+from pathlib import Path
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.segments import store_manifest
+from holdfast.segments.schema import TopicSchema
+from holdfast.settled.offsets import Where
+from holdfast.settled.options import ReadOptions
+from holdfast.settled.root_reading import read_log
+from holdfast.store import documents, layout
+from holdfast.store.address import parse_url
+from holdfast.store.documents import ExpiredDocument, LogDocument, ManifestDocument, SegmentDocument, TopicDocument
+from holdfast.store.names import check_name
+from holdfast.store.numbered import newest, numbered
+from holdfast.store.opening import open_any_store
+from holdfast.store.port import Store
+from holdfast.store.settings import StoreSettings
+
+_opened: dict[tuple[str, StoreSettings], Store] = {}
+# A Spark executor reads hundreds of tasks in one process: they share connections, and nothing else.
+
+
+def shared_store(place: str, settings: StoreSettings, clock: Clock) -> Store:
+    """The store at a root, opened once per process."""
+    url = root_url(place)
+    store = _opened.get((url, settings))
+    if store is None:
+        store = _opened[url, settings] = open_any_store(url, settings, clock)
+    return store
+
+
+def root_url(place: str) -> str:
+    """Where the root is, as a URL: of a plain path, and of a log's directory, the one with the manifests."""
+    if place.startswith("s3a://"):  # what Hadoop calls it
+        place = "s3://" + place.removeprefix("s3a://")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) and not place.startswith("file://"):
+        return place
+    if place.startswith("file://"):  # as writers take it: encoded, as URLs are
+        place = parse_url(place).place
+    path = Path(place.removeprefix("file:")).absolute()
+    own = path / "segments"
+    return (own if not (path / layout.LOG).exists() and (own / layout.LOG).exists() else path).as_uri()
+
+
+class SettledRoot:
+    """What is settled at one root."""
+
+    def __init__(self, store: Store, log: LogDocument) -> None:
+        self.store = store
+        self.log = log.log
+        self._manifests: dict[Where, list[ManifestDocument]] = {}
+        self._last: dict[Where, ManifestDocument] = {}
+        self._topics: dict[str, TopicDocument] = {}
+
+    @classmethod
+    def open(cls, place: str, settings: StoreSettings, clock: Clock | None = None) -> SettledRoot:
+        """Open a root; raises NotFound where there is none."""
+        store = shared_store(place, settings, clock or SystemClock())
+        return cls(store, read_log(store))
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    def topics(self, options: ReadOptions) -> list[TopicDocument]:
+        """The topics that are asked for, by name, as they are now; a pattern may find none."""
+        if options.topics:
+            return [self.topic(name) for name in sorted(options.topics)]
+        names = [name for name in self.store.folders(layout.TOPICS) if options.matches(name) and _is_name(name)]
+        found = [self._find(name) for name in names]
+        return [topic for topic in found if topic is not None]  # a folder is there before its topic's first document
+
+    def topic(self, name: str) -> TopicDocument:
+        """A topic as it is now; raises NotFound."""
+        found = self._find(name)
+        if found is None:
+            raise NotFound(
+                f"there is no topic {name!r} at this root store={self.store.url}",
+                hint=f"there are: {', '.join(self.store.folders(layout.TOPICS)) or 'none; nothing is settled yet'}",
+            )
+        return found
+
+    def _find(self, name: str) -> TopicDocument | None:
+        known = self._topics.get(name)
+        if known is not None and self.store.head(layout.topic_key(name, known.version + 1)) is None:
+            return known
+        found = store_manifest.newest_topic(self.store, self.log, name)
+        if found is not None:
+            self._topics[name] = found
+        return found
+
+    # -- partitions ---------------------------------------------------------------------------------------
+
+    def objects(self, where: Where) -> list[ManifestDocument]:
+        """The manifest objects of a partition, as they are now, proved."""
+        known = self._manifests.get(where)
+        if known:
+            store_manifest.follow(self.store, self.log, *where, known)
+            return known
+        found = store_manifest.read_manifest(self.store, self.log, *where)
+        self._manifests[where] = list(found.documents)
+        return self._manifests[where]
+
+    def segments(self, where: Where) -> list[SegmentDocument]:
+        """The segments of a partition, as they are now, retired ones included."""
+        return [document for document in self.objects(where) if isinstance(document, SegmentDocument)]
+
+    def settled(self, topic: TopicDocument, partition: int) -> int:
+        """Everything below lies in segments on the store."""
+        last = self.last((topic.topic, partition))
+        return topic.first_offset if last is None else _end_of(last)
+
+    def last(self, where: Where) -> ManifestDocument | None:
+        """The newest manifest object of a partition, None without one; asks for no more than it takes to know."""
+        if self._manifests.get(where):
+            return self.objects(where)[-1]
+        last = self._last.get(where)
+        # Slots are dense: nothing is new where the next one is free, and the history is not listed again.
+        if last is None or self.store.head(layout.manifest_key(*where, last.slot + 1)) is not None:
+            last = self._newest(where)
+        if last is not None:
+            self._last[where] = last
+        return last
+
+    def _newest(self, where: Where) -> ManifestDocument | None:
+        """The newest manifest object of a partition; None when there is none."""
+        checkpoint = newest(self.store, layout.checkpoints_folder(*where))
+        at = None if checkpoint is None else layout.parse_number(checkpoint)
+        after = None if at is None else layout.manifest_key(*where, at - 1) if at else None
+        keys = numbered(self.store, layout.manifest_folder(*where), after)
+        if not keys:
+            return None
+        last = documents.decode_manifest(self.store.get(keys[-1]), keys[-1])
+        if (last.log, last.topic, last.partition, last.slot) != (self.log, *where, layout.parse_number(keys[-1])):
+            raise Corrupt("a manifest object belongs elsewhere", path=keys[-1], topic=where[0], partition=where[1])
+        return last
+
+    def marks(self, topics: Iterable[TopicDocument]) -> dict[Where, int]:
+        """How far all partitions of these topics are settled."""
+        places = [(topic, partition) for topic in topics for partition in range(topic.partitions)]
+        ends = store_manifest.in_parallel(lambda place: self.settled(*place), places)
+        return {(topic.topic, partition): end for (topic, partition), end in zip(places, ends, strict=True)}
+
+    def expired(self, where: Where) -> ExpiredDocument | None:
+        """What retention has retired of a partition; None when nothing is."""
+        return store_manifest.read_expired(self.store, self.log, *where)
+
+
+def versions(topic: TopicDocument) -> tuple[TopicSchema, ...]:
+    """The versions of a topic's schema, oldest first; none for raw records."""
+    found = []
+    for version in topic.schemas:
+        schema = TopicSchema.parse(b64decode(version.definition))
+        if schema.fingerprint.hex() != version.fingerprint:
+            key = layout.topic_key(topic.topic, topic.version)
+            raise Corrupt("a schema is not the one that it says", path=key, topic=topic.topic)
+        found.append(schema)
+    return tuple(found)
+
+
+def _end_of(document: ManifestDocument) -> int:
+    return document.first + document.rows if isinstance(document, SegmentDocument) else document.first
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return bool(check_name(name))
+    except Invalid:
+        return False
