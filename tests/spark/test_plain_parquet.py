@@ -17,7 +17,7 @@ from holdfast.segments.columns import RAW_SCHEMA, typed_schema
 from holdfast.segments.file_shape import FileShape
 from holdfast.segments.file_writer import SegmentWriter
 from holdfast.segments.segment import NO_CHAIN, NO_SCHEMA, SegmentHead
-from tests.java import OLDEST, ask, java_home
+from pyspark_holdfast.java import OLDEST, ask, java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -80,7 +80,8 @@ def ask(executable: Path) -> Java | None:
     """Run a Java to learn what it is; None when it does not run or is older than modules (Java 9)."""
     command = [str(executable), "-XshowSettings:properties", "--list-modules"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        # The machine's own Java, or the wheel's: nobody else names it.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
     # JAVA_TOOL_OPTIONS makes a JVM print a line of its own first, so the answers are searched for.

@@ -1,0 +1,72 @@
+"""holdfast for Spark: `spark.read.format("holdfast")`, streams, and a fast path over Spark's own Parquet reader.
+
+    import pyspark_holdfast
+
+    spark = pyspark_holdfast.session()
+    orders = spark.read.format("holdfast").option("topic", "orders").load("s3://bucket/prefix")
+
+Spark finds the format by this module's name, wherever the wheel is installed, without registration: the first time it
+does not know a format, it imports every `pyspark_*` module. So importing this one is cheap and never raises; what needs
+pyspark or pyarrow is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark_holdfast.lag import LagListener
+    from pyspark_holdfast.marks import marks_of, settled_marks
+    from pyspark_holdfast.native import PathTaken, path_of, read
+    from pyspark_holdfast.native_stream import NativeStream, read_stream
+    from pyspark_holdfast.source import HoldfastSource as DefaultSource
+    from pyspark_holdfast.spark_session import configure, register, session
+
+_HOMES = {
+    "DefaultSource": "source:HoldfastSource",
+    "LagListener": "lag",
+    "NativeStream": "native_stream",
+    "PathTaken": "native",
+    "configure": "spark_session",
+    "marks_of": "marks",
+    "path_of": "native",
+    "read": "native",
+    "read_stream": "native_stream",
+    "register": "spark_session",
+    "session": "spark_session",
+    "settled_marks": "marks",
+}
+
+__all__ = [
+    "DefaultSource",
+    "LagListener",
+    "NativeStream",
+    "PathTaken",
+    "configure",
+    "marks_of",
+    "path_of",
+    "read",
+    "read_stream",
+    "register",
+    "session",
+    "settled_marks",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pyspark_holdfast' has no attribute {name!r}")
+    module, _, attribute = home.partition(":")
+    try:
+        value = getattr(import_module(f"pyspark_holdfast.{module}"), attribute or name)
+    except ImportError as error:
+        # AttributeError, so that Spark's search passes us over and other packages keep working.
+        raise AttributeError(f"pyspark_holdfast.{name} needs more: pip install 'holdfast[spark]' ({error})") from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,161 @@
+"""A batch read: planned on the driver from manifests, read in the executors task by task.
+
+The reader travels to the executors, so it holds options and a schema and nothing that is open. Keys and credentials are
+found there by their references.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from holdfast.clock import SystemClock
+from holdfast.settled.columns import Shaping, choose, sources_of, width_of
+from holdfast.settled.options import ReadOptions
+from holdfast.settled.plan import Piece, Task, tasks_of
+from holdfast.settled.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
+from holdfast.settled.root import SettledRoot, shared_store, versions
+from holdfast.settled.rows import TaskReader
+from holdfast.store.documents import TopicDocument
+from pyspark_holdfast.filters import taken
+from pyspark_holdfast.marks import marks_in, starts_in
+from pyspark_holdfast.segment_paths import segment_rows
+
+if TYPE_CHECKING:
+    from holdfast.settled.tail_rows import TailTask
+
+_OURS = frozenset({"topic", "partition", "offset", "timestamp", "_topic", "_partition", "_offset", "_time"})
+_NO_SPLIT = 2**62
+
+
+class RowReading:
+    """How tasks are planned on the driver and read in the executors; shared by batch and stream."""
+
+    def __init__(self, place: str, options: ReadOptions, schema: StructType) -> None:
+        self._place = place
+        self._schema = schema
+        # A schema with marks is ours, whole; any other one was chosen by the user, column by column.
+        is_chosen = options.columns is not None or marks_in(schema) is None
+        # Which columns are read is what the schema says, not what the option says twice.
+        self._options = msgspec.structs.replace(
+            options,
+            columns=None,
+            schema_mode="known" if is_chosen and options.schema_mode == "latest" else options.schema_mode,
+        )
+        self._bounds = bounds_of(options)
+
+    def _check_columns(
+        self, topics: Sequence[TopicDocument], found: Sequence[Piece], tail: Iterable[tuple[str, bytes]] = ()
+    ) -> None:
+        """The topics have the columns that are asked for, and maybe got more since."""
+        if self._options.emit == "segments":
+            return
+        shape = shape_of(topics, self._options)
+        names = self._schema.fieldNames()
+        choose(shape.columns, names)
+        there = set(names)
+        known = {v.fingerprint for topic in topics for v in versions(topic) if v.names <= there}
+        check_schemas(found, shape._replace(schemas=frozenset(known)), self._options, tail)
+
+    def _partitions(self, root: SettledRoot, found: Sequence[Piece]) -> list[InputPartition]:
+        options = self._options
+        # Whoever proves whole segments, or only names them, takes each once.
+        is_whole = options.verify == "full" or options.emit == "segments"
+        tasks = tasks_of(
+            root.log, found, _NO_SPLIT if is_whole else options.split_bytes, options.min_partitions,
+            # Those of this machine: where a cluster has more, it also has more than a few full tasks to do.
+            cores=len(os.sched_getaffinity(0)), width=self._width(found),
+        )  # fmt: skip
+        return [InputPartition(task.encode()) for task in tasks]
+
+    def _width(self, found: Sequence[Piece]) -> int | None:
+        if not found or self._options.encrypted == "sealed" or self._options.emit == "segments":
+            return None
+        if any(piece.key_id for piece in found):
+            return None  # blocks are opened whole
+        sources = sources_of(self._schema.fieldNames(), is_raw=not any(found[0].schema))
+        return width_of(sources, to_arrow_schema(self._schema, timezone="UTC"))
+
+    def _rows(self, data: object) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, in exactly the schema that Spark expects."""
+        if not isinstance(data, bytes):  # Spark makes a task of its own where there are none
+            return
+        if self._options.include_tail and (tail := _tail_task(data)) is not None:
+            yield from self._tail_rows(tail)
+            return
+        task, target = Task.decode(data), to_arrow_schema(self._schema, timezone="UTC")
+        if self._options.emit == "segments":
+            yield segment_rows(task.pieces, target)
+            return
+        # Spark sends this object before it is asked for tasks: all that planning found out is in the task.
+        is_raw, is_sealed = not any(task.pieces[0].schema), self._options.encrypted == "sealed"
+        sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_sealed=is_sealed)
+        store = shared_store(self._place, self._options.store, SystemClock())
+        yield from TaskReader(store, self._options, Shaping(sources, target), self._bounds).read(task)
+
+    def _tail_rows(self, task: TailTask) -> Iterator[pa.RecordBatch]:
+        from holdfast.settled.tail_rows import TailReader
+
+        sources = sources_of(self._schema.fieldNames(), is_raw=task.is_raw)
+        shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"))
+        root = SettledRoot.open(self._place, self._options.store)
+        return TailReader(root, self._options, shaping, self._bounds).read(task)
+
+
+def _tail_task(data: bytes) -> TailTask | None:
+    from holdfast.settled.tail_rows import TailTask
+
+    return TailTask.decode(data)
+
+
+class BatchReader(RowReading, DataSourceReader):
+    """Plans and reads one batch."""
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks of this read; the marks of its DataFrame are its end, or the tail's end of this moment."""
+        root = SettledRoot.open(self._place, self._options.store)
+        if self._options.include_tail:
+            return self._with_tail(root)
+        resolved = resolve(root, self._options, marks_in(self._schema), starts_in(self._schema))
+        found = pieces(root, resolved.spans, self._options, self._bounds)
+        self._check_columns(resolved.topics, found)
+        return self._partitions(root, found)
+
+    def _with_tail(self, root: SettledRoot) -> list[InputPartition]:
+        """The same, and a task for what the store has in commit batches only.
+
+        The DataFrame's marks do not end it: everything up to the tail's end is read, and whatever was settled since
+        the marks were taken is better read in tasks of its own than as a part of the tail.
+        """
+        from holdfast.settled.tail_rows import TailTask, plan_tail
+
+        resolved = resolve(root, self._options)
+        found = pieces(root, resolved.spans, self._options, self._bounds)
+        tail = plan_tail(root, resolved, self._options, self._bounds)
+        self._check_columns(resolved.topics, found, tail.schemas)
+        partitions = self._partitions(root, found)
+        if tail.spans:
+            is_raw = not versions(resolved.topics[0])
+            partitions.append(InputPartition(TailTask(bytes.fromhex(root.log), is_raw, tail.spans).encode()))
+        return partitions
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return self._rows(partition.value)
+
+
+class FilteringReader(BatchReader):
+    """The same, with the filters that Spark pushed."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what can be answered exactly; the rest goes back."""
+        bounds, back = taken(filters, _OURS & set(self._schema.fieldNames()))
+        self._bounds = self._bounds.tighter(bounds)
+        return back

@@ -1,0 +1,48 @@
+"""Segments as rows: what a stream carries whose data Spark's own Parquet reader reads (`emit=segments`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from holdfast.settled.plan import Piece
+
+SEGMENT_ROWS = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("number", LongType()),
+        StructField("key", StringType()),
+        StructField("first_offset", LongType()),
+        StructField("rows", LongType()),
+        StructField("bytes", LongType()),
+        StructField("start_offset", LongType()),
+        StructField("end_offset", LongType()),
+        StructField("schema", StringType()),
+        StructField("key_id", StringType()),
+    ]
+)
+"""One row per segment: where it is below the root, and which of its records are meant (start included, end not)."""
+
+
+def segment_rows(pieces: Iterable[Piece], target: pa.Schema) -> pa.RecordBatch:
+    """Pieces as rows of these columns."""
+    rows = [
+        {
+            "topic": piece.topic,
+            "partition": piece.partition,
+            "number": piece.number,
+            "key": piece.key,
+            "first_offset": piece.first,
+            "rows": piece.rows,
+            "bytes": piece.size,
+            "start_offset": piece.start,
+            "end_offset": piece.end,
+            "schema": piece.schema.hex() if any(piece.schema) else "",
+            "key_id": piece.key_id,
+        }
+        for piece in pieces
+    ]
+    return pa.RecordBatch.from_pylist(rows, target)

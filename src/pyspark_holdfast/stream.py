@@ -1,0 +1,268 @@
+"""A stream of what gets settled: offsets are settled marks, small and stable, and a batch is what lies between two.
+
+Settled records never change and never move, so a batch that Spark asks for again, after the driver or an executor was
+killed, is the same batch: with a sink that is idempotent by batch id, every record arrives exactly once. Looking for
+news costs one request per topic and partition, however long the history is; manifests are read once and kept.
+
+What a query cannot go on from is an error that says so: records that retention removed while it was away
+(`failOnDataLoss`), and columns that came with a newer schema (`schemaMode`). A partition that is new to a query begins
+at its first record ever, so that one that retention has cut already is such an error too, and a batch that is asked for
+again cannot begin later than it did.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from holdfast.clock import SystemClock
+from holdfast.errors import Invalid
+from holdfast.settled.admission import Limits, admit
+from holdfast.settled.lease import Lease
+from holdfast.settled.offsets import LATEST, Where, nested, offsets_of
+from holdfast.settled.options import ReadOptions
+from holdfast.settled.resolve import Span, earliest_offset, lost, pieces
+from holdfast.settled.root import SettledRoot
+from holdfast.store import layout
+from holdfast.store.documents import SegmentDocument, TopicDocument
+from pyspark_holdfast.batch import RowReading
+
+Told = dict[str, dict[str, int]]
+"""Offsets as Spark stores them."""
+
+_first = attrgetter("first")
+
+
+class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver; read in the executors."""
+
+    def __init__(self, place: str, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(place, options, schema)
+        check_endless(options)
+        self._root: SettledRoot | None = None
+        self._lease: Lease | None = None
+        self._stop: dict[Where, int] | None = None
+        """Where a query ends that takes what is available now."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors get what is asked for, not what the driver holds open."""
+        return {**self.__dict__, "_root": None, "_lease": None, "_stop": None}
+
+    # -- offsets ------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Told:  # noqa: N802
+        """Where a new query begins."""
+        asked, root = self._options.starting_offsets, self._opened()
+        starts = {}
+        for topic in root.topics(self._options):
+            for number in range(topic.partitions):
+                where = (topic.topic, number)
+                offset = LATEST if asked == "latest" else None if asked == "earliest" else asked.get(where)
+                if offset == LATEST:
+                    starts[where] = root.settled(topic, number)
+                elif offset is None or offset < 0:
+                    starts[where] = self._earliest(topic, where)
+                else:
+                    starts[where] = offset
+        return nested(starts)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What one trigger takes at most; several limits at once are ours to keep."""
+        options = self._options
+        if options.max_offsets:
+            return ReadMaxRows(options.max_offsets)
+        if options.max_bytes:
+            return ReadMaxBytes(options.max_bytes)
+        return ReadMaxFiles(options.max_segments) if options.max_segments else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends with what is settled now."""
+        self._stop = self._marks()
+
+    def latestOffset(self, start: Told, limit: ReadLimit) -> Told:  # noqa: N802
+        """Where the next batch ends."""
+        begun = offsets_of(start, least=0)
+        self._renew(begun)
+        ends = self._stop if self._stop is not None else self._marks()
+        self._check_not_ahead(begun, ends)
+        starts = self._begun(begun, ends)
+        # Never back, and no partition forgotten: also when a store shows less than it did.
+        ends = {where: max(ends.get(where, 0), offset) for where, offset in starts.items()}
+        limits = Limits(self._options.max_offsets, self._options.max_bytes, self._options.max_segments)
+        if isinstance(limit, ReadAllAvailable) or not any(limits):
+            return nested(ends)
+        starts = {where: self._left(where, offset, ends[where]) for where, offset in starts.items()}
+        return nested(
+            admit(starts, {where: self._between(where, starts[where], ends[where]) for where in ends}, limits)
+        )
+
+    def reportLatestOffset(self) -> Told:  # noqa: N802
+        """What is settled, for progress reports: the lag of a query is what lies between."""
+        return nested(self._marks())
+
+    def commit(self, end: Told) -> None:
+        """A batch is done: what lies before it is not needed any more."""
+        self._renew(offsets_of(end, least=0))
+
+    # -- batches ------------------------------------------------------------------------------------------
+
+    def partitions(self, start: Told, end: Told) -> list[InputPartition]:
+        """The tasks of one batch."""
+        root, ends = self._opened(), offsets_of(end, least=0)
+        starts = self._begun(offsets_of(start, least=0), ends)
+        topics = {topic.topic: topic for topic in self._topics(ends)}
+        spans = [self._span(topics[where[0]], where, starts[where], ends[where]) for where in sorted(ends)]
+        found = pieces(root, spans, self._options, self._bounds)
+        self._check_columns(list(topics.values()), found)
+        return self._partitions(root, found)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return self._rows(partition.value)
+
+    def stop(self) -> None:
+        """The query ends; a lease stays until its time is over, for the query's next run."""
+
+    # -- what there is ------------------------------------------------------------------------------------
+
+    def _opened(self) -> SettledRoot:
+        if self._root is None:
+            self._root = SettledRoot.open(self._place, self._options.store)
+        return self._root
+
+    def _marks(self) -> dict[Where, int]:
+        root = self._opened()
+        return root.marks(root.topics(self._options))
+
+    def _topics(self, ends: Mapping[Where, int]) -> list[TopicDocument]:
+        return [self._opened().topic(name) for name in sorted({topic for topic, _ in ends})]
+
+    def _begun(self, starts: Mapping[Where, int], ends: Mapping[Where, int]) -> dict[Where, int]:
+        """Where partitions begin: those that are new to the query at their first record ever."""
+        new = [where for where in ends if where not in starts]
+        first = {name: self._opened().topic(name).first_offset for name in {topic for topic, _ in new}}
+        return {**starts, **{where: first[where[0]] for where in new}}
+
+    def _check_not_ahead(self, begun: Mapping[Where, int], ends: Mapping[Where, int]) -> None:
+        """A root that knows less than the query has read is not the one that it read from."""
+        for where, offset in begun.items():
+            settled = ends.get(where, 0)
+            if offset > settled and self._stop is None and self._options.fail_on_data_loss:
+                raise Invalid(
+                    f"the checkpoint is ahead of the root topic={where[0]} partition={where[1]} offset={offset}"
+                    f" settled={settled}",
+                    hint="is this the root that the query read from? with another one, take a new checkpointLocation;"
+                    " failOnDataLoss=false waits until the root is as far",
+                )
+
+    def _earliest(self, topic: TopicDocument, where: Where) -> int:
+        """Where a new query begins in a partition: at what is left of it, behind segments that are too old."""
+        start = earliest_offset(self._opened(), topic, where)
+        if self._bounds.since is None:
+            return start
+        for segment in self._opened().segments(where):
+            if segment.first + segment.rows > start and not self._bounds.misses(segment.time_min, segment.time_max):
+                return max(start, segment.first)
+        return max(start, self._opened().settled(topic, where[1]))
+
+    def _left(self, where: Where, start: int, end: int) -> int:
+        """Where a partition goes on that may have lost records: limits are not spent on those."""
+        if start >= end or self._options.fail_on_data_loss:
+            return start
+        return min(self._next(self._opened().topic(where[0]), where, start), end)
+
+    def _next(self, topic: TopicDocument, where: Where, start: int) -> int:
+        """Where a query that is at `start` goes on: right there, or where files are left.
+
+        Files of retired segments stay for a while, and for as long as a lease names them, for whoever is in the middle.
+        """
+        root = self._opened()
+        expired = root.expired(where)
+        if expired is None or start >= expired.first:
+            return max(start, topic.first_offset)
+        there = self._present(where, expired.upto)
+        first = expired.first
+        for segment in reversed(root.segments(where)[: expired.upto]):
+            if segment.number not in there or segment.first + segment.rows <= start:
+                break
+            first = segment.first
+        return max(start, first, topic.first_offset)
+
+    def _present(self, where: Where, upto: int) -> set[int]:
+        """Numbers of the segments below `upto` whose files are there."""
+        found = set()
+        for info in self._opened().store.list(layout.segments_folder(*where) + "/"):
+            name = layout.parse_segment_name(info.key.rpartition("/")[2])
+            if name is not None and name.number >= upto:
+                break
+            if name is not None:
+                found.add(name.number)
+        return found
+
+    def _between(self, where: Where, start: int, end: int) -> list[SegmentDocument]:
+        if start >= end:
+            return []
+        segments = self._opened().segments(where)
+        return segments[
+            max(bisect_right(segments, start, key=_first) - 1, 0) : bisect_right(segments, end - 1, key=_first)
+        ]
+
+    def _span(self, topic: TopicDocument, where: Where, start: int, end: int) -> Span:
+        if start < end:
+            left = self._next(topic, where, start)
+            if start < left:
+                start = min(lost(where, start, left, fail=self._options.fail_on_data_loss), end)
+        return Span(*where, start, end)
+
+    # -- the lease ----------------------------------------------------------------------------------------
+
+    def _renew(self, starts: Mapping[Where, int]) -> None:
+        options, root = self._options, self._opened()
+        if not options.reader:
+            return
+        if self._lease is None:
+            if layout.EPOCHS.rstrip("/") not in root.store.folders(""):
+                raise Invalid(
+                    "a lease needs a store: the retention of a log's own directory asks nobody",
+                    hint="leave reader out, or read the store that the log ships to",
+                )
+            self._lease = Lease(root.store, root.log, options.reader, options.lease_seconds, SystemClock())
+        if self._lease.is_due():
+            self._lease.renew({where: self._number(where, offset) for where, offset in starts.items()})
+
+    def _number(self, where: Where, offset: int) -> int:
+        """The segment that holds an offset, or will."""
+        segments = self._opened().segments(where)
+        at = bisect_right(segments, offset, key=_first) - 1
+        if at < 0:
+            return 0
+        return segments[at].number + (offset >= segments[at].first + segments[at].rows)
+
+
+def check_endless(options: ReadOptions) -> None:
+    """A stream has no end; what says where to end is refused, as by Kafka's source, and not passed over."""
+    asked = {
+        "asOf": options.as_of is not None,
+        "endingOffsets": options.ending_offsets != "latest",
+        "endingTimestamp": options.before_us is not None,
+    }
+    wrong = [name for name, is_given in asked.items() if is_given]
+    if wrong:
+        raise Invalid(
+            f"a stream has no end: {', '.join(wrong)}",
+            hint="leave it out; trigger(availableNow=True) ends with what is settled",
+        )

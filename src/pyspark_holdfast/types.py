@@ -1,0 +1,114 @@
+"""Arrow's types as Spark's: what a column of a segment is called in a DataFrame.
+
+Spark has fewer types. Unsigned integers become the next larger signed ones, as in Spark's own Parquet reader; times of
+a day and half floats become what holds all their values. A column that Spark has no type for is refused by name; the
+option `columns` leaves it out. `is_native` says whether Spark's own reader makes the same of the file, so that the fast
+path may be taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from holdfast.errors import Invalid
+from holdfast.segments import kinds
+from holdfast.settled.columns import Column
+
+_is = pa.types
+_DECIMAL_DIGITS_MAX = 38
+
+_LEAVES: dict[pa.DataType, DataType] = {
+    pa.bool_(): BooleanType(),
+    pa.int8(): ByteType(),
+    pa.int16(): ShortType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.uint8(): ShortType(),
+    pa.uint16(): IntegerType(),
+    pa.uint32(): LongType(),
+    pa.uint64(): DecimalType(20, 0),
+    pa.float16(): FloatType(),
+    pa.float32(): FloatType(),
+    pa.float64(): DoubleType(),
+    pa.date32(): DateType(),
+    pa.string(): StringType(),
+    pa.large_string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.large_binary(): BinaryType(),
+}
+
+
+def spark_schema(columns: Sequence[Column]) -> StructType:
+    """The columns of a read as Spark names them; everything may be null, as in Spark's own files."""
+    return StructType([StructField(column.name, spark_type(column.kind, column.name)) for column in columns])
+
+
+def spark_type(kind: pa.DataType, name: str) -> DataType:
+    """A type, as Spark has it; Invalid where it has none. `name` is for the message."""
+    found = _LEAVES.get(kind)
+    if found is not None:
+        return found
+    if _is.is_struct(kind):
+        return StructType([StructField(child.name, spark_type(child.type, name)) for child in kind])
+    if _is.is_map(kind):
+        return MapType(spark_type(kind.key_type, name), spark_type(kind.item_type, name))
+    if kinds.inner(kind):
+        return ArrayType(spark_type(kind.value_type, name))
+    leaf = _leaf(kind)
+    if leaf is None:
+        raise Invalid(
+            f"Spark has no type for column {name!r} type={kinds.shown(kind)}",
+            hint="leave it out: option columns names those that are read",
+        )
+    return leaf
+
+
+def _leaf(kind: pa.DataType) -> DataType | None:
+    if _is.is_timestamp(kind):
+        return TimestampType() if kind.tz is not None else TimestampNTZType()
+    if _is.is_decimal(kind):
+        return DecimalType(kind.precision, kind.scale) if kind.precision <= _DECIMAL_DIGITS_MAX else None
+    if _is.is_fixed_size_binary(kind):
+        return BinaryType()
+    if _is.is_duration(kind):
+        return DayTimeIntervalType()
+    if _is.is_time(kind):
+        return IntegerType() if _is.is_time32(kind) else LongType()
+    return None
+
+
+def is_native(kind: pa.DataType) -> bool:
+    """Whether Spark's own Parquet reader makes the same values of a column of this type."""
+    inner = kinds.inner(kind)
+    if _is.is_fixed_size_list(kind):
+        return False
+    if inner:
+        return all(is_native(child.type) for child in inner)
+    if kind == pa.float16() or _is.is_time(kind) or _is.is_duration(kind):
+        return False
+    if _is.is_timestamp(kind):
+        return bool(kind.unit in ("ms", "us"))
+    return not _is.is_decimal(kind) or bool(kind.precision <= _DECIMAL_DIGITS_MAX)

@@ -1,0 +1,28 @@
+"""The end of a JVM that pyspark started: SparkSession.stop leaves it running."""
+
+from __future__ import annotations
+
+import subprocess
+
+PATIENCE = 60
+"""Seconds for the JVM to end."""
+
+
+def end_jvm() -> None:
+    """End the JVM of this process, if there is one, and wait until it has ended."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    jvm: subprocess.Popen[bytes] = gateway.proc
+    assert jvm.stdin is not None
+    jvm.stdin.close()  # it ends when its standard input does
+    try:
+        jvm.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
+        raise

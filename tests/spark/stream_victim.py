@@ -1,0 +1,132 @@
+"""A driver that streams until it is done or killed.
+
+    python -m tests.spark.stream_victim ROOT OUTPUT [--die-after BATCH] [--kill-workers]
+
+One JVM of its own and two queries over the topic `orders`, each with its checkpoint: into `OUTPUT/batches`, by
+foreachBatch, one directory per batch id that a batch overwrites; and into `OUTPUT/files`, by Spark's own file sink.
+Both take what is available now, two segments at a time. Standard output tells `batch N` when a batch begins, and
+`done` at the end.
+
+With `--die-after` the whole session is killed, once, when that batch is in the sink and Spark does not know it yet.
+With `--kill-workers` the first attempt of every task kills the Python workers beside it and then its own, in mid-batch;
+the file sink is left out then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from pyspark_holdfast.spark_session import java_options, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives for seconds."""
+
+
+def processes() -> Iterator[tuple[int, int, int]]:
+    """Every process of the machine that lives: its id, its parent, its session."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        if fields[0] not in "ZX":  # dead, and nobody has asked after it
+            yield int(folder.name), int(fields[1]), int(fields[3])
+
+
+def kill_session(session: int) -> None:
+    """kill -9 of everything that a victim started; Spark's workers are not in its process group.
+
+    The first goes last: it may be the one that kills.
+    """
+    while alive := [pid for pid, _, own in processes() if own == session and pid != os.getpid()]:
+        for pid in alive:
+            kill(pid)
+    if os.getsid(0) == session:
+        kill(os.getpid())
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def kill_workers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a task does with its rows: hand them on; but the first attempt ends its worker and those beside it."""
+    for batch in batches:
+        yield batch
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
+            beside = [pid for pid, parent, _ in processes() if parent == os.getppid() and pid != os.getpid()]
+            for pid in beside:
+                kill(pid)
+            kill(os.getpid())
+
+
+def small_spark(directory: Path) -> SparkSession:
+    """Spark with two threads, whose tasks may fail three times."""
+    return session(
+        "local[2,4]",
+        spark_driver_extraJavaOptions=f"{BRIEF} {java_options(directory)}",
+        spark_sql_adaptive_enabled="false",
+        spark_driver_memory="1g",
+    )
+
+
+def by_batch(frame: DataFrame, asked: Namespace) -> DataStreamWriter:
+    """The sink that is idempotent by batch id."""
+
+    def land(rows: DataFrame, batch: int) -> None:
+        print(f"batch {batch}", flush=True)
+        if asked.kill_workers:
+            rows = rows.mapInArrow(kill_workers, rows.schema)
+        rows.write.mode("overwrite").parquet(f"{asked.output}/batches/batch={batch:06d}")
+        marker = Path(asked.output, "died")
+        if batch == asked.die_after and not marker.exists():
+            marker.write_text(str(batch))
+            kill_session(os.getsid(0))
+
+    return frame.writeStream.foreachBatch(land)
+
+
+def main(arguments: list[str]) -> None:
+    parser = ArgumentParser()
+    parser.add_argument("root")
+    parser.add_argument("output")
+    parser.add_argument("--die-after", type=int, default=-1)
+    parser.add_argument("--kill-workers", action="store_true")
+    asked = parser.parse_args(arguments)
+    spark = small_spark(Path(tempfile.mkdtemp()))
+    options = {"topic": "orders", "maxSegmentsPerTrigger": "2"}
+    frame = spark.readStream.format("holdfast").options(**options).load(asked.root)
+    frame = frame.select("partition", "offset", "value")
+    writers = {"batches": by_batch(frame, asked)}
+    if not asked.kill_workers:
+        writers["files"] = frame.writeStream.format("parquet").option("path", f"{asked.output}/files")
+    queries = [
+        writer.option("checkpointLocation", f"{asked.output}/checkpoint-{name}").trigger(availableNow=True).start()
+        for name, writer in writers.items()
+    ]
+    for query in queries:
+        query.awaitTermination()
+    print("done", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

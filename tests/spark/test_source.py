@@ -1,0 +1,346 @@
+"""The format in batch: found without registration, right rows and columns, push-down, pinned marks, clear errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast
+import pyspark_holdfast
+from holdfast import Keyring
+from pyspark_holdfast import DefaultSource
+from tests.spark.logs import START_US, collected, fill, made, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(params=["pushing", "not pushing"])
+def either(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[SparkSession]:
+    """Spark with filters pushed down, and without, which is its default."""
+    spark.conf.set(PUSH_DOWN, str(request.param == "pushing").lower())
+    yield spark
+    spark.conf.set(PUSH_DOWN, "true")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of two partitions, three segments and 60 records each."""
+    return made(tmp_path_factory.mktemp("source") / "log")
+
+
+def load(spark: SparkSession, root: Path | str, topic: str = "orders", **options: Any) -> DataFrame:
+    return spark.read.format("holdfast").options(topic=topic, **options).load(str(root))
+
+
+def tasks(frame: DataFrame) -> int:
+    return frame.rdd.getNumPartitions()
+
+
+# -- finding it -------------------------------------------------------------------------------------------
+
+
+def test_the_format_is_found_without_registration_and_in_new_sessions(spark: SparkSession, root: Path) -> None:
+    assert load(spark, root).count() == 120
+    assert load(spark.newSession(), root).count() == 120
+
+
+def test_importing_costs_nothing_and_never_raises(tmp_path: Path) -> None:
+    """Without pyspark, pyarrow or anything else: Spark imports every pyspark_* module that it sees."""
+    code = (
+        "import sys, pyspark_holdfast; assert not hasattr(pyspark_holdfast, 'DefaultSource');"
+        "assert 'pyarrow' not in sys.modules and 'holdfast' not in sys.modules"
+    )
+    source = str(Path(pyspark_holdfast.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True,
+        check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_can_be_registered_by_hand(spark: SparkSession, root: Path) -> None:
+    """For the day on which another package breaks the search."""
+    session = spark.newSession()
+    pyspark_holdfast.register(session)
+    assert load(session, root).count() == 120
+
+
+# -- rows and columns -------------------------------------------------------------------------------------
+
+
+def test_every_record_arrives_as_it_was(either: SparkSession, root: Path) -> None:
+    frame = load(either, root)
+    assert frame.columns == ["topic", "partition", "offset", "timestamp", "key", "value", "headers", "kind"]
+    assert collected(frame) == rows("orders", 2, 60)
+
+
+@pytest.mark.parametrize("spelled", ["plain", "file:", "file://", "root of the store"])
+def test_a_root_may_be_spelled_in_many_ways(spark: SparkSession, root: Path, spelled: str) -> None:
+    """The log's directory, its own `segments/`, with and without a scheme."""
+    places = {"plain": root, "file:": f"file:{root}", "file://": f"file://{root}"}
+    assert load(spark, places.get(spelled, root / "segments"), columns="").count() == 120
+
+
+def test_columns_are_chosen_by_option_and_by_schema(spark: SparkSession, root: Path) -> None:
+    """In the order that was asked for; a schema may also ask for another type that holds the values."""
+    assert load(spark, root, columns="value,offset").columns == ["value", "offset"]
+    frame = spark.read.format("holdfast").option("topic", "orders").schema("offset decimal(20,0), key binary")
+    found = frame.load(str(root)).toArrow().to_pylist()
+    assert len(found) == 120
+    assert {int(each["offset"]) for each in found} == set(range(60))
+
+
+def test_what_needs_no_file_opens_none(spark: SparkSession, tmp_path: Path) -> None:
+    """Counts, offsets, partitions and topics are in the manifest; the files may be gone."""
+    path = made(tmp_path / "log")
+    for file in path.rglob("*.parquet"):
+        file.unlink()
+    assert load(spark, path, columns="").count() == 120
+    found = load(spark, path, columns="offset,partition,topic").where("offset >= 58").collect()
+    assert sorted(map(tuple, found)) == [(58, 0, "orders"), (58, 1, "orders"), (59, 0, "orders"), (59, 1, "orders")]
+    with pytest.raises(Exception, match="a segment is missing"):
+        load(spark, path, columns="value").collect()
+
+
+def test_typed_topics_have_their_own_columns(either: SparkSession, tmp_path: Path) -> None:
+    """All versions of a schema are read as the newest one."""
+    with holdfast.open(tmp_path / "log") as log:
+        old = pa.schema([("symbol", pa.string()), ("price", pa.decimal128(12, 3)), ("size", pa.uint32())])
+        log.topic("trades", schema=old).append([{"symbol": "A", "price": None, "size": 2**32 - 1}])
+        log.seal()
+        new = pa.schema([*old, ("tags", pa.list_(pa.string()))])
+        log.topic("trades", schema=new).append([{"symbol": None, "price": None, "size": 0, "tags": ["x", None]}])
+        log.seal()
+    frame = load(either, tmp_path / "log", "trades")
+    assert frame.columns == ["_topic", "_partition", "_offset", "_time", "symbol", "price", "size", "tags"]
+    assert dict(frame.dtypes)["size"] == "bigint"
+    found = frame.orderBy("_offset").drop("_time").toArrow().to_pylist()
+    assert [tuple(each.values()) for each in found] == [
+        ("trades", 0, 0, "A", None, 2**32 - 1, None),
+        ("trades", 0, 1, None, None, 0, ["x", None]),
+    ]
+    with pytest.raises(Exception, match="2 versions of their schema"):
+        load(either, tmp_path / "log", "trades", schemaMode="strict").collect()
+
+
+def test_every_type_that_can_be_stored_arrives_or_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    """Types that Spark lacks become what holds all their values."""
+    kinds = {
+        "u8": (pa.uint8(), 255, 255), "u16": (pa.uint16(), 65_535, 65_535), "u64": (pa.uint64(), 2**64 - 1, 2**64 - 1),
+        "half": (pa.float16(), 0.5, 0.5), "day": (pa.time64("us"), None, None), "span": (pa.duration("ms"), None, None),
+        "fixed": (pa.binary(2), b"ab", b"ab"), "listed": (pa.list_(pa.int8(), 2), [1, 2], [1, 2]),
+        "mapped": (pa.map_(pa.string(), pa.int16()), [("a", 1)], [("a", 1)]),
+        "inner": (pa.struct([pa.field("x", pa.large_string())]), {"x": "y"}, {"x": "y"}),
+        "nanos": (pa.timestamp("ns", "UTC"), None, None), "small": (pa.decimal32(5, 2), None, None),
+    }  # fmt: skip
+    schema = pa.schema([pa.field(name, kind) for name, (kind, _, _) in kinds.items()])
+    with holdfast.open(tmp_path / "log") as log:
+        log.topic("odd", schema=schema).append(
+            pa.Table.from_pylist([{name: value for name, (_, value, _) in kinds.items()}], schema)
+        )
+        log.topic("huge", schema=pa.schema([("wide", pa.decimal256(60, 0)), ("n", pa.int8())])).append([{"n": 1}])
+        log.seal()
+    (found,) = load(spark, tmp_path / "log", "odd").toArrow().to_pylist()
+    for name, (_, _, expected) in kinds.items():
+        assert found[name] == expected, name
+    with pytest.raises(Exception, match="no type for column 'wide'"):
+        load(spark, tmp_path / "log", "huge")
+    assert load(spark, tmp_path / "log", "huge", columns="n").collect()[0].n == 1
+
+
+def test_several_topics_and_patterns_are_read_together(spark: SparkSession, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "log") as log:
+        for name in ("orders-eu", "orders-us", "other"):
+            fill(log, name, partitions=1, seals=1, rows=5)
+        log.topic("typed", schema=pa.schema([("a", pa.int8())])).append([{"a": 1}])
+        log.seal()
+    both = rows("orders-eu", 1, 5) + rows("orders-us", 1, 5)
+    assert collected(load(spark, tmp_path / "log", "orders-us, orders-eu")) == both
+    pattern = spark.read.format("holdfast").option("topicPattern", "orders-.*").load(str(tmp_path / "log"))
+    assert collected(pattern) == both
+    assert collected(pattern.where("topic = 'orders-us'")) == rows("orders-us", 1, 5)
+    with pytest.raises(Exception, match="different columns"):
+        load(spark, tmp_path / "log", "other,typed")
+
+
+# -- filters ----------------------------------------------------------------------------------------------
+
+FILTERS = [
+    "offset = 17",
+    "offset between 19 and 21",
+    "offset > 57 or offset < 2",
+    "offset in (3, 40, 59)",
+    "partition = 1",
+    "partition in (0, 7)",
+    "topic = 'orders'",
+    "topic = 'nothing'",
+    "timestamp >= '2026-01-01 00:00:30' and timestamp < '2026-01-01 00:00:35'",
+    "timestamp = '2026-01-01 00:00:30.000001'",
+    "offset >= 10 and partition = 0 and key is not null and length(value) > 3",
+    "offset <=> 5",
+    "offset is null",
+    "not (offset < 50)",
+    "offset = 1 and offset = 2",
+]
+
+
+@pytest.mark.parametrize("condition", FILTERS)
+def test_a_filter_gives_what_it_gives_on_a_plain_table(either: SparkSession, root: Path, condition: str) -> None:
+    """Whether Spark or the source applies it."""
+    plain = either.createDataFrame(load(either, root).toArrow())
+    assert collected(load(either, root).where(condition)) == collected(plain.where(condition))
+
+
+def test_pushed_filters_leave_out_segments_and_tasks(spark: SparkSession, root: Path) -> None:
+    """Of six segments the one that holds the offset is read, and files that are not needed are not opened."""
+    frame = load(spark, root, minPartitions="6")
+    assert tasks(frame) == 6
+    assert tasks(frame.where("offset = 25 and partition = 1")) == 1
+    assert tasks(frame.where("timestamp < '2026-01-01 00:00:19'")) == 2
+
+
+def test_times_and_offsets_by_option(spark: SparkSession, root: Path) -> None:
+    """Starting inclusive, ending exclusive; in milliseconds as with Kafka, or as text."""
+    frame = load(
+        spark, root, startingTimestamp=str((START_US + 20_000_000) // 1000), endingTimestamp="2026-01-01T00:00:30Z"
+    )
+    assert collected(frame) == rows("orders", 2, 30, 20)
+    frame = load(spark, root, startingOffsets='{"orders":{"0":58,"1":-1}}', endingOffsets='{"orders":{"0":59}}')
+    assert [each[1:3] for each in collected(frame)] == [(0, 58)]
+
+
+# -- marks ------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_reads_the_same_however_much_is_written_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
+    """It is pinned to the marks of its load; a new load sees more, `asOf` sees the same."""
+    with holdfast.open(tmp_path / "log") as log:
+        fill(log, seals=1)
+        frame = load(spark, tmp_path / "log")
+        marks = pyspark_holdfast.marks_of(frame)
+        assert marks == '{"orders":{"0":20,"1":20}}'
+        assert frame.count() == 40
+        fill(log, seals=1)
+        log.topic("orders").append(b"not sealed")
+        assert frame.count() == 40
+        assert load(spark, tmp_path / "log").count() == 80
+        assert load(spark, tmp_path / "log", asOf=marks).count() == 40
+        with pytest.raises(Exception, match="not settled yet"):
+            load(spark, tmp_path / "log", asOf='{"orders":{"0":41}}')
+        assert pyspark_holdfast.settled_marks(str(tmp_path / "log"), topic="orders") == '{"orders":{"0":40,"1":40}}'
+
+
+def test_a_table_reads_what_is_settled_at_that_moment(spark: SparkSession, tmp_path: Path) -> None:
+    """It outlives its options, which Spark forgets, and is not pinned."""
+    with holdfast.open(tmp_path / "log") as log:
+        fill(log, seals=1)
+        spark.sql(f"CREATE TABLE orders_now USING holdfast OPTIONS (root '{tmp_path}/log', topic 'orders')")
+        spark.sql(f"CREATE TABLE orders_path USING holdfast OPTIONS (topic 'orders') LOCATION '{tmp_path}/log'")
+        try:
+            assert spark.table("orders_now").count() == 40
+            fill(log, seals=1)
+            counted = spark.sql("SELECT count(*) FROM orders_now WHERE offset >= 20").first()
+            assert counted is not None
+            assert counted[0] == 40
+            assert collected(spark.table("orders_path")) == collected(load(spark, tmp_path / "log"))
+        finally:
+            spark.sql("DROP TABLE orders_now")
+            spark.sql("DROP TABLE orders_path")
+    view = f"CREATE TEMPORARY VIEW seen USING holdfast OPTIONS (path '{tmp_path}/log', topic 'orders')"
+    spark.sql(view)
+    assert spark.table("seen").count() == 80
+
+
+# -- errors and secrets -----------------------------------------------------------------------------------
+
+
+def test_options_that_are_wrong_are_all_named_and_unknown_ones_refused(spark: SparkSession, root: Path) -> None:
+    with pytest.raises(Exception, match="did you mean startingOffsets") as caught:
+        load(spark, root, startingOffset="earliest", verify="maybe", minPartitions="0").collect()
+    assert "verify must be one of" in str(caught.value)
+    assert "minPartitions must be above zero" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "topic", "message"),
+    [("nowhere", "orders", "there is no log at this root"), ("log", "ordres", "there are: orders")],
+)
+def test_what_is_not_there_is_told(spark: SparkSession, root: Path, place: str, topic: str, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        load(spark, root.parent / place, topic).collect()
+
+
+def test_an_encrypted_topic_needs_its_key_by_reference(spark: SparkSession, tmp_path: Path) -> None:
+    """With it, it reads as any other; without it, it says so, or gives its sealed blocks."""
+    Keyring.generate("k7").save(tmp_path / "keyring")
+    with holdfast.open(tmp_path / "log", keyring=Keyring.from_file(tmp_path / "keyring")) as log:
+        fill(log)
+    frame = load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/keyring", minPartitions="4")
+    assert collected(frame) == rows("orders", 2, 60)
+    assert load(spark, tmp_path / "log", columns="").count() == 120
+    with pytest.raises(Exception, match="is encrypted, and there is no key key_id=k7"):
+        load(spark, tmp_path / "log").collect()
+    sealed = load(spark, tmp_path / "log", encrypted="sealed")
+    assert sealed.columns == ["topic", "partition", "first_offset", "rows", "time_min", "time_max", "block"]
+    assert sum(each.rows for each in sealed.collect()) == 120
+    assert not any(b"0/1" in bytes(each.block) for each in sealed.collect())
+    Keyring.generate("k7").save(tmp_path / "other")
+    with pytest.raises(Exception, match="is not the key"):
+        load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/other").collect()
+
+
+def test_a_secret_in_the_wrong_place_is_refused_and_not_repeated(spark: SparkSession, root: Path) -> None:
+    """Neither in the error nor in a plan."""
+    secret = "k1:" + "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IHNlYw=="
+    for options in ({"keyring": secret}, {"credentials": secret}, {"timeoutMs": secret}):
+        with pytest.raises(Exception, match=r"must be|must") as caught:
+            load(spark, root, **options).collect()
+        assert secret not in str(caught.value)
+
+
+def test_plans_show_no_options(spark: SparkSession, tmp_path: Path) -> None:
+    """References are no secrets, and yet nobody reads them in a plan."""
+    Keyring.generate().save(tmp_path / "keyring")
+    with holdfast.open(tmp_path / "log", keyring=Keyring.from_file(tmp_path / "keyring")) as log:
+        fill(log, seals=1)
+    frame = load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/keyring").where("offset > 3")
+    frame.collect()
+    plan = str(frame._jdf.queryExecution().toString())
+    assert str(tmp_path / "keyring") not in plan
+    assert (tmp_path / "keyring").read_text().partition(":")[2].strip() not in plan
+
+
+def test_a_reader_can_travel_and_read_twice(root: Path) -> None:
+    """Speculative duplicates of a task read the same rows; what travels holds nothing open."""
+    import pickle
+
+    source = DefaultSource({"path": str(root), "topic": "orders"})
+    reader = source.reader(source.schema())
+    (task,) = reader.partitions()
+    twin = pickle.loads(pickle.dumps(reader))
+    one, other = (pa.Table.from_batches(each.read(task)) for each in (twin, twin))
+    assert one.equals(other)
+    assert one.num_rows == 120
+
+
+def test_names_of_the_module_stay_what_they_are(spark: SparkSession) -> None:
+    """No submodule takes the place of a function, whatever was imported."""
+    import importlib
+    import pkgutil
+
+    for module in pkgutil.iter_modules(pyspark_holdfast.__path__):
+        importlib.import_module(f"pyspark_holdfast.{module.name}")
+        assert module.name not in pyspark_holdfast.__all__
+    assert callable(pyspark_holdfast.session)
