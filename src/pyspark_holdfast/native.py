@@ -1,0 +1,292 @@
+"""The fast path: what is settled, read by Spark's own vectorised Parquet reader.
+
+    orders = pyspark_holdfast.read(spark, "/srv/log", "orders", columns=["offset", "value"])
+
+Manifests are read here, on the driver, as for the format, and so are all options: the same topics, marks, spans of
+offsets, refusals. Then Spark reads the files that are left itself, and prunes columns and row groups as it does for any
+table. Columns, types and rows are those of the format.
+
+Spark's reader proves nothing: that all files are there and have their sizes is checked before the first row, what is in
+them is not. Where that is asked for (`verify`), or something has to be opened that Spark cannot open, the DataFrame is
+one of the format; `path_of` says which it is and why, and so does a line in the log. How work is cut into tasks is
+Spark's own business here (`spark.sql.files.maxPartitionBytes`): `minPartitions` and `splitBytes` are for the format.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.segments import kinds
+from holdfast.settled.columns import PARTITION, TOPIC, Column
+from holdfast.settled.options import ReadOptions, parse_options
+from holdfast.settled.plan import Bounds, Piece
+from holdfast.settled.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
+from holdfast.settled.root import SettledRoot
+from holdfast.settled.rows import missing
+from holdfast.store.address import parse_url
+from holdfast.store.documents import TopicDocument
+from pyspark_holdfast.marks import carried, carrying, with_marks
+from pyspark_holdfast.parquet_scan import Unscannable, check_reach, folders_of, scan
+from pyspark_holdfast.types import is_native, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("holdfast")
+
+_PATH = "holdfast.path"
+# No column of a file is called so: users' own do not begin with an underscore.
+_FOLDERS = {"_topic": StringType(), "_partition": IntegerType(), "_start": LongType(), "_end": LongType()}
+_NAMES = {TOPIC: "_topic", PARTITION: "_partition"}
+
+
+class PathTaken(NamedTuple):
+    """How a DataFrame reads its rows."""
+
+    path: Literal["native", "format"]
+    """Spark's own Parquet reader, or the format `holdfast`."""
+    reason: str
+
+
+NATIVE = PathTaken("native", "nothing has to be opened or proved, and Spark reaches the files")
+
+
+def read(
+    spark: SparkSession,
+    root: str | Path,
+    topic: str | Sequence[str] = "",
+    *,
+    columns: str | Sequence[str] | None = None,
+    **options: str | int | bool,
+) -> DataFrame:
+    """Read what is settled of one or several topics, natively where that is possible; else through the format.
+
+    Options are those of the format: read(spark, root, "orders", startingOffsets='{"orders":{"0":1200}}'). Without
+    `verify`, the native path takes sizes for proof, and the format compares hashes.
+    """
+    given = given_options(root, topic, columns, options)
+    place, asked = parse_options(given)
+    reason = reason_of_options(given, asked)
+    if reason is not None:
+        return through_format(spark, given, reason)
+    opened = SettledRoot.open(place, asked.store)
+    resolved = resolve(opened, asked)
+    shape, bounds = resolved.shape, bounds_of(asked)
+    found = pieces(opened, resolved.spans, asked, bounds)
+    check_schemas(found, shape, asked)
+    try:
+        check_columns(spark, shape.columns, all_columns(resolved.topics, asked))
+        schema = with_marks(spark_schema(shape.columns), resolved.marks)
+        frame = native_frame(spark, opened, found, shape.columns, bounds, schema)
+    except Unscannable as error:
+        return through_format(spark, given, str(error))
+    tell(NATIVE)
+    return frame
+
+
+def path_of(frame: DataFrame) -> PathTaken:
+    """How a DataFrame of `read`, or a batch of `read_stream`, reads its rows, and why so."""
+    text = carried(frame.schema, _PATH)
+    if text is None:
+        raise NotFound(
+            "this DataFrame does not say how it reads",
+            hint="ask the one that pyspark_holdfast.read returned, with at least one column",
+        )
+    path, reason = json.loads(text)
+    return PathTaken(path, reason)
+
+
+# -- options ----------------------------------------------------------------------------------------------
+
+
+def given_options(
+    root: str | Path,
+    topic: str | Sequence[str],
+    columns: str | Sequence[str] | None,
+    options: Mapping[str, str | int | bool],
+) -> dict[str, str]:
+    """What the caller gave, as the format takes it: text."""
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    given["path"] = str(root)
+    if topic:
+        given["topic"] = topic if isinstance(topic, str) else ",".join(topic)
+    if columns is not None:
+        given["columns"] = columns if isinstance(columns, str) else _joined(columns)
+    return given
+
+
+def _joined(columns: Sequence[str]) -> str:
+    for name in columns:
+        if "," in name or name != name.strip():
+            raise Invalid(
+                f"a column of this name cannot be asked for column={name!r}",
+                hint="leave columns out, and select from the DataFrame",
+            )
+    return ",".join(columns)
+
+
+def reason_of_options(given: Mapping[str, str], asked: ReadOptions) -> str | None:
+    """Why these options need the format; None when they do not."""
+    if asked.emit != "rows":
+        raise Invalid("emit is for the format: here rows are read", hint="leave emit out")
+    # Left out, it is not asked for: the native path proves sizes only, and says so.
+    if asked.verify != "off" and "verify" in {name.lower() for name in given}:
+        return f"verify={asked.verify} is asked for, and Spark's own reader proves nothing"
+    if asked.include_tail:
+        return "includeTail is asked for, and the tail is not in segments"
+    return "sealed blocks are asked for" if asked.encrypted == "sealed" else None
+
+
+# -- what Spark's own reader can do -----------------------------------------------------------------------
+
+
+def all_columns(topics: Sequence[TopicDocument], asked: ReadOptions) -> tuple[Column, ...]:
+    """All columns of the topics, not only those that are asked for."""
+    return shape_of(topics, msgspec.structs.replace(asked, columns=None)).columns
+
+
+def check_columns(spark: SparkSession, columns: Sequence[Column], there: Sequence[Column]) -> None:
+    """Unscannable where Spark would make other values of these columns, or mistake one for another that is there."""
+    others = [column.name for column in columns if not is_native(column.kind)]
+    if others:
+        raise Unscannable(f"Spark's own reader makes other values of some columns columns={others[:10]}")
+    if spark.conf.get("spark.sql.caseSensitive") == "true":
+        return
+    names = Counter(column.name.lower() for column in there)
+    alike = [column.name for column in columns if names[column.name.lower()] > 1 or _has_alike(column.kind)]
+    if alike:
+        raise Unscannable(f"names of columns differ in capitals only, which Spark takes for equal columns={alike[:10]}")
+
+
+def _has_alike(kind: pa.DataType) -> bool:
+    inner = kinds.inner(kind)
+    names = {child.name.lower() for child in inner} if pa.types.is_struct(kind) else inner
+    return len(names) < len(inner) or any(_has_alike(child.type) for child in inner)
+
+
+def check_open(found: Iterable[Piece]) -> None:
+    """Unscannable where something has to be decrypted."""
+    sealed = sorted({piece.topic for piece in found if piece.key_id})
+    if sealed:
+        raise Unscannable(f"records are encrypted topics={','.join(sealed[:10])}")
+
+
+# -- frames -----------------------------------------------------------------------------------------------
+
+
+def native_frame(
+    spark: SparkSession,
+    root: SettledRoot,
+    found: Sequence[Piece],
+    columns: Sequence[Column],
+    bounds: Bounds,
+    schema: StructType,
+) -> DataFrame:
+    """The rows of these pieces, read by Spark itself, in this schema; Unscannable where that cannot be."""
+    check_open(found)
+    address = parse_url(root.store.url)
+    check_reach(spark, address)
+    offset, time = ("_offset", "_time") if found and any(found[0].schema) else ("offset", "time")
+    # To filter by; nobody reads them who does not.
+    needed: dict[str, DataType] = {offset: LongType(), time: TimestampType()} if found else {}
+    try:
+        rows = scan(spark, address, found, *_scanned(columns, with_path(schema, NATIVE), needed))
+    except Unscannable:
+        _blame(root, found)
+        raise
+    conditions = [*_within(found, _quoted(offset)), *_between(found, bounds, _quoted(time))]
+    wanted = rows.where(" AND ".join(conditions)) if conditions else rows
+    return wanted.selectExpr(*(f"{_quoted(_name(column))} AS {_quoted(column.name)}" for column in columns))
+
+
+def _scanned(
+    columns: Sequence[Column], schema: StructType, needed: Mapping[str, DataType]
+) -> tuple[StructType, StructType]:
+    """What a scan knows of folders, and what it reads of files."""
+    fields = {name: StructField(name, kind) for name, kind in (_FOLDERS | dict(needed)).items()}
+    for column, field in zip(columns, schema, strict=True):
+        # What a schema carries goes with the column, whatever name it gets.
+        fields[_name(column)] = StructField(_name(column), field.dataType, metadata=field.metadata)
+    return StructType([fields.pop(name) for name in _FOLDERS]), StructType(list(fields.values()))
+
+
+def _name(column: Column) -> str:
+    """What a column is called in a scan."""
+    return _NAMES.get(column.source, column.source)
+
+
+def _within(found: Sequence[Piece], offset: str) -> Iterator[str]:
+    """Which offsets are wanted, where segments are cut."""
+    if all(piece.is_whole for piece in found):
+        return
+    folders = folders_of(found).values()
+    # What holds for all of them is pushed down to row groups …
+    yield f"{offset} >= {min(folder.start for folder in folders)}"
+    yield f"{offset} < {max(folder.end for folder in folders)}"
+    if len(folders) > 1:  # … and what differs is a constant of each folder.
+        yield f"{offset} >= _start AND {offset} < _end"
+
+
+def _between(found: Sequence[Piece], bounds: Bounds, time: str) -> Iterator[str]:
+    if found and bounds.since is not None:
+        yield f"{time} >= timestamp_micros({bounds.since}L)"
+    if found and bounds.until is not None:
+        yield f"{time} <= timestamp_micros({bounds.until}L)"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _blame(root: SettledRoot, found: Iterable[Piece]) -> None:
+    """Raise for the first segment that is not on the store as its manifest says, whoever noticed."""
+    for piece in found:
+        there = root.store.head(piece.key)
+        if there is None:
+            raise missing(root.store, bytes.fromhex(root.log), piece)
+        if there.size != piece.size:
+            raise Corrupt(
+                f"a segment has another size than the manifest says bytes={there.size} said={piece.size}",
+                path=piece.key, topic=piece.topic, partition=piece.partition, offset=piece.first,
+                hint="`holdfast reconcile DIR --remote --fix` brings it back from the log that wrote it",
+            )  # fmt: skip
+
+
+def through_format(spark: SparkSession, given: Mapping[str, str], reason: str) -> DataFrame:
+    """The same rows, read by the format."""
+    taken = PathTaken("format", reason)
+    tell(taken)
+    frame = spark.read.format("holdfast").options(**given).load()
+    return relabelled(frame, with_path(frame.schema, taken))
+
+
+# -- saying which -----------------------------------------------------------------------------------------
+
+
+def relabelled(frame: DataFrame, schema: StructType) -> DataFrame:
+    """The same DataFrame, carrying what this schema carries; one without a column cannot."""
+    return frame.withMetadata(schema[0].name, schema[0].metadata) if schema.fields else frame
+
+
+def with_path(schema: StructType, taken: PathTaken) -> StructType:
+    """A schema that carries how its rows are read."""
+    return carrying(schema, _PATH, json.dumps(taken))
+
+
+def tell(taken: PathTaken) -> None:
+    """Say in the log how rows are read."""
+    how = "by Spark itself" if taken.path == "native" else "through the format"
+    logger.info(
+        "rows are read %s: %s", how, taken.reason,
+        extra={"action": "spark_path", "path": taken.path, "reason": taken.reason},
+    )  # fmt: skip

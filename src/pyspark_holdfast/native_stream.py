@@ -1,0 +1,181 @@
+"""The streaming twin of the fast path: the stream carries segments, and Spark's own reader reads each batch of them.
+
+    stream = pyspark_holdfast.read_stream(spark, "/srv/log", "orders", maxSegmentsPerTrigger=8)
+    query = stream.foreach_batch(land).option("checkpointLocation", "/srv/checkpoint").start()
+
+What goes through Python is one row per segment, however large that is. Offsets, limits, restarts and refusals are those
+of the format's stream: a batch that is asked for again is the same batch, so a function that is idempotent by batch id
+gives every record exactly once. The offsets in a checkpoint are the same on both paths: a query may change from one to
+the other and goes on where it was.
+
+Where Spark cannot read the files itself, rows come through the format's stream; when encryption begins in the middle,
+the batches that need it are read through the format. `path_of(batch)` says which. A batch carries no marks: it has a
+beginning too, and both are in the query's progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import Corrupt, Invalid
+from holdfast.settled.offsets import format_offsets
+from holdfast.settled.options import ReadOptions, parse_options
+from holdfast.settled.plan import Piece
+from holdfast.settled.resolve import bounds_of, check_schemas, shape_of
+from holdfast.settled.root import SettledRoot
+from holdfast.store import layout
+from holdfast.store.address import parse_url
+from holdfast.store.documents import SegmentDocument, TopicDocument
+from pyspark_holdfast import native
+from pyspark_holdfast.native import NATIVE, PathTaken
+from pyspark_holdfast.parquet_scan import Unscannable, check_reach, folders_of
+from pyspark_holdfast.stream import check_endless
+from pyspark_holdfast.types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+BatchFunction = Callable[["DataFrame", int], None]
+"""Called with the rows of a batch and its number."""
+
+
+def read_stream(
+    spark: SparkSession,
+    root: str | Path,
+    topic: str | Sequence[str] = "",
+    *,
+    columns: str | Sequence[str] | None = None,
+    **options: str | int | bool,
+) -> NativeStream:
+    """A stream of what gets settled, read natively where that is possible; options are those of the format."""
+    given = native.given_options(root, topic, columns, options)
+    place, asked = parse_options(given)
+    if asked.include_tail:
+        raise Invalid(
+            "includeTail has no meaning in a stream: what is settled next comes by itself",
+            hint="leave includeTail out; a batch read takes it",
+        )
+    check_endless(asked)
+    opened = SettledRoot.open(place, asked.store)
+    topics = opened.topics(asked)
+    taken = _path(spark, opened, topics, given, asked)
+    native.tell(taken)
+    return NativeStream(spark, opened, topics, given, asked, taken)
+
+
+def _path(
+    spark: SparkSession,
+    root: SettledRoot,
+    topics: Sequence[TopicDocument],
+    given: Mapping[str, str],
+    asked: ReadOptions,
+) -> PathTaken:
+    reason = native.reason_of_options(given, asked)
+    if reason is not None:
+        return PathTaken("format", reason)
+    try:
+        native.check_columns(spark, shape_of(topics, asked).columns, native.all_columns(topics, asked))
+        check_reach(spark, parse_url(root.store.url))
+        _check_newest(root, topics)
+    except Unscannable as error:
+        return PathTaken("format", str(error))
+    return NATIVE
+
+
+def _check_newest(root: SettledRoot, topics: Iterable[TopicDocument]) -> None:
+    """Unscannable where the newest records are encrypted: those that follow will be."""
+    for topic in topics:
+        for partition in range(topic.partitions):
+            last = root.last((topic.topic, partition))
+            if isinstance(last, SegmentDocument) and last.key_id:
+                raise Unscannable(f"records are encrypted topics={topic.topic}")
+
+
+class NativeStream:
+    """A stream that is not started yet. Made by `read_stream`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: SettledRoot,
+        topics: Sequence[TopicDocument],
+        given: Mapping[str, str],
+        asked: ReadOptions,
+        taken: PathTaken,
+    ) -> None:
+        self._spark = spark
+        self._root = root
+        self._given = dict(given)
+        # As in the format: whoever chose columns goes on with them when others come.
+        is_chosen = asked.columns is not None and asked.schema_mode == "latest"
+        self._asked = msgspec.structs.replace(asked, schema_mode="known") if is_chosen else asked
+        self._shape = shape_of(topics, asked)
+        self.path = taken
+        """How batches are read, and why so."""
+        self.schema: StructType = spark_schema(self._shape.columns)
+        """The columns of every batch."""
+
+    def foreach_batch(self, function: BatchFunction) -> DataStreamWriter:
+        """A query that calls a function with each batch; give it a checkpointLocation and a trigger, and start it."""
+        is_native = self.path.path == "native"
+        emit = {"emit": "segments"} if is_native else {}
+        stream = self._spark.readStream.format("holdfast").options(**self._given, **emit).load()
+        called = _from_segments(self, function) if is_native else _from_rows(self.schema, self.path, function)
+        return stream.writeStream.foreachBatch(called)
+
+    def frame(self, spark: SparkSession, found: Sequence[Piece]) -> DataFrame:
+        """The rows of one batch, given its segments."""
+        check_schemas(found, self._shape, self._asked)
+        try:
+            bounds = bounds_of(self._asked)
+            return native.native_frame(spark, self._root, found, self._shape.columns, bounds, self.schema)
+        except Unscannable as error:
+            return self._through_format(spark, found, str(error))
+
+    def _through_format(self, spark: SparkSession, found: Sequence[Piece], reason: str) -> DataFrame:
+        """The same rows, read by the format: exactly the offsets of this batch."""
+        spans = folders_of(found)
+        given = {name: value for name, value in self._given.items() if name.lower() != "startingoffsets"}
+        given["startingOffsets"] = format_offsets({where: span.start for where, span in spans.items()})
+        given["asOf"] = format_offsets({where: span.end for where, span in spans.items()})
+        taken = PathTaken("format", reason)
+        native.tell(taken)
+        frame = spark.read.format("holdfast").options(**given).schema(self.schema).load()
+        return native.relabelled(frame, native.with_path(self.schema, taken))
+
+
+def _from_segments(stream: NativeStream, function: BatchFunction) -> BatchFunction:
+    def called(batch: DataFrame, number: int) -> None:
+        function(stream.frame(batch.sparkSession, [_piece(row) for row in batch.collect()]), number)
+
+    return called
+
+
+def _from_rows(schema: StructType, taken: PathTaken, function: BatchFunction) -> BatchFunction:
+    # Without the stream: a remote session sends this to its server, and nothing that is open may go with it.
+    carried = native.with_path(schema, taken)
+
+    def called(batch: DataFrame, number: int) -> None:
+        function(native.relabelled(batch, carried), number)
+
+    return called
+
+
+def _piece(row: Row) -> Piece:
+    """A segment as it came through the stream; what only its proof would need stays empty."""
+    name = layout.parse_segment_name(row["key"].rpartition("/")[2])
+    if name is None:
+        raise Corrupt("a segment in the stream has no name of one", path=row["key"])
+    return Piece(
+        topic=row["topic"], partition=row["partition"], number=row["number"],
+        first=row["first_offset"], rows=row["rows"], size=row["bytes"], time_min=0, time_max=0,
+        sha256=bytes.fromhex(name.hash), content=b"", footer=b"", previous=b"",
+        schema=bytes.fromhex(row["schema"]) or bytes(16), key_id=row["key_id"], epoch=0,
+        start=row["start_offset"], end=row["end_offset"],
+    )  # fmt: skip

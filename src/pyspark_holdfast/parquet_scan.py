@@ -1,0 +1,186 @@
+"""One scan of Spark's own Parquet reader over exactly the segments that manifests name.
+
+`spark.read.parquet(*paths)` would read the same files, but does not know of which topic and partition each is: asking
+for that by file name costs every query, also a count. A table of Spark that is partitioned by folders knows, at no
+cost, and leaves out whole folders that a filter excludes. Here it is told so: the files, and for each folder its
+topic, its partition and the offsets that are wanted. That takes four classes of Spark's that are not for everybody
+(`InMemoryFileIndex`, `PartitionSpec`, `PartitionPath`, `HadoopFsRelation`); where they are not as expected, or the
+files cannot be reached, that is `Unscannable`, and whoever asked reads through the format.
+
+Spark passes over a file that is missing when it looks. So what it found is counted and weighed against the manifests:
+a hole is never read over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from holdfast.settled.offsets import Where
+from holdfast.settled.plan import Piece
+from holdfast.store.address import Address
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_OPTIONS = {
+    # Whatever the session says: a hole is an error.
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    # Days and times are those of today's calendar, back to the year 1.
+    "datetimeRebaseMode": "CORRECTED",
+}
+_SCHEMES = {"file": "file", "s3": "s3a", "gs": "gs", "abfss": "abfss"}
+"""What Hadoop calls the stores that it may know."""
+_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_FILES_OF_SPARK, _FILES_MAX = 32, "100000"
+"""Up to so many files the driver looks for itself: by Spark's default, and here, because a job takes longer."""
+_FAILURES = (Py4JError, PySparkException)
+"""What calls into the JVM raise."""
+
+
+class Unscannable(Exception):
+    """Spark's own reader does not do here; the message says why."""
+
+
+class Folder(NamedTuple):
+    """What a scan knows of the files in one folder: constants, one column each."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def folders_of(pieces: Sequence[Piece]) -> dict[Where, Folder]:
+    """The partitions of these pieces, each with the offsets that are wanted of it."""
+    found: dict[Where, Folder] = {}
+    for piece in pieces:
+        where = (piece.topic, piece.partition)
+        known = found.get(where, Folder(*where, piece.start, piece.end))
+        found[where] = Folder(*where, min(known.start, piece.start), max(known.end, piece.end))
+    return found
+
+
+def check_reach(spark: SparkSession, address: Address) -> None:
+    """Unscannable where Spark has no way to a store's files; asks nothing of the store."""
+    scheme = _SCHEMES.get(address.scheme)
+    if scheme is None:
+        raise Unscannable(f"Spark has no way to {address.scheme}://")
+    if getattr(spark, "_jvm", None) is None:
+        raise Unscannable("the session is remote: what it reaches is not known here")
+    if scheme == "file":
+        return
+    java = _Java(spark)
+    try:
+        settings = java.session.sessionState().newHadoopConf()
+        java.kind("org.apache.hadoop.fs.FileSystem").getFileSystemClass(scheme, settings)
+    except _FAILURES:
+        raise Unscannable(f"Spark has no Hadoop connector for {scheme}://") from None
+
+
+def scan(
+    spark: SparkSession, address: Address, pieces: Sequence[Piece], places: StructType, columns: StructType
+) -> DataFrame:
+    """All rows of the files of these pieces: `columns` of the files, and `places`, one column for each of a Folder."""
+    base = f"{_SCHEMES[address.scheme]}://{address.place}" + (f"/{address.prefix}" if address.prefix else "")
+    try:
+        java = _Java(spark)
+        of_folders, options, nothing = java.schema(places), java.options(_OPTIONS), java.kind("scala.Option").empty()
+        spec = java.spark("PartitionSpec")(of_folders, java.sequence(_partitions(java, base, pieces, of_folders)))
+        cache = getattr(java.spark("NoopCache$"), "MODULE$")
+        paths = _paths(java, [f"{base}/{piece.key}" for piece in pieces])
+        with _listed_by_driver(spark, len(pieces)):
+            index = java.spark("InMemoryFileIndex")(
+                java.session, paths, options, nothing, cache, java.kind("scala.Option").apply(spec), nothing
+            )
+        _check(java, index, pieces)
+        relation = java.spark("HadoopFsRelation")(
+            index, of_folders, java.schema(columns), nothing, java.spark("parquet.ParquetFileFormat")(), options,
+            java.session,
+        )  # fmt: skip
+        return DataFrame(java.session.baseRelationToDataFrame(relation), spark)
+    except _FAILURES as error:
+        raise Unscannable(f"Spark does not reach the files error={_kind(error)}") from error
+
+
+def _partitions(java: _Java, base: str, pieces: Sequence[Piece], schema: Any) -> Iterator[Any]:
+    """Folders and their constants, each set with its type: py4j would make an Integer of every small number."""
+    names = {(piece.topic, piece.partition): piece.key.rpartition("/")[0] for piece in pieces}
+    for where, folder in folders_of(pieces).items():
+        row = java.kind("org.apache.spark.sql.catalyst.expressions.SpecificInternalRow")(schema)
+        row.update(0, java.kind("org.apache.spark.unsafe.types.UTF8String").fromString(folder.topic))
+        row.setInt(1, folder.partition)
+        row.setLong(2, folder.start)
+        row.setLong(3, folder.end)
+        path = java.kind("org.apache.hadoop.fs.Path")(f"{base}/{names[where]}")
+        yield java.spark("PartitionPath")(row, path)
+
+
+def _paths(java: _Java, paths: Sequence[str]) -> Any:
+    """Paths for the JVM in one call: one by one, a thousand of them take a tenth of a second."""
+    if not paths:
+        return java.sequence([])
+    texts = java.kind("java.util.regex.Pattern").compile("\0").split("\0".join(paths))
+    found = java.kind("org.apache.hadoop.util.StringUtils").stringToPath(texts)
+    return java.kind("scala.collection.immutable.ArraySeq").unsafeWrapArray(found)
+
+
+def _check(java: _Java, index: Any, pieces: Sequence[Piece]) -> None:
+    """What Spark found is what the manifests name: as many files in these folders, of as many bytes."""
+    unfiltered = java.sequence([])
+    folders = index.listFiles(unfiltered, unfiltered)
+    count = sum(folders.apply(at).files().size() for at in range(folders.size()))
+    if (count, index.sizeInBytes()) != (len(pieces), sum(piece.size for piece in pieces)):
+        raise Unscannable(f"Spark finds other files than the manifests name files={count} named={len(pieces)}")
+
+
+@contextmanager
+def _listed_by_driver(spark: SparkSession, files: int) -> Iterator[None]:
+    """Have the driver look for files, unless the session says when it is to start a job for that."""
+    if files <= _FILES_OF_SPARK or spark.conf.get(_THRESHOLD, None) is not None:
+        yield
+        return
+    spark.conf.set(_THRESHOLD, _FILES_MAX)
+    try:
+        yield
+    finally:
+        spark.conf.unset(_THRESHOLD)
+
+
+class _Java:
+    """The JVM's side of a session. Classes by their full names: py4j asks about every part of `jvm.a.b.C`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.session: Any = spark._jsparkSession
+        self._jvm: Any = spark._jvm
+
+    def kind(self, name: str) -> Any:
+        """A class."""
+        return JavaClass(name, self._jvm._gateway_client)
+
+    def spark(self, name: str) -> Any:
+        """A class of Spark's data sources."""
+        return self.kind(f"org.apache.spark.sql.execution.datasources.{name}")
+
+    def schema(self, schema: StructType) -> Any:
+        return self.session.parseDataType(schema.json())
+
+    def sequence(self, items: Iterable[Any]) -> Any:
+        return self._jvm.PythonUtils.toSeq(list(items))
+
+    def options(self, options: Mapping[str, str]) -> Any:
+        return self._jvm.PythonUtils.toScalaMap(options)
+
+
+def _kind(error: BaseException) -> str:
+    """What went wrong, in one word: messages of others may hold anything."""
+    java = getattr(error, "java_exception", None)
+    return type(error).__name__ if java is None else str(java.getClass().getSimpleName())
