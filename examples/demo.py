@@ -1,6 +1,6 @@
 """Append in a burst, kill -9 it in the middle, reopen, account for every record, ship, damage, find it, restore.
 
-    script/demo [--seconds 2] [--directory DIR]
+    script/demo [--seconds 2] [--directory DIR] [--plot demo-marks.png]
     script/demo --s3                  another one, with an S3 server that is pulled the plug on (demo_s3.py)
 
 A child process appends from 64 coroutines, encrypted, and writes down each acknowledgement; the parent kills it
@@ -9,8 +9,10 @@ receipt said. What was not acknowledged may be there or not. The child seals seg
 from segments and from the journal's tail as one stream.
 
 Then everything is sealed and shipped to a store, a directory beside the log. One byte of one segment is flipped and
-another segment is taken away: reconciliation must find both, and nothing else. At the end the log is restored from its
+another segment is taken away: reconciliation must find both, and nothing else. Then the log is restored from its
 store into a new directory, where every record must be again.
+
+Last, Spark reads the store of another log while that is being written (demo_spark.py), and draws how far it was.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from examples import demo_spark
+
 import holdfast
+import pyspark_holdfast
 from holdfast import Keyring, Settings
 
 PRODUCERS = 64
@@ -63,7 +68,8 @@ def run_and_kill(directory: Path, seconds: float) -> Records:
     """Start the child, let it work, kill it; returns what it was acknowledged for."""
     notes = directory / "acknowledged"
     with notes.open("wb") as stream:
-        child = subprocess.Popen([sys.executable, __file__, "--burst", str(directory)], stdout=stream)  # noqa: S603
+        command = [sys.executable, "-m", "examples.demo", "--burst", str(directory)]
+        child = subprocess.Popen(command, stdout=stream)  # noqa: S603
         while notes.stat().st_size == 0 and child.poll() is None:
             time.sleep(0.01)
         time.sleep(seconds)
@@ -164,6 +170,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2.0, help="how long the burst lasts before the kill")
     parser.add_argument("--directory", type=Path, help="where to keep the log (default: a temporary directory)")
+    parser.add_argument("--spark-seconds", type=float, default=8.0, help="how long Spark watches a writer")
+    parser.add_argument("--plot", type=Path, default=Path("demo-marks.png"), help="where to draw the marks over time")
     parser.add_argument("--burst", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.burst is not None:
@@ -188,6 +196,10 @@ def main() -> int:
         good = damage(directory) and good
         print("5. The log is restored from its store into a new directory …")
         good = restore(directory, records) and good
+        print("6. Spark reads what is settled, in batch and as a stream, while a writer writes …")
+        spark = pyspark_holdfast.session("local[2]")
+        good = demo_spark.run(spark, directory, options.spark_seconds, options.plot) and good
+        spark.stop()
     promise = "Every acknowledged record was there, exactly once, in its place; all damage was found, and undone."
     print(promise if good else "A PROMISE WAS BROKEN.")
     return 0 if good else 1

@@ -22,6 +22,7 @@ from holdfast.cli import (
     reconcile,
     seal,
     ship,
+    spark,
     status,
     summary,
     text,
@@ -105,6 +106,7 @@ def test_global_options_are_documented() -> None:
         ("holdfast rebuild", [RebuildReport, Lost]),
         ("holdfast ship", [ship.ShipReport, ship.Left]),
         ("holdfast restore", [RestoreReport]),
+        ("holdfast spark", [spark.SparkAnswer]),
         ("holdfast config", [config.Config, config.Setting, prices.Cost]),
     ],
 )

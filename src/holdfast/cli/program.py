@@ -28,7 +28,7 @@ from holdfast.errors import Corrupt, HoldfastError
 
 VERBS = (
     "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
-    "inspect", "config",
+    "inspect", "spark", "config",
 )  # fmt: skip
 
 
