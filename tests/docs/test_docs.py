@@ -13,15 +13,20 @@ from pathlib import Path
 from typing import get_args
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 import holdfast
+import pyspark_holdfast
 from holdfast import Settings, errors
 from holdfast.rebuilding import Lost
 from holdfast.segments.classify import Finding, Kind
 from holdfast.segments.reconcile import Repair
 from holdfast.segments.retention import Removed
+from holdfast.segments.schema import declare
 from holdfast.segments.stats import SegmentStats
+from holdfast.settled.columns import RAW, SEALED, columns_of
+from holdfast.settled.options import OPTION_NAMES, parse_options
 from holdfast.shipping.alarm import AlarmState
 from holdfast.shipping.remote import PoolState
 from holdfast.shipping.stats import ShippingStats
@@ -35,6 +40,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PATIENCE, SPARK_PATIENCE = 60, 180
+"""Seconds for the examples of a page; for those of a page that starts Spark."""
 
 
 def name_of(page: Path) -> str:
@@ -51,7 +58,14 @@ def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         }  # fmt: skip
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=name_of)
+def example(page: Path):
+    """A page whose blocks are run; one that starts Spark takes longer, and runs with Spark's own tests."""
+    starts_spark = "pyspark" in "".join(BLOCK.findall(page.read_text()))
+    marks = [pytest.mark.spark, pytest.mark.timeout(SPARK_PATIENCE + 20)] if starts_spark else []
+    return pytest.param(page, marks=marks, id=name_of(page))
+
+
+@pytest.mark.parametrize("page", [example(page) for page in PAGES if BLOCK.search(page.read_text())])
 def test_examples_run(page, tmp_path, request):
     """The Python blocks of a page run, in order, in an empty directory, without a warning."""
     blocks = BLOCK.findall(page.read_text())
@@ -60,7 +74,8 @@ def test_examples_run(page, tmp_path, request):
     (tmp_path / "example.py").write_text(script)
     run = [sys.executable, "-W", "error", "example.py"]
     env = request.getfixturevalue("s3_environment") if "s3://" in script else None
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, env=env)
+    patience = SPARK_PATIENCE if "pyspark" in script else PATIENCE
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=patience, check=False, env=env)
     assert done.returncode == 0, done.stderr
     if tests:
         (tmp_path / "test_example.py").write_text("\n".join(tests))
@@ -101,7 +116,7 @@ def test_the_readme_is_short_and_in_order():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) < 200
     order = [
-        "# holdfast", "## What it is not", "script/demo", "## Twelve lines", "## The same with S3", "spark.read",
+        "# holdfast", "## What it is not", "script/demo", "## Twelve lines", "## The same with S3", "## In Spark",
         "## Durability", "## More",
     ]  # fmt: skip
     places = [text.index(part) for part in order]
@@ -113,6 +128,21 @@ def test_every_link_leads_somewhere():
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {
+        re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in re.findall("^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
+def test_every_link_to_a_heading_finds_it():
+    """What stands behind the # of a link is a heading of that page."""
+    for page in PAGES:
+        for target, heading in re.findall(r"\]\(([^)#:]*\.md)?#([^)]+)\)", page.read_text()):
+            assert heading in headings(page.parent / target if target else page), f"{name_of(page)}: {target}#{heading}"
 
 
 def test_every_setting_is_documented():
@@ -145,7 +175,7 @@ def test_every_public_name_is_documented():
     page = (ROOT / "docs/reference/api.md").read_text()
     kinds = (
         holdfast.Log, holdfast.Topic, holdfast.TypedTopic, holdfast.Ticket, holdfast.ShippedTicket, holdfast.Reading,
-        holdfast.Subscription, Watch,
+        holdfast.SettledReading, holdfast.Subscription, Watch,
     )  # fmt: skip
     methods = [m for kind in kinds for m in vars(kind) if not m.startswith("_")]
     for name in [*holdfast.__all__, *methods]:
@@ -210,3 +240,105 @@ def test_every_promise_names_a_test_that_exists():
     assert len(named) > 30
     for file in set(named):
         assert (ROOT / "tests" / file).exists(), file
+
+
+# -- Spark -------------------------------------------------------------------------------------------------
+
+SPARK_PAGE = ROOT / "docs/reference/spark.md"
+
+
+def spark_section(title: str) -> str:
+    """The text under one heading of the Spark reference."""
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", SPARK_PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None, title
+    return found[1]
+
+
+def option_rows() -> dict[str, list[str]]:
+    """The cells behind each option's name."""
+    rows = [line.strip("| ").split(" | ") for line in spark_section("Options").splitlines() if line.startswith("| `")]
+    return {cells[0].strip("`"): cells[1:] for cells in rows}
+
+
+def test_every_option_of_the_format_is_documented():
+    """Each option has one row, and no row is of an option that does not exist."""
+    assert sorted(option_rows()) == sorted(OPTION_NAMES)
+    assert all(cells[1] in ("both", "batch", "stream") for cells in option_rows().values())
+
+
+def test_the_defaults_of_options_are_those_of_the_page():
+    """Giving an option the default that the page shows changes nothing."""
+    plain = {"path": "data", "topic": "t"}
+    shown = {name: cells[0].strip("`") for name, cells in option_rows().items() if cells[0].startswith("`")}
+    assert len(shown) > 10
+    for name, default in shown.items():
+        assert parse_options({**plain, name: default}) == parse_options(plain), name
+
+
+def test_what_is_for_batch_reads_only_is_refused_in_streams():
+    """An option of which the page says so is not passed over in a stream."""
+    from pyspark_holdfast.source import HoldfastSource
+    from pyspark_holdfast.types import spark_schema
+
+    offsets = '{"t":{"0":1}}'
+    values = {"includeTail": "true", "endingTimestamp": "0", "endingOffsets": offsets, "asOf": offsets}
+    assert set(values) == {name for name, cells in option_rows().items() if cells[1] == "batch"}
+    for name, value in values.items():
+        with pytest.raises(errors.Invalid):
+            HoldfastSource({"path": "data", "topic": "t", name: value}).streamReader(spark_schema(RAW))
+
+
+def test_every_name_of_the_spark_module_is_documented():
+    """Each name of `pyspark_holdfast.__all__` has its row, with the arguments that it takes."""
+    rows = [line for line in spark_section("Functions").splitlines() if line.startswith("| `")]
+    for name in pyspark_holdfast.__all__:
+        assert any(re.match(rf"\| `{name}\b", row) for row in rows), name
+
+
+def test_every_public_method_of_the_spark_module_is_documented():
+    """Each method of what the module gives is named, but for those that Spark calls."""
+    kinds = [getattr(pyspark_holdfast, name) for name in pyspark_holdfast.__all__ if name != "DefaultSource"]
+    methods = [m for kind in kinds if isinstance(kind, type) for m in vars(kind) if not m.startswith(("_", "onQuery"))]
+    assert "prometheus" in methods
+    for name in methods:
+        assert re.search(rf"`{name}\b", spark_section("Functions")), name
+
+
+def test_every_setting_of_spark_is_documented():
+    """Each setting that `configure` sets has its row, with its value where that is a word."""
+    from pyspark_holdfast.spark_session import SETTINGS
+
+    for name, value in SETTINGS.items():
+        row = re.search(rf"^\| `{re.escape(name)}` \| (.+?) \|", spark_section("Settings"), re.MULTILINE)
+        assert row, name
+        assert value.rpartition(".")[0] or row[1] == f"`{value}`", name
+
+
+def test_every_column_is_documented():
+    """Each column of raw and typed topics, of sealed blocks and of segments as rows is under its heading."""
+    from pyspark_holdfast.segment_paths import SEGMENT_ROWS
+
+    typed = columns_of(declare(pa.schema([("price", pa.float64())])))
+    names = {
+        "Raw topics": [column.name for column in RAW],
+        "Typed topics": [column.name for column in typed if column.name != "price"],
+        "Sealed blocks": [column.name for column in SEALED],
+        "Segments as rows": SEGMENT_ROWS.fieldNames(),
+    }
+    for title, columns in names.items():
+        part = spark_section("Columns").partition(f"### {title}\n")[2].partition("\n### ")[0]
+        cells = " ".join(line.split("|")[1] for line in part.splitlines() if line.startswith("| "))
+        assert columns
+        for name in columns:
+            assert f"`{name}`" in cells, f"{title}: {name}"
+
+
+def test_every_metric_is_documented():
+    """Each series that the listener exposes is in the reference and in the operations page."""
+    from pyspark_holdfast.lag import exposition
+
+    names = re.findall(r"^# TYPE (\w+) gauge", exposition({}), re.MULTILINE)
+    assert len(names) == 3
+    for name in names:
+        assert f"`{name}`" in spark_section("Metrics")
+        assert f"`{name}`" in (ROOT / "docs/operations.md").read_text()
