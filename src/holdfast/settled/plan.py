@@ -28,6 +28,9 @@ _ROW_BYTES = 16
 _SHARE_BYTES, _SHARE_BYTES_MIN = 32 * 2**20, 2**20
 """A segment is not cut into smaller shares; where many tasks are asked for, not below this: that is one row group."""
 
+_ROUNDS_EVEN = 4
+"""From so many tasks per core on, they level out by themselves."""
+
 _first = attrgetter("first")
 Name = TypeVar("Name", str, int)
 
@@ -208,13 +211,19 @@ def tasks_of(
         raise Invalid("a task needs at least one byte", hint="raise splitBytes")
     costs = [(piece, piece.cost(width)) for piece in pieces]
     total = sum(cost for _, cost in costs)
-    limit = min(split_bytes, max(_TASK_BYTES_MIN, -(-total // max(1, cores))))
+    limit = _even(total, min(split_bytes, max(_TASK_BYTES_MIN, -(-total // max(1, cores)))), max(1, cores))
     if min_tasks:
         limit = max(1, min(limit, -(-total // min_tasks)))
     is_fine = min_tasks or split_bytes < _SHARE_BYTES
     least = _SHARE_BYTES_MIN if is_fine else _SHARE_BYTES
     parts = [part for piece, cost in costs for part in _shares(piece, cost, max(limit, least))]
     return [Task(bytes.fromhex(log), tuple(taken)) for taken in _packed(parts, limit)]
+
+
+def _even(total: int, limit: int, cores: int) -> int:
+    """So much a task that they all end together: of three equal tasks on two cores, one would run alone."""
+    rounds = -(-total // (limit * cores))
+    return limit if rounds > _ROUNDS_EVEN else min(limit, max(_TASK_BYTES_MIN, -(-total // max(1, rounds * cores))))
 
 
 def _shares(piece: Piece, cost: int, limit: int) -> Iterator[tuple[Piece, int]]:
