@@ -21,7 +21,7 @@ import pytest
 import holdfast
 import pyspark_holdfast
 from holdfast.errors import NotFound
-from tests.spark.busy_writer import PARTITIONS
+from tests.spark.busy_writer import PARTITIONS, PATIENCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +41,7 @@ def writing(path: Path, store: Path, ends: list[int]) -> Iterator[None]:
         until_settled(store)
         yield
         child.send_signal(signal.SIGTERM)
-        out, _ = child.communicate(timeout=100)
+        out, _ = child.communicate(timeout=2 * PATIENCE)
         assert child.returncode == 0
         ends.extend(map(int, out.split()))
     finally:
