@@ -21,7 +21,8 @@ from holdfast.settled.columns import Shaping, choose, sources_of, width_of
 from holdfast.settled.options import ReadOptions
 from holdfast.settled.plan import Piece, Task, tasks_of
 from holdfast.settled.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
-from holdfast.settled.root import SettledRoot, shared_store, versions
+from holdfast.settled.root import SettledRoot, shared_store
+from holdfast.settled.root_reading import versions
 from holdfast.settled.rows import TaskReader
 from holdfast.store.documents import TopicDocument
 from pyspark_holdfast.filters import taken

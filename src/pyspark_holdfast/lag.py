@@ -19,7 +19,6 @@ query that ended well is forgotten; one that failed stays, with what it owes, un
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from operator import attrgetter
@@ -33,6 +32,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.settled.offsets import Where, parse_offsets
 from holdfast.settled.options import parse_options
+from holdfast.settled.plan import meeting
 from holdfast.settled.root import SettledRoot
 from holdfast.store.documents import SegmentDocument
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
-_first = attrgetter("first")
 _SECOND_US = 1_000_000
 _CLIENT_PATIENCE_S = 10
 
@@ -82,8 +81,7 @@ def unread(segments: Sequence[SegmentDocument], start: int, end: int) -> Unread:
     if start >= end:
         return Unread()
     size, oldest = 0, None
-    first = max(bisect_right(segments, start, key=_first) - 1, 0)
-    for segment in segments[first : bisect_right(segments, end - 1, key=_first)]:
+    for segment in meeting(segments, start, end):
         wanted = min(end, segment.first + segment.rows) - max(start, segment.first)
         if wanted > 0:
             size += segment.size * wanted // segment.rows

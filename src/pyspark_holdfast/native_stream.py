@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Corrupt
 from holdfast.settled.offsets import format_offsets
 from holdfast.settled.options import ReadOptions, parse_options
 from holdfast.settled.plan import Piece
@@ -56,11 +56,6 @@ def read_stream(
     """A stream of what gets settled, read natively where that is possible; options are those of the format."""
     given = native.given_options(root, topic, columns, options)
     place, asked = parse_options(given)
-    if asked.include_tail:
-        raise Invalid(
-            "includeTail has no meaning in a stream: what is settled next comes by itself",
-            hint="leave includeTail out; a batch read takes it",
-        )
     check_endless(asked)
     opened = SettledRoot.open(place, asked.store)
     topics = opened.topics(asked)

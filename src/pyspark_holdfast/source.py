@@ -12,7 +12,7 @@ import sys
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import NotFound
 from holdfast.settled.options import ReadOptions, is_table, own_options, parse_options
 from holdfast.settled.resolve import ends_of, resolve, shape_of
 from holdfast.settled.root import SettledRoot
@@ -69,10 +69,4 @@ class HoldfastSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream of what gets settled."""
-        place, options = self._parsed(schema)
-        if options.include_tail:
-            raise Invalid(
-                "includeTail has no meaning in a stream: what is settled next comes by itself",
-                hint="leave includeTail out; a batch read takes it",
-            )
-        return StreamReader(place, options, schema)
+        return StreamReader(*self._parsed(schema), schema)

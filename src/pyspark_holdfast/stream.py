@@ -13,7 +13,7 @@ again cannot begin later than it did.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -35,10 +35,11 @@ from holdfast.settled.admission import Limits, admit
 from holdfast.settled.lease import Lease
 from holdfast.settled.offsets import LATEST, Where, nested, offsets_of
 from holdfast.settled.options import ReadOptions
+from holdfast.settled.plan import meeting
 from holdfast.settled.resolve import Span, earliest_offset, lost, pieces
 from holdfast.settled.root import SettledRoot
-from holdfast.store import layout
 from holdfast.store.documents import SegmentDocument, TopicDocument
+from holdfast.store.numbered import segments_below
 from pyspark_holdfast.batch import RowReading
 
 Told = dict[str, dict[str, int]]
@@ -204,22 +205,10 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _present(self, where: Where, upto: int) -> set[int]:
         """Numbers of the segments below `upto` whose files are there."""
-        found = set()
-        for info in self._opened().store.list(layout.segments_folder(*where) + "/"):
-            name = layout.parse_segment_name(info.key.rpartition("/")[2])
-            if name is not None and name.number >= upto:
-                break
-            if name is not None:
-                found.add(name.number)
-        return found
+        return {number for number, _ in segments_below(self._opened().store, *where, upto)}
 
-    def _between(self, where: Where, start: int, end: int) -> list[SegmentDocument]:
-        if start >= end:
-            return []
-        segments = self._opened().segments(where)
-        return segments[
-            max(bisect_right(segments, start, key=_first) - 1, 0) : bisect_right(segments, end - 1, key=_first)
-        ]
+    def _between(self, where: Where, start: int, end: int) -> Sequence[SegmentDocument]:
+        return meeting(self._opened().segments(where), start, end) if start < end else ()
 
     def _span(self, topic: TopicDocument, where: Where, start: int, end: int) -> Span:
         if start < end:
@@ -235,7 +224,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         if not options.reader:
             return
         if self._lease is None:
-            if layout.EPOCHS.rstrip("/") not in root.store.folders(""):
+            if not root.is_shipped_to():
                 raise Invalid(
                     "a lease needs a store: the retention of a log's own directory asks nobody",
                     hint="leave reader out, or read the store that the log ships to",
@@ -254,7 +243,14 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
 
 
 def check_endless(options: ReadOptions) -> None:
-    """A stream has no end; what says where to end is refused, as by Kafka's source, and not passed over."""
+    """A stream has no end; what says where to end is refused, as by Kafka's source, and not passed over. Nor has it a
+    tail.
+    """
+    if options.include_tail:
+        raise Invalid(
+            "includeTail has no meaning in a stream: what is settled next comes by itself",
+            hint="leave includeTail out; a batch read takes it",
+        )
     asked = {
         "asOf": options.as_of is not None,
         "endingOffsets": options.ending_offsets != "latest",

@@ -10,8 +10,10 @@ import pytest
 from holdfast import Log, Settings
 from holdfast.clock import SystemClock
 from holdfast.store.directory import DirectoryStore
+from tests.shipping.conftest import QUICK, sweep
 
-_QUICK = {"retry_base_delay_ms": 1, "retry_delay_max_ms": 10, "shipped_timeout_ms": 20_000}
+__all__ = ["sweep"]
+
 _SECTIONS = ("journal", "segments", "retention", "shipping")
 
 
@@ -33,7 +35,7 @@ def open_shipped(open_log: Callable[..., Log], root: Path) -> Callable[..., Log]
 
     def open_one(name: str = "log", **options: object) -> Log:
         sections: dict[str, object] = {section: options.pop(section, {}) for section in _SECTIONS}
-        sections["shipping"] = {**_QUICK, **sections["shipping"]}  # type: ignore[dict-item]
+        sections["shipping"] = {**QUICK, **sections["shipping"]}  # type: ignore[dict-item]
         sections["segments"] = {"seal_on_close": False, **sections["segments"]}  # type: ignore[dict-item]
         sections["store"] = {"url": str(root)}
         return open_log(name, settings=Settings.from_mapping(sections), **options)

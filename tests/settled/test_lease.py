@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 
-from holdfast import Log
 from holdfast.settled.lease import Lease
-from holdfast.shipping import persistence
-from holdfast.shipping.janitor import Janitor
 from holdfast.store import documents, layout
 from holdfast.store.documents import LeaseDocument
 from holdfast.store.memory import MemoryStore
@@ -125,27 +119,6 @@ def test_readers_do_not_touch_each_others_leases(store, clock):
     other.renew({("orders", 0): 5})
     other.end()
     assert [document.needs for document in standing(store).values()] == [{"orders": {"0": 1}}]
-
-
-@pytest.fixture
-def sweep(monkeypatch: pytest.MonkeyPatch) -> Callable[[Log], None]:
-    """Have the janitor do what is due when the test asks, and not before."""
-    made: list[Janitor] = []
-
-    class Patient(Janitor):
-        async def run(self) -> None:
-            made.append(self)
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr(persistence, "Janitor", Patient)
-
-    def sweep_now(log: Log) -> None:
-        shipper = log._shipper
-        assert shipper is not None
-        assert shipper._loop is not None
-        asyncio.run_coroutine_threadsafe(made[-1].sweep(), shipper._loop).result(20)
-
-    return sweep_now
 
 
 @pytest.mark.store

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 import holdfast
 from holdfast import Log, Settings, harbouring
 from holdfast.clock import Clock, SystemClock
+from holdfast.shipping import persistence
+from holdfast.shipping.janitor import Janitor
 from holdfast.store import commit_batch, documents, layout, memory, opening
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import ManifestDocument, TopicDocument
@@ -145,3 +149,36 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
 def mark(log: Log, topic: str = "orders", partition: int = 0) -> holdfast.Marks:
     """The marks of one partition."""
     return log.marks(topic)[partition]
+
+
+@pytest.fixture
+def sweep(monkeypatch: pytest.MonkeyPatch) -> Callable[[Log], None]:
+    """Have the janitor do what is due when the test asks, and not before."""
+    made: list[Janitor] = []
+
+    class Patient(Janitor):
+        async def run(self) -> None:
+            made.append(self)
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(persistence, "Janitor", Patient)
+
+    def sweep_now(log: Log) -> None:
+        shipper = log._shipper
+        assert shipper is not None
+        assert shipper._loop is not None
+        asyncio.run_coroutine_threadsafe(made[-1].sweep(), shipper._loop).result(20)
+
+    return sweep_now
+
+
+@pytest.fixture
+def open_quiet(open_shipped: Callable[..., Log]) -> Callable[..., Log]:
+    """Opens logs in which retention here is applied when the test asks, and not before."""
+
+    def open_one(name: str = "log", **options: Any) -> Log:
+        log = open_shipped(name, **options)
+        log._keeping._roller.chores.clear()  # type: ignore[union-attr]
+        return log
+
+    return open_one

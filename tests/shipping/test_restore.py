@@ -28,7 +28,6 @@ from holdfast.store.documents import EpochDocument, StartDocument
 from holdfast.testing.manual_clock import ManualClock
 from tests.segments.planting import TEN, fill, wait_for
 from tests.shipping.conftest import Root, mark
-from tests.shipping.test_retention_on_store import open_quiet, sweep  # noqa: F401  (fixtures)
 
 pytestmark = pytest.mark.store
 
@@ -208,7 +207,7 @@ def test_key_epochs_are_given_anew_without_confusion(open_shipped, bring, keyrin
     assert [record.payload for record in log.topic("orders").read()] == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_retention_on_the_store_retired_does_not_come_back(open_quiet, bring, sweep, root):  # noqa: F811
+def test_what_retention_on_the_store_retired_does_not_come_back(open_quiet, bring, sweep, root):
     log = open_quiet(segments=TEN, shipping={"store_bytes_max": 1, "delete_after_ms": 0})
     fill(log, "orders", 4)
     log.ship(20)
@@ -224,7 +223,7 @@ def test_what_retention_on_the_store_retired_does_not_come_back(open_quiet, brin
     assert back.reconcile(deep=True).findings == ()
 
 
-def test_what_was_retired_and_is_still_there_does_not_come_back_either(open_quiet, bring, sweep, root):  # noqa: F811
+def test_what_was_retired_and_is_still_there_does_not_come_back_either(open_quiet, bring, sweep, root):
     log = open_quiet(segments=TEN, shipping={"store_bytes_max": 1})
     fill(log, "orders", 3)
     log.ship(20)
@@ -602,7 +601,7 @@ def test_a_copy_can_be_made_while_the_owner_ships_settles_and_tidies_up(open_shi
 
 
 def test_a_batch_that_is_settled_and_removed_after_it_was_listed_is_not_missed(
-    open_shipped, bring, faults, sweep, root  # noqa: F811
+    open_shipped, bring, faults, sweep, root
 ):  # fmt: skip
     """Nor is it damage: the next look finds its records in a segment."""
     log = open_shipped(segments=TEN)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from holdfast import Log
-from holdfast.shipping import persistence
-from holdfast.shipping.janitor import Janitor
 from holdfast.store import documents, layout
 from holdfast.store.documents import ExpiredDocument, FloorDocument, LeaseDocument
 from holdfast.store.port import Body
@@ -22,39 +19,6 @@ pytestmark = pytest.mark.store
 
 NEVER = {"interval_ms": 3_600_000}
 DAY_S = 86_400.0
-
-
-@pytest.fixture
-def open_quiet(open_shipped: Callable[..., Log]) -> Callable[..., Log]:
-    """Opens logs in which retention here is applied when the test asks, and not before."""
-
-    def open_one(name: str = "log", **options: Any) -> Log:
-        log = open_shipped(name, **options)
-        log._keeping._roller.chores.clear()  # type: ignore[union-attr]
-        return log
-
-    return open_one
-
-
-@pytest.fixture
-def sweep(monkeypatch: pytest.MonkeyPatch) -> Callable[[Log], None]:
-    """Have the janitor do what is due when the test asks, and not before."""
-    made: list[Janitor] = []
-
-    class Patient(Janitor):
-        async def run(self) -> None:
-            made.append(self)
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr(persistence, "Janitor", Patient)
-
-    def sweep_now(log: Log) -> None:
-        shipper = log._shipper
-        assert shipper is not None
-        assert shipper._loop is not None
-        asyncio.run_coroutine_threadsafe(made[-1].sweep(), shipper._loop).result(20)
-
-    return sweep_now
 
 
 # -- here ---------------------------------------------------------------------------------------------------

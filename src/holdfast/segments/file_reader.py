@@ -192,13 +192,11 @@ class SegmentReader:
         return list(dict.fromkeys((*names[:2], *columns)))
 
     def _batches(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
-        part, parts = wanted.share
-        count = len(self._footer.groups)
+        about = self._footer.groups
         groups = [
             i
-            for i, group in enumerate(self._footer.groups)
-            if wanted.meets(self._firsts[i], group.rows, group.time_min, group.time_max)
-            and count * part // parts <= i < count * (part + 1) // parts
+            for i in self._shared(wanted.share)
+            if wanted.meets(self._firsts[i], about[i].rows, about[i].time_min, about[i].time_max)
         ]
         if wanted.reverse:
             groups.reverse()
@@ -214,12 +212,15 @@ class SegmentReader:
                 batches = self._decode_rows(group, wanted.names, pieces)
                 yield from reversed(list(batches)) if wanted.reverse else batches
 
-    def stored_blocks(self, share: tuple[int, int] = (0, 1)) -> Iterator[pa.RecordBatch]:
-        """The blocks of an encrypted file as they are stored, for those who have no key."""
+    def _shared(self, share: tuple[int, int]) -> range:
+        """The row groups of one of several even parts."""
         part, parts = share
         count = len(self._footer.groups)
-        groups = range(count * part // parts, count * (part + 1) // parts)
-        for _, table in self._tables(groups, list(sealed_blocks.BLOCK_SCHEMA.names)):
+        return range(count * part // parts, count * (part + 1) // parts)
+
+    def stored_blocks(self, share: tuple[int, int] = (0, 1)) -> Iterator[pa.RecordBatch]:
+        """The blocks of an encrypted file as they are stored, for those who have no key."""
+        for _, table in self._tables(self._shared(share), list(sealed_blocks.BLOCK_SCHEMA.names)):
             yield table
 
     def _sealed_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.clock import Clock
-from holdfast.settled.offsets import Where
+from holdfast.settled.offsets import Where, nested
 from holdfast.store import documents, layout
 from holdfast.store.documents import LeaseDocument
 from holdfast.store.numbered import numbered
@@ -35,12 +35,8 @@ class Lease:
         folder = f"{layout.LEASES}{self._reader}/"
         older = numbered(self._store, folder)
         number = 1 + max((layout.parse_number(key) or 0 for key in older), default=-1)
-        nested: dict[str, dict[str, int]] = {}
-        for (topic, partition), segment in sorted(needs.items()):
-            nested.setdefault(topic, {})[str(partition)] = segment
-        document = LeaseDocument(
-            log=self._log, reader=self._reader, until_us=self._clock.now_us() + self._seconds * 1_000_000, needs=nested
-        )
+        until_us = self._clock.now_us() + self._seconds * 1_000_000
+        document = LeaseDocument(log=self._log, reader=self._reader, until_us=until_us, needs=nested(needs))
         try:
             self._store.create(layout.lease_key(self._reader, number), Body.of(documents.encode(document)))
         except AlreadyExists:

@@ -31,8 +31,7 @@ class ObjectBytes:
 
     def __init__(self, store: Store, key: str, size: int) -> None:
         self._store, self._key = store, key
-        info = store.head(key) if size <= 0 else None
-        self.size = info.size if info is not None else size
+        self.size = size
         self._kept_from = 0 if self.size <= _WHOLE_BYTES else self.size - _TAIL_BYTES
         self._kept = self._fetch(self._kept_from, self.size)
 

@@ -130,10 +130,6 @@ def _pattern_problem(pattern: str) -> str | None:
 # -- options as text --------------------------------------------------------------------------------------
 
 
-def _text(value: str) -> str:
-    return value
-
-
 def _names(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
 
@@ -146,10 +142,6 @@ def _flag(value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise ValueError("must be true or false")
     return value.lower() == "true"
-
-
-def _number(value: str) -> int:
-    return int(value)
 
 
 def _positive(value: str) -> int:
@@ -196,7 +188,7 @@ def parse_time(value: str) -> int:
 
 _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "topic": ("topics", _topics),
-    "topicPattern": ("topic_pattern", _text),
+    "topicPattern": ("topic_pattern", str),
     "columns": ("columns", _names),
     "startingOffsets": ("starting_offsets", _offsets("earliest", "latest")),
     "endingOffsets": ("ending_offsets", _offsets("latest")),
@@ -207,25 +199,25 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "verify": ("verify", _choice("off", "hash", "full")),
     "schemaMode": ("schema_mode", _choice("latest", "known", "strict")),
     "encrypted": ("encrypted", _choice("open", "sealed")),
-    "keyring": ("keyring", _text),
+    "keyring": ("keyring", str),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "minPartitions": ("min_partitions", _positive),
     "splitBytes": ("split_bytes", _positive),
     "maxOffsetsPerTrigger": ("max_offsets", _positive),
     "maxBytesPerTrigger": ("max_bytes", _positive),
     "maxSegmentsPerTrigger": ("max_segments", _positive),
-    "reader": ("reader", _text),
+    "reader": ("reader", str),
     "leaseSeconds": ("lease_seconds", _positive),
     "emit": ("emit", _choice("rows", "segments")),
 }
 _STORE_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "endpoint": ("endpoint", _text),
-    "region": ("region", _text),
+    "endpoint": ("endpoint", str),
+    "region": ("region", str),
     "pathStyle": ("path_style", _choice("auto", "yes", "no")),
-    "credentials": ("credentials", _text),
-    "caFile": ("ca_file", _text),
+    "credentials": ("credentials", str),
+    "caFile": ("ca_file", str),
     "allowHttp": ("allow_http", _flag),
-    "retries": ("retries", _number),
+    "retries": ("retries", int),
     "timeoutMs": ("timeout_ms", float),
 }
 PLACES = ("path", "root")

@@ -138,6 +138,13 @@ def _least(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else min(one, other)
 
 
+def meeting(segments: Sequence[SegmentDocument], start: int, end: int) -> Sequence[SegmentDocument]:
+    """Of a partition's segments, in order, those from the one that holds `start` to the one before `end`."""
+    if start >= end:
+        return ()
+    return segments[max(bisect_right(segments, start, key=_first) - 1, 0) : bisect_left(segments, end, key=_first)]
+
+
 def pieces_of(
     segments: Sequence[SegmentDocument], start: int, end: int, bounds: Bounds, *, skip_lost: bool = False
 ) -> Iterator[Piece]:
@@ -148,8 +155,7 @@ def pieces_of(
     start, end = bounds.span(start, end)
     if start >= end:
         return
-    first = max(bisect_right(segments, start, key=_first) - 1, 0)
-    for segment in segments[first : bisect_left(segments, end, key=_first)]:
+    for segment in meeting(segments, start, end):
         if segment.first + segment.rows <= start or bounds.misses(segment.time_min, segment.time_max):
             continue
         if is_filler(segment):

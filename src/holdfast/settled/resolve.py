@@ -17,7 +17,8 @@ from holdfast.settled.columns import SEALED, Column, choose, columns_of
 from holdfast.settled.offsets import EARLIEST, LATEST, Where
 from holdfast.settled.options import ReadOptions
 from holdfast.settled.plan import Bounds, Piece, pieces_of
-from holdfast.settled.root import SettledRoot, versions
+from holdfast.settled.root import SettledRoot
+from holdfast.settled.root_reading import versions
 from holdfast.store import layout
 from holdfast.store.documents import SegmentDocument, TopicDocument
 

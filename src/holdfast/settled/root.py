@@ -8,21 +8,19 @@ new, however long the history is. Used by one thread at a time.
 from __future__ import annotations
 
 import re
-from base64 import b64decode
 from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import Corrupt, NotFound
 from holdfast.segments import store_manifest
-from holdfast.segments.schema import TopicSchema
 from holdfast.settled.offsets import Where
 from holdfast.settled.options import ReadOptions
 from holdfast.settled.root_reading import read_log
 from holdfast.store import documents, layout
 from holdfast.store.address import parse_url
 from holdfast.store.documents import ExpiredDocument, LogDocument, ManifestDocument, SegmentDocument, TopicDocument
-from holdfast.store.names import check_name
+from holdfast.store.names import is_name
 from holdfast.store.numbered import newest, numbered
 from holdfast.store.opening import open_any_store
 from holdfast.store.port import Store
@@ -70,13 +68,17 @@ class SettledRoot:
         store = shared_store(place, settings, clock or SystemClock())
         return cls(store, read_log(store))
 
+    def is_shipped_to(self) -> bool:
+        """Whether a log ships here, so that there are claims, commit batches and leases; or it is a log's own."""
+        return next(iter(self.store.list(layout.EPOCHS)), None) is not None
+
     # -- topics -------------------------------------------------------------------------------------------
 
     def topics(self, options: ReadOptions) -> list[TopicDocument]:
         """The topics that are asked for, by name, as they are now; a pattern may find none."""
         if options.topics:
             return [self.topic(name) for name in sorted(options.topics)]
-        names = [name for name in self.store.folders(layout.TOPICS) if options.matches(name) and _is_name(name)]
+        names = [name for name in self.store.folders(layout.TOPICS) if options.matches(name) and is_name(name)]
         found = [self._find(name) for name in names]
         return [topic for topic in found if topic is not None]  # a folder is there before its topic's first document
 
@@ -156,24 +158,5 @@ class SettledRoot:
         return store_manifest.read_expired(self.store, self.log, *where)
 
 
-def versions(topic: TopicDocument) -> tuple[TopicSchema, ...]:
-    """The versions of a topic's schema, oldest first; none for raw records."""
-    found = []
-    for version in topic.schemas:
-        schema = TopicSchema.parse(b64decode(version.definition))
-        if schema.fingerprint.hex() != version.fingerprint:
-            key = layout.topic_key(topic.topic, topic.version)
-            raise Corrupt("a schema is not the one that it says", path=key, topic=topic.topic)
-        found.append(schema)
-    return tuple(found)
-
-
 def _end_of(document: ManifestDocument) -> int:
     return document.first + document.rows if isinstance(document, SegmentDocument) else document.first
-
-
-def _is_name(name: str) -> bool:
-    try:
-        return bool(check_name(name))
-    except Invalid:
-        return False

@@ -11,14 +11,14 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
 
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import Corrupt, NotFound
 from holdfast.segments.schema import TopicSchema
 from holdfast.segments.segment import NO_SCHEMA
 from holdfast.segments.store_manifest import StoreManifest, in_parallel, read_manifest, read_topic
 from holdfast.store import documents, layout
-from holdfast.store.documents import AdoptedDocument, FloorDocument, LogDocument, TopicDocument
+from holdfast.store.documents import AdoptedDocument, FloorDocument, LogDocument, SchemaVersion, TopicDocument
 from holdfast.store.inheritance import Inherited, inherit
-from holdfast.store.names import check_name
+from holdfast.store.names import is_name
 from holdfast.store.port import Store
 
 _LOG_ID_DIGITS = 32
@@ -75,7 +75,7 @@ class RootReader:
         for info in self._store.list(layout.TOPICS):
             place = layout.parse_partition(info.key)
             name = place[0] if place is not None else layout.parse_document(info.key)
-            if name and _is_name(name):
+            if name and is_name(name):
                 partitions[name] = max(partitions.get(name, 0), 0 if place is None else place[1] + 1)
         topics = in_parallel(lambda name: read_topic(self._store, self._log, name), sorted(partitions))
         for topic in topics:
@@ -86,9 +86,7 @@ class RootReader:
         key = layout.topic_key(topic.topic, topic.version)
         if partitions > topic.partitions:
             raise Corrupt("there are more partitions than the topic has", path=key, topic=topic.topic)
-        for schema in topic.schemas:
-            if _fingerprint(b64decode(schema.definition)) != schema.fingerprint:
-                raise Corrupt("a schema is not the one that it says", path=key, topic=topic.topic)
+        versions(topic)
 
     def manifest(self, where: Where) -> StoreManifest:
         """The manifest of one partition."""
@@ -108,15 +106,17 @@ def check_schemas(topics: Sequence[TopicDocument], named: Iterable[tuple[str, by
             raise Corrupt("records have a schema that no document of their topic knows", path=key, topic=topic.topic)
 
 
-def _fingerprint(definition: bytes) -> str | None:
+def versions(topic: TopicDocument) -> tuple[TopicSchema, ...]:
+    """The versions of a topic's schema, oldest first, proved; none for raw records."""
+    return tuple(_version(topic, schema) for schema in topic.schemas)
+
+
+def _version(topic: TopicDocument, said: SchemaVersion) -> TopicSchema:
     try:
-        return TopicSchema.parse(definition).fingerprint.hex()
+        schema = TopicSchema.parse(b64decode(said.definition))
+        if schema.fingerprint.hex() == said.fingerprint:
+            return schema
     except Corrupt:
-        return None
-
-
-def _is_name(name: str) -> bool:
-    try:
-        return bool(check_name(name))
-    except Invalid:
-        return False
+        pass
+    key = layout.topic_key(topic.topic, topic.version)
+    raise Corrupt("a schema is not the one that it says", path=key, topic=topic.topic)

@@ -36,8 +36,8 @@ from holdfast.settled.offsets import LATEST, Where
 from holdfast.settled.options import ReadOptions
 from holdfast.settled.plan import Bounds, Task
 from holdfast.settled.resolve import Resolved, Span, pieces
-from holdfast.settled.root import SettledRoot, versions
-from holdfast.settled.root_reading import RootReader, check_schemas, read_log
+from holdfast.settled.root import SettledRoot
+from holdfast.settled.root_reading import RootReader, check_schemas, read_log, versions
 from holdfast.settled.rows import TaskReader
 from holdfast.store import commit_batch, layout
 from holdfast.store.commit_batch import CommitBatch
@@ -93,7 +93,7 @@ _tasks = msgspec.msgpack.Decoder(TailTask)
 
 def plan_tail(root: SettledRoot, resolved: Resolved, options: ReadOptions, bounds: Bounds) -> TailPlan:
     """What there is above the spans of a read, whose ends are settled marks; raises Invalid where there is no tail."""
-    if next(iter(root.store.list(layout.EPOCHS)), None) is None:
+    if not root.is_shipped_to():
         raise Invalid(
             f"there is no tail at this root store={root.store.url}",
             hint="only a store that a log ships to has one; leave includeTail out, or give the store's URL",

@@ -24,7 +24,7 @@ from holdfast.shipping.marks import shipment_of
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.store import documents, layout
 from holdfast.store.documents import ExpiredDocument, LeaseDocument
-from holdfast.store.numbered import newest, numbered
+from holdfast.store.numbered import newest, numbered, segments_below
 from holdfast.store.port import AlreadyExists, Body, Store
 
 _INTERVAL_S = 600.0
@@ -113,14 +113,7 @@ class StoreRetention:
         upto = min(upto, leases.get((partition.topic, partition.number), upto))
         if upto <= self._removed.get(partition, 0):
             return
-        folder = layout.segments_folder(partition.topic, partition.number) + "/"
-        keys = []
-        for info in self._store.list(folder):
-            name = layout.parse_segment_name(info.key.rpartition("/")[2])
-            if name is not None and name.number >= upto:
-                break
-            if name is not None:
-                keys.append(info.key)
+        keys = [key for _, key in segments_below(self._store, partition.topic, partition.number, upto)]
         for start in range(0, len(keys), _AT_ONCE):
             self._store.delete(keys[start : start + _AT_ONCE])
         self._removed[partition] = upto

@@ -17,3 +17,11 @@ def check_name(name: str) -> str:
             hint="use 1 to 200 ASCII letters, digits, '.', '_' or '-', not starting with '.' or '-', no '..'",
         )
     return name
+
+
+def is_name(name: str) -> bool:
+    """Whether this could be a topic's name."""
+    try:
+        return bool(check_name(name))
+    except Invalid:
+        return False

@@ -1,4 +1,4 @@
-"""Folders of numbered objects: what is in them, oldest first; names that are not ours are passed over."""
+"""Folders of numbered objects and segments: what is in them, oldest first; names that are not ours are passed over."""
 
 from __future__ import annotations
 
@@ -15,3 +15,15 @@ def newest(store: Store, folder: str) -> str | None:
     """The key of the object with the highest number; None when there is none."""
     keys = numbered(store, folder)
     return keys[-1] if keys else None
+
+
+def segments_below(store: Store, topic: str, partition: int, upto: int) -> list[tuple[int, str]]:
+    """Numbers and keys of a partition's segment files below a number, in order."""
+    found = []
+    for info in store.list(layout.segments_folder(topic, partition) + "/"):
+        name = layout.parse_segment_name(info.key.rpartition("/")[2])
+        if name is not None and name.number >= upto:
+            break
+        if name is not None:
+            found.append((name.number, info.key))
+    return found
