@@ -21,7 +21,7 @@ import pyspark
 from pyspark_holdfast.java import java_home
 
 HOME = Path(pyspark.__file__).parent
-PATIENCE = 60
+PATIENCE = 180
 
 
 class Cluster:
@@ -32,7 +32,7 @@ class Cluster:
         self._environment = environment
         self._directory = directory
 
-    def submit(self, job: Path, *arguments: str, timeout: int = 110) -> subprocess.CompletedProcess[str]:
+    def submit(self, job: Path, *arguments: str, timeout: int = 360) -> subprocess.CompletedProcess[str]:
         """Run a job on the cluster, with its driver here."""
         settings = {
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -4,8 +4,8 @@
 
 One JVM of its own and two queries over the topic `orders`, each with its checkpoint: into `OUTPUT/batches`, by
 foreachBatch, one directory per batch id that a batch overwrites; and into `OUTPUT/files`, by Spark's own file sink.
-Both take what is available now, two segments at a time. Standard output tells `batch N` when a batch begins, and
-`done` at the end.
+Both take what is available now, two segments at a time. Standard output tells `batch N` when a batch of the first one
+begins, which none does before both queries are at work, and `done` at the end.
 
 With `--die-after` the whole session is killed, once, when that batch is in the sink and Spark does not know it yet.
 With `--kill-workers` the first attempt of every task kills the Python workers beside it and then its own, in mid-batch;
@@ -18,9 +18,11 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,7 +32,8 @@ from pyspark_holdfast.spark_session import java_options, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for seconds."""
@@ -88,10 +91,23 @@ def small_spark(directory: Path) -> SparkSession:
     )
 
 
-def by_batch(frame: DataFrame, asked: Namespace) -> DataStreamWriter:
+def until_initialized(query: StreamingQuery) -> None:
+    """Wait until a query has its reader, or has failed.
+
+    For every reader that it starts, Spark 4.3 puts the same four names into one map that all queries of a source share,
+    without a lock (PythonStreamingSourceRunner.init, envVars). Two that do so at once may leave it with a wrong count,
+    and then no task of either can be serialized: "Illegal size 5 of collection, expected 6". Only the first reader adds
+    to it, so whoever starts several queries waits for the first one.
+    """
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        time.sleep(0.01)
+
+
+def by_batch(frame: DataFrame, asked: Namespace, all_at_work: Event) -> DataStreamWriter:
     """The sink that is idempotent by batch id."""
 
     def land(rows: DataFrame, batch: int) -> None:
+        all_at_work.wait()
         print(f"batch {batch}", flush=True)
         if asked.kill_workers:
             rows = rows.mapInArrow(kill_workers, rows.schema)
@@ -115,13 +131,16 @@ def main(arguments: list[str]) -> None:
     options = {"topic": "orders", "maxSegmentsPerTrigger": "2"}
     frame = spark.readStream.format("holdfast").options(**options).load(asked.root)
     frame = frame.select("partition", "offset", "value")
-    writers = {"batches": by_batch(frame, asked)}
+    all_at_work = Event()
+    writers = {"batches": by_batch(frame, asked, all_at_work)}
     if not asked.kill_workers:
         writers["files"] = frame.writeStream.format("parquet").option("path", f"{asked.output}/files")
-    queries = [
-        writer.option("checkpointLocation", f"{asked.output}/checkpoint-{name}").trigger(availableNow=True).start()
-        for name, writer in writers.items()
-    ]
+    queries = []
+    for name, writer in writers.items():
+        writer = writer.option("checkpointLocation", f"{asked.output}/checkpoint-{name}")
+        queries.append(writer.trigger(availableNow=True).start())
+        until_initialized(queries[-1])
+    all_at_work.set()
     for query in queries:
         query.awaitTermination()
     print("done", flush=True)

@@ -69,7 +69,7 @@ def live(
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.model_writer", json.dumps(life)], capture_output=True, text=True,
-        cwd=Path(__file__).parents[2], env=os.environ, timeout=100, check=False,
+        cwd=Path(__file__).parents[2], env=os.environ, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == (9 if life["dies"] else 0), done.stderr
     return {(topic, int(p), int(o)) for topic, p, o in (line.split() for line in done.stdout.splitlines())}
@@ -178,7 +178,7 @@ def pad(row: tuple[Any, ...], rows: Rows) -> tuple[Any, ...]:
     return row + (None,) * (width - len(row))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "seed"), [("own", 1), ("directory", 2), ("s3", 3)])
 def test_all_ways_to_read_give_what_the_log_gives(
     spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, kind: str, seed: int

@@ -234,7 +234,11 @@ class FaultProxy:
         """Requests by what was done to them; "pass" for those that were let through."""
         self.accepted = 0
         """Connections taken so far."""
-        self.port = 0
+        # Bound and never listening: while the proxy is down nobody else gets the port, not even a client by chance.
+        self._place = socket.socket()
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._place.bind(("127.0.0.1", 0))
+        self.port: int = self._place.getsockname()[1]
         self._tls = tls
         self._numbers = self._connections = 0
         self._attempts: Counter[tuple[str, str]] = Counter()
@@ -256,6 +260,11 @@ class FaultProxy:
         """Connections of clients that are open now."""
         return len(self._clients)
 
+    @property
+    def idle_connections(self) -> int:
+        """Those of them on which no request is under way."""
+        return sum(not busy for busy in list(self._clients.values()))
+
     def close_idle(self, *, reset: bool = False) -> int:
         """End all connections on which no request is under way, as servers and firewalls do; returns how many."""
         return self._run(self._close_idle(reset))
@@ -274,6 +283,7 @@ class FaultProxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE)
         self._loop.close()
+        self._place.close()
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
@@ -282,7 +292,6 @@ class FaultProxy:
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", self.port, limit=_HEAD_BYTES_MAX, ssl=self._tls
         )
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def _close_idle(self, reset: bool) -> int:
         idle = [client for client, busy in self._clients.items() if not busy]

@@ -93,7 +93,7 @@ async def pool_at(port, ask=fine, *, target=4, connect_timeout=5.0, heartbeat=60
         await pool.close()
 
 
-async def until(condition, seconds=10):
+async def until(condition, seconds=60):
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

@@ -186,7 +186,7 @@ def test_an_answer_comes_whole_and_says_whether_the_connection_lives_on(script, 
 @pytest.mark.parametrize(("method", "body"), [("GET", None), ("PUT", BODY), ("PUT", BIG)])
 def test_what_goes_wrong_has_a_name(script, cause, method, body):
     """And the connection is not used again; nothing is sent twice."""
-    failure, reusable, asked = exchange(script, method, body, timeout=0.2 if HANG in script else 10)
+    failure, reusable, asked = exchange(script, method, body, timeout=1 if cause == "timeout" else 10)
     assert isinstance(failure, StoreUnavailable)
     assert (failure.cause, reusable, len(asked)) == (cause, False, 1)
 
@@ -278,9 +278,9 @@ def test_a_slow_line_gets_through_as_long_as_it_moves():
         async def trickle(reader, writer):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 65536\r\n\r\n")
-            for _ in range(8):
-                await asyncio.sleep(0.05)
-                writer.write(b"x" * 8192)
+            for _ in range(16):
+                await asyncio.sleep(0.15)
+                writer.write(b"x" * 4096)
             await writer.drain()
             writer.close()
 
@@ -288,7 +288,7 @@ def test_a_slow_line_gets_through_as_long_as_it_moves():
         endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], False)
         pool = Pool(endpoint, nobody, target=1, connect_timeout=5, heartbeat=60, clock=ManualClock())
         pool.start()
-        response = await ask(await pool.acquire(5), timeout=0.2)
+        response = await ask(await pool.acquire(5), timeout=2)
         assert len(response.body) == 65536
         await pool.close()
         server.close()
@@ -597,7 +597,7 @@ def test_a_place_that_a_redirect_named_and_that_does_not_answer_is_left(keys):
         def script(asked):
             return [reply(307, location=f"{nowhere}{asked.path}") if away else reply(200)]
 
-        async with Server(script) as server, remote_at(server.endpoint, keys, connect_timeout=0.3) as remote:
+        async with Server(script) as server, remote_at(server.endpoint, keys, connect_timeout=1) as remote:
             assert (await failure_of(remote.create("k", BODY))).cause == "redirect"
             assert (await failure_of(remote.create("k", BODY))).cause == "refused"
             away = False
@@ -705,7 +705,7 @@ def test_a_certificate_that_nobody_vouches_for_is_not_trusted(keys, certificate)
 
     async def run():
         server = Server(lambda _: [reply(200)], tls=server_context(certificate))
-        async with server, remote_at(server.endpoint, keys, connect_timeout=1) as remote:
+        async with server, remote_at(server.endpoint, keys, connect_timeout=2) as remote:
             assert (await failure_of(remote.create("k", BODY))).cause == "tls"
             assert not server.asked
 
@@ -718,7 +718,7 @@ def test_a_certificate_for_another_name_is_not_trusted(keys, certificate):
     async def run():
         async with Server(lambda _: [reply(200)], tls=server_context(certificate)) as server:
             endpoint = f"https://localhost:{server.port}"
-            async with remote_at(endpoint, keys, ca_file=str(certificate), connect_timeout=1) as remote:
+            async with remote_at(endpoint, keys, ca_file=str(certificate), connect_timeout=2) as remote:
                 assert (await failure_of(remote.create("k", BODY))).cause == "tls"
 
     asyncio.run(run())

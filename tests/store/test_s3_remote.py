@@ -214,7 +214,7 @@ def test_a_request_that_failed_succeeds_when_it_is_sent_again(connect, fault_pro
     proxy = fault_proxy(faults.once_per_key(fault))
 
     async def run():
-        async with connect(proxy.endpoint, request_timeout=1) as remote:
+        async with connect(proxy.endpoint, request_timeout=3) as remote:
             failure = await failure_of(remote.create("k", BODY))
             assert (type(failure), failure.cause) == (StoreUnavailable, cause)
             await remote.create("k", BODY)
@@ -261,7 +261,7 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, connect):
         return "done"
 
     async def run():
-        async with connect(server.endpoint, connect_timeout=0.5) as remote:
+        async with connect(server.endpoint, connect_timeout=2) as remote:
             await remote.create("before", BODY)
             await asyncio.to_thread(server.kill)
             assert await create(remote, "meanwhile") in ("refused", "reset")

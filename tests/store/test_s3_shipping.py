@@ -20,7 +20,7 @@ from tests.store.servers import S3Server
 
 pytestmark = pytest.mark.store
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 OpenShipped = Callable[..., Log]
 
@@ -267,7 +267,7 @@ def test_the_pool_counts_true_sockets(open_shipped: OpenShipped, fault_proxy: Ca
     """A log that has nothing to ship yet has its connections, and no others: as many as the kernel and the peer say."""
     proxy = fault_proxy()
     log = open_shipped(endpoint=proxy.endpoint, shipping={"max_in_flight_requests": 3, "target_pool_size": 5})
-    until(lambda: pool(log).healthy == 5, "five connections")
+    until(lambda: pool(log).healthy == 5 and pool(log).in_use == 0, "five connections at rest")
     until(lambda: proxy.open_connections == 5, "five at the other end")
     assert sockets_to(proxy.port) == 5
     assert (pool(log).target, pool(log).in_use, pool(log).opening, pool(log).replaced_total) == (5, 0, 0, 0)
@@ -278,7 +278,8 @@ def test_connections_that_the_peer_reset_are_replaced(
 ) -> None:
     proxy = fault_proxy()
     log = open_shipped(endpoint=proxy.endpoint, shipping={"max_in_flight_requests": 3, "target_pool_size": 5})
-    until(lambda: pool(log).healthy == 5, "five connections")
+    until(lambda: pool(log).healthy == 5 and pool(log).in_use == 0, "five connections at rest")
+    until(lambda: proxy.idle_connections == 5, "five at the other end")
     assert proxy.close_idle(reset=True) == 5
     until(lambda: pool(log).replaced_total == 5 and pool(log).healthy == 5, "five others")
     until(lambda: proxy.open_connections == 5, "five at the other end")
@@ -289,7 +290,7 @@ def test_connections_that_the_peer_reset_are_replaced(
 
 def test_what_is_under_way_is_seen_as_in_use(open_shipped: OpenShipped, fault_proxy: Callable[..., FaultProxy]) -> None:
     def slow_batches(request: Request) -> Fault | None:
-        return delay(0.5) if request.method == "PUT" and "/tail/" in request.path else None
+        return delay(2) if request.method == "PUT" and "/tail/" in request.path else None
 
     proxy = fault_proxy(slow_batches)
     log = open_shipped(
