@@ -1,9 +1,9 @@
 """Tampering: whatever somebody changes in a stored log is refused, or changes nothing that is read.
 
 Two small logs with the same records, one with keys and one without, are prepared once: raw and typed topics, records
-in the tail and in segments, some of them expired. Each test damages a copy with plain SQLite or with bytes, then opens
-it as its owner would, reads everything and reconciles (refused with a typed error, or exactly the records that were
-written) and with `read_only=True` (everything outside the damage is still readable).
+in the tail and in segments, some of them expired, and spaces. Each test damages a copy with plain SQLite or with bytes,
+then opens it as its owner would, reads everything, loads all spaces and reconciles (refused with a typed error, or
+exactly the records that were written) and with `read_only=True` (everything outside the damage is still readable).
 
 Without keys, digests find accidents; somebody who recomputes them is not found, and nothing here says so.
 What cannot be found even with keys is said in docs/formats/0003-sealing.md, and has its test here too.
@@ -34,6 +34,7 @@ import pytest
 import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings, Topic
 from holdfast.crypto import chain
+from holdfast.journal.columns import Columns
 from holdfast.journal.entry import Entry, Place, header_of
 from holdfast.journal.migrations import migrations
 from holdfast.journal.rows import ShipmentRow, ShippingRow
@@ -64,10 +65,14 @@ NARROW = pa.schema([("name", pa.string()), ("cents", pa.int64())])
 WIDE = pa.schema([*NARROW, ("note", pa.string())])
 
 Where = tuple[str, int]
-Item = Record | dict[str, Any]
+Item = Record | dict[str, Any] | tuple[bytes, int, bytes]
 Records = dict[Where, list[Item]]
 Rows = dict[str, list[dict[str, Any]]]
 Files = dict[str, bytes]
+
+
+SPACE = -1
+"""In place of a partition: this is not a topic, but a space."""
 
 
 # -- the subject ------------------------------------------------------------------------------------------
@@ -125,6 +130,7 @@ class Subject:
             self._write_segments(log, clock)
             self._write_typed(log, clock)
             self._write_shipping(log)
+            self._write_spaces(log, clock)
 
     def _write_shipping(self, log: Log) -> None:
         """Marks of a store; there is none, and nothing here asks it."""
@@ -135,6 +141,19 @@ class Subject:
         ]
         journal.settle(journal.note_shipped(ShippingRow("file:///store", b"o" * 16, 1, 1, 0, 0, b""), marks))
         self._keep(log)
+
+    def _write_spaces(self, log: Log, clock: ManualClock) -> None:
+        """Two spaces with items of the same keys and sizes, some replaced, one deleted, a record with one of them."""
+        journal = log._journal
+        users = journal.topics.partitions["users"][0]
+        for keys, deletes in (((b"snapshot", b"a", b"b"), []), ((b"snapshot", b"c"), [b"a"]), ((b"b",), [])):
+            for name in ("one", "two"):
+                clock.advance(1)
+                step = len(self.states)
+                puts = [(key, 0 if key == b"snapshot" else step, b"PAYLOAD %d of %s" % (step, key)) for key in keys]
+                append = (users, Columns([b"PAYLOAD with it"], [clock.now_us()])) if deletes else None
+                journal.change_space(name, puts, deletes, append=append, timeout=20).result()
+                self._keep(log)
 
     def _write_segments(self, log: Log, clock: ManualClock) -> None:
         """Four segments of one partition, of which the first expires, one of another, and a tail behind them."""
@@ -290,7 +309,11 @@ class Subject:
             for span in self.spans + self.wholes:
                 start, end = (span.first, span.first + span.count) if span.count else (None, None)
                 try:
-                    found[span] = list(topic_of(log, span.topic).read(start, end, partition=span.partition))
+                    found[span] = (
+                        list(log._journal.load_space(span.topic))
+                        if span.partition == SPACE
+                        else list(topic_of(log, span.topic).read(start, end, partition=span.partition))
+                    )
                 except HoldfastError as error:
                     found[span] = note(error)
         return found
@@ -303,6 +326,7 @@ class Subject:
 
 
 def offset_of(item: Item) -> int:
+    assert not isinstance(item, tuple)
     return item.offset if isinstance(item, Record) else int(item["_offset"])
 
 
@@ -311,11 +335,13 @@ def topic_of(log: Log, name: str) -> Topic | TypedTopic:
 
 
 def all_records(log: Log) -> Records:
-    return {
+    """All records of all partitions, and all items of all spaces."""
+    records: Records = {
         (name, number): list(topic_of(log, name).read(partition=number))
         for name in log.topics()
         for number in range(topic_of(log, name).partitions)
     }
+    return records | {(name, SPACE): list(log._journal.load_space(name)) for name in log._journal.spaces()}
 
 
 def files_in(path: Path, below: str = ".") -> Files:
@@ -474,12 +500,16 @@ def looker_faults(subject: Subject, harmed: set[Span], refusals: tuple[type[Hold
 
 
 def wrong(subject: Subject, found: dict[Span, list[Item] | HoldfastError]) -> list[Span]:
-    """Where a reader got something that was not written there; less than was written is not wrong."""
+    """Where a reader got something that was not written there; less than was written is not wrong, but of a space."""
     return [
         span
         for span, records in found.items()
-        if isinstance(records, list) and not _is_part(records, subject.expected(span))
+        if isinstance(records, list) and not _is_allowed(span, records, subject.expected(span))
     ]
+
+
+def _is_allowed(span: Span, found: list[Item], expected: list[Item]) -> bool:
+    return found in ([], expected) if span.partition == SPACE else _is_part(found, expected)
 
 
 def _is_part(found: list[Item], expected: list[Item]) -> bool:
@@ -524,7 +554,7 @@ FEW, ALL = pytest.param(True, id="few"), pytest.param(False, id="all", marks=pyt
 
 READ_BY_OWNER = {
     "log", "key_epochs", "topics", "heads", "entries", "watermarks", "segments", "schemas", "policies", "shipping",
-    "shipments",
+    "shipments", "spaces", "space_items",
 }  # fmt: skip
 """The tables of which opening the log, reading everything and reconciling reads every row."""
 
@@ -901,6 +931,7 @@ ROLLBACKS: dict[str, Callable[[dict[str, list[dict[str, Any]]]], list[tuple[str,
     "head and log": lambda old: [("heads", old["heads"][:1]), ("log", old["log"])],
     "heads and log": lambda old: [("heads", old["heads"]), ("log", old["log"])],
     "heads, watermarks and policies": lambda old: [(name, old[name]) for name in ("heads", "watermarks", "policies")],
+    "everything but entries": lambda old: [(name, old[name]) for name in TABLES if name != "entries"],
 }
 
 
@@ -932,7 +963,7 @@ def delete(table: str, row: dict[str, Any]) -> tuple[str, list[Any]]:
 
 @pytest.mark.parametrize("table", [table for table in TABLES if table not in ("epochs", "entries", "idempotency")])
 def test_a_deleted_control_row_is_missed(keyed: Subject, table: str) -> None:
-    """Without its log row, or any key epoch, topic, head, watermark, segment, schema or policy, a log does not open."""
+    """A log without its own row, or any key epoch, topic, head, watermark, segment, schema, policy, space or item."""
     for row in keyed.history[-1][table]:
         keyed.restore()
         keyed.change(delete(table, row))
@@ -1039,11 +1070,11 @@ def older_versions(subject: Subject, table: str) -> list[dict[str, Any]]:
     return older
 
 
-@pytest.mark.parametrize("table", ["watermarks", "policies"])
+@pytest.mark.parametrize("table", ["watermarks", "policies", "spaces"])
 def test_a_single_older_row_is_refused(subject: Subject, table: str) -> None:
-    """One partition's watermark, or one topic's policy, put back alone as it once was: the log's row knows better."""
+    """One partition's watermark, one topic's policy or one space put back alone: the log's row knows better."""
     older = older_versions(subject, table)
-    assert len(older) >= {"watermarks": 4, "policies": 1}[table]
+    assert len(older) >= {"watermarks": 4, "policies": 1, "spaces": 4}[table]
     for row in older:
         subject.restore()
         subject.put_back(table, [row])
@@ -1292,6 +1323,151 @@ def test_a_typed_entry_cannot_pass_for_a_raw_one(subject: Subject) -> None:
         subject.restore()
         subject.put_back("entries", [row | columns])
         assert_refused(subject)
+
+
+# -- (b3) spaces ------------------------------------------------------------------------------------------
+
+
+def items_of(subject: Subject, space_id: int) -> dict[bytes, dict[str, Any]]:
+    return {row["key"]: row for row in subject.history[-1]["space_items"] if row["space_id"] == space_id}
+
+
+def assert_space_refused(subject: Subject, *names: str) -> None:
+    """Owner and reader are refused these spaces by name, also when they change them; all else is as it was."""
+    for read_only in (False, True):
+        with subject.open(read_only=read_only) as log:
+            journal = log._journal
+            for name in ("one", "two"):
+                if name not in names:
+                    assert journal.load_space(name) == subject.records[name, SPACE]
+                    continue
+                with pytest.raises(Corrupt, match=f"space={name!r}") as caught:
+                    journal.load_space(name)
+                note(caught.value)
+                if not read_only:
+                    with pytest.raises(Corrupt, match=f"space={name!r}") as caught:
+                        journal.change_space(name, [(b"new", 0, b"")], timeout=20).result()
+                    note(caught.value)
+
+
+def test_an_older_item_is_refused(subject: Subject) -> None:
+    """An item of a space put back alone as it once was, or one that was deleted, is refused when it is loaded."""
+    older = older_versions(subject, "space_items")
+    assert len(older) == 6
+    for row in older:
+        subject.restore()
+        subject.put_back("space_items", [row])
+        assert_space_refused(subject, {1: "one", 2: "two"}[row["space_id"]])
+
+
+def test_a_lost_item_is_missed(subject: Subject) -> None:
+    """Each item, and an item with another one in its place."""
+    for key, row in items_of(subject, 1).items():
+        for filler in (None, {"key": key + b"!"}):
+            subject.restore()
+            subject.change(delete("space_items", row))
+            if filler is not None:
+                subject.put_back("space_items", [row | filler])
+            assert_space_refused(subject, "one")
+
+
+def test_items_cannot_trade_places(subject: Subject) -> None:
+    """Two items of one space with their bodies, numbers or keys traded are refused."""
+    items = items_of(subject, 1)
+    first, second = items[b"b"], items[b"c"]
+    for columns in (("body",), ("body", "key_epoch"), ("number",), ("key",), ("number", "body"), ("key", "number")):
+        subject.restore()
+        traded = [
+            one | {column: other[column] for column in columns} for one, other in ((first, second), (second, first))
+        ]
+        assert subject.change(
+            delete("space_items", first), delete("space_items", second), *(insert("space_items", r) for r in traded)
+        )
+        assert_space_refused(subject, "one")
+
+
+def test_an_item_cannot_move_to_another_space(subject: Subject) -> None:
+    """Copied, moved or exchanged with the one of the same key: the spaces that it touches are refused."""
+    one, two = items_of(subject, 1)[b"c"], items_of(subject, 2)[b"c"]
+    extra = items_of(subject, 1)[b"b"] | {"space_id": 2, "key": b"copied"}
+    moved = [delete("space_items", one), insert("space_items", one | {"space_id": 2, "key": b"moved"})]
+    exchanged = [insert("space_items", one | {"space_id": 2}), insert("space_items", two | {"space_id": 1})]
+    for changes_, names in (
+        ([insert("space_items", extra)], ["two"]),
+        ([insert("space_items", one | {"space_id": 2})], ["two"]),
+        (moved, ["one", "two"]),
+        (exchanged, ["one", "two"]),
+        ([insert("space_items", one | {"space_id": 999})], []),
+    ):
+        subject.restore()
+        assert subject.change(*changes_)
+        if names:
+            assert_space_refused(subject, *names)
+        else:
+            assert subject.own() == subject.records
+
+
+def test_spaces_cannot_trade_names_or_items(subject: Subject) -> None:
+    """Two rows with their names, sums or all but their ids traded do not open."""
+    first, second = subject.history[-1]["spaces"]
+    for columns in (("name",), ("sum",), ("items", "sum"), ("name", "items", "sum", "key_epoch", "stamp"), ("id",)):
+        traded = [
+            one | {column: other[column] for column in columns} for one, other in ((first, second), (second, first))
+        ]
+        subject.restore()
+        assert subject.change(("DELETE FROM spaces", ()), *(insert("spaces", row) for row in traded))
+        if traded != [first, second] or columns == ("sum",):
+            with pytest.raises(Corrupt) as caught:
+                subject.open()
+            note(caught.value)
+
+
+def test_a_whole_space_put_back_is_refused_at_opening(subject: Subject) -> None:
+    """Its row and all its items as they once were fit each other, and not what the log's row vouches for."""
+    for step in range(len(subject.history) - 6, len(subject.history) - 1):
+        old = subject.history[step]
+        subject.restore()
+        for table, column in (("space_items", "space_id"), ("spaces", "id")):
+            subject.change((f"DELETE FROM {table} WHERE {column}=1", ()))
+            subject.put_back(table, [row for row in old[table] if row[column] == 1])
+        if old["spaces"][:1] == subject.history[-1]["spaces"][:1]:
+            continue
+        with pytest.raises(Corrupt) as caught:
+            subject.open()
+        note(caught.value)
+
+
+def test_a_space_deleted_with_all_its_items_is_missed(subject: Subject) -> None:
+    """A space cannot vanish."""
+    subject.change(("DELETE FROM spaces WHERE id=1", ()), ("DELETE FROM space_items WHERE space_id=1", ()))
+    with pytest.raises(Corrupt) as caught:
+        subject.open()
+    note(caught.value)
+
+
+@pytest.mark.parametrize(("table", "column"), [("spaces", "name"), ("spaces", "sum"), ("space_items", "key")])
+def test_bytes_that_have_become_text_are_refused(subject: Subject, table: str, column: str) -> None:
+    """One flipped bit makes text of a blob, with the same bytes: no search would ever find it again."""
+    row = subject.history[-1][table][0]
+    assert subject.change_loosely(table, column, "CAST(? AS TEXT)", row[column], row)
+    with pytest.raises(Corrupt) as caught:
+        subject.own()
+    note(caught.value)
+
+
+def test_a_space_is_not_lost_with_its_index(subject: Subject) -> None:
+    """That there is no such space is not believed to an index alone: it is found, or told."""
+    wanted = subject.records["one", SPACE]
+    root = subject.database().execute("SELECT rootpage FROM sqlite_schema WHERE name='sqlite_autoindex_spaces_1'").get
+    content = bytearray(subject.files["durable.db"])
+    page = slice((root - 1) * 4096, root * 4096)
+    damaged = content[page].replace(b"one", b"oNe")
+    assert damaged != content[page]
+    content[page] = damaged
+    subject.restore(durable_db=bytes(content))
+    for read_only in (False, True):
+        with subject.open(read_only=read_only) as log:
+            assert log._journal.load_space("one") == wanted
 
 
 # -- (c) bytes of the file --------------------------------------------------------------------------------

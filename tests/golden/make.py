@@ -5,7 +5,8 @@ was written once must be read for ever. So files of released versions (`RELEASED
 Everything is fixed: clock, randomness, keys and pid; so two runs store the same rows. (Two versions of SQLite may still
 lay the same rows out in other bytes, and two of Arrow the same columns.)
 
-    plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired
+    plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired, spaces
+    schema-4/, schema-4-sealed/     the same before there were spaces, their databases at schema version 4
     schema-3/, schema-3-sealed/     the same before there were stores, their databases at schema version 3
     schema-2/, schema-2-sealed/     logs without segments, their databases at schema version 2
     schema-1/                       a log whose database is at schema version 1; all of these are upgraded in place
@@ -45,14 +46,18 @@ from holdfast.journal.rows import (
     LIVE,
     EpochRow,
     HeadRow,
+    ItemRow,
     KeyRow,
     LogRow,
     PolicyRow,
     SchemaRow,
     SegmentRow,
+    SpaceRow,
     TopicRow,
     WatermarkRow,
 )
+from holdfast.journal.spaces import header as space_header
+from holdfast.journal.spaces import stored_name, weigh
 from holdfast.journal.sqlite import SqliteBackend
 from holdfast.record import NOW
 from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
@@ -70,10 +75,9 @@ NARROW = pa.schema([("sensor", pa.string()), ("celsius", pa.float64())])
 WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
 
 RELEASED = (
-    "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "damaged/database-gone",
-    "damaged/flipped-body", "damaged/format-garbage",
-    "damaged/format-version", "damaged/frame-version", "damaged/truncated",
-    "damaged/user-version",
+    "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "schema-4", "schema-4-sealed",
+    "damaged/database-gone", "damaged/flipped-body", "damaged/format-garbage", "damaged/format-version",
+    "damaged/frame-version", "damaged/truncated", "damaged/user-version",
 )  # fmt: skip
 """Files of released versions: never made again."""
 
@@ -115,6 +119,7 @@ class Scribe:
         self.records: dict[str, list[Expected]] = {}
         self.receipts: dict[str, list[Any]] = {}
         self.rows: list[Expected] = []
+        self.spaces: Expected = {}
 
     def append(self, log: Log, topic: str, payload: bytes, **given: Any) -> None:
         """One record, in a group of its own."""
@@ -138,6 +143,28 @@ class Scribe:
             place = {"_partition": receipt.partition, "_offset": receipt.offset, "_time": self._clock.now_us()}
             self.rows.append(place | {name: row.get(name) for name in WIDE.names})
 
+    def write_spaces(self, log: Log) -> None:
+        """Items that are put, replaced and deleted, with and without a record; a space that is dropped."""
+        change = log._journal.change_space
+        partition = log._journal.topics.partitions["users.v1"][0]
+        self._clock.advance(1.5)
+        change("dropped", [(b"k", 0, b"gone")], timeout=10).result()
+        change("dropped", drop=True, timeout=10).result()
+        first = [(b"snapshot", 0, b"old"), (b"\x00\xff", -1, b""), (b"b", 7, b"seventh"), (b"a", 7, b"7" * 3000)]
+        change("größe/\udcff", first, timeout=10).result()
+        record = Columns([b"with a change"], [self._clock.now_us()])
+        ticket = change("größe/\udcff", [(b"snapshot", 0, b"new")], [b"b"], append=(partition, record), timeout=10)
+        ticket.result()
+        stored = Record(b"with a change")
+        self._note(Receipt("users.v1", 0, partition.durable - 1, 0), stored, {})
+        change("empty", [(b"k", 0, b"x")], timeout=10).result()
+        change("empty", deletes=[b"k"], timeout=10).result()
+        kept = [first[1], (b"snapshot", 0, b"new"), first[3]]
+        self.spaces = {
+            stored_name("empty").hex(): [],
+            stored_name("größe/\udcff").hex(): [[key.hex(), number, body.hex()] for key, number, body in kept],
+        }
+
     def forget(self, place: str, count: int) -> None:
         """The oldest records of a partition are gone."""
         del self.records[place][:count]
@@ -156,17 +183,20 @@ class Scribe:
     def told(self) -> Expected:
         """What a reader must find."""
         found: Expected = {"records": self.records, "receipts": self.receipts}
-        return found | ({"rows": self.rows} if self.rows else {})
+        found |= {"rows": self.rows} if self.rows else {}
+        return found | ({"spaces": self.spaces} if self.spaces else {})
 
 
-def make_log(path: Path, keyring: Keyring | None = None) -> Expected:
-    """A log with everything in it: a tail, then segments, in three ownerships."""
+def make_log(path: Path, keyring: Keyring | None = None, *, spaces: bool = True) -> Expected:
+    """A log with everything in it: a tail, then segments and spaces, in three ownerships."""
     clock = ManualClock(seed=2026)
     scribe = Scribe(clock)
     _write_tail(path, keyring, clock, scribe)
     clock.advance(3600)
     with fixed(path, clock, keyring and ROTATED) as log:
         _write_segments(log, scribe)
+        if spaces:
+            scribe.write_spaces(log)
     return scribe.told() | {"segments": segments_of(path), "arrow": pa.__version__}
 
 
@@ -256,9 +286,16 @@ def _write_tail(path: Path, keyring: Keyring | None, clock: ManualClock, scribe:
         scribe.append(log, "orders", b"last", key=b"c-42", kind="closed", headers={})
 
 
+def make_schema_4(path: Path, keyring: Keyring | None = None) -> Expected:
+    """The same log before there were spaces."""
+    expected = make_log(path, keyring, spaces=False)
+    _as_schema(path, 4)
+    return expected
+
+
 def make_schema_3(path: Path, keyring: Keyring | None = None) -> Expected:
     """The same log before there were stores: no tables about shipping, no documents beside the segments."""
-    expected = make_log(path, keyring)
+    expected = make_log(path, keyring, spaces=False)
     _as_schema(path, 3)
     for file in (path / "segments").rglob("*.json"):
         file.unlink()
@@ -305,6 +342,8 @@ def _as_schema(path: Path, version: int) -> None:
 MAKERS = {
     "plain": make_log,
     "sealed": lambda path: make_log(path, FIRST),
+    "schema-4": make_schema_4,
+    "schema-4-sealed": lambda path: make_schema_4(path, FIRST),
     "schema-3": make_schema_3,
     "schema-3-sealed": lambda path: make_schema_3(path, FIRST),
     "schema-2": make_tail,
@@ -335,6 +374,7 @@ def make_damaged(path: Path) -> None:
         (path / name).mkdir(parents=True)
         (path / name / "FORMAT").write_bytes(content)
     _make_damaged_segments(path)
+    _make_damaged_space(path / "item-back")
     _make_damaged_store(path / "store")
 
 
@@ -360,6 +400,16 @@ def _make_damaged_segments(path: Path) -> None:
                 second.write_bytes(content)
             case "watermark-back":
                 _execute(path / name, f"INSERT OR REPLACE INTO watermarks VALUES ({','.join('?' * len(older))})", older)
+
+
+def _make_damaged_space(path: Path) -> None:
+    """Two spaces, in one of which an item is as it was before."""
+    with fixed(path, ManualClock(seed=5)) as log:
+        change = log._journal.change_space
+        for name in ("s", "t"):
+            change(name, [(b"k", 0, b"old")], timeout=10).result()
+        change("s", [(b"k", 0, b"new")], timeout=10).result()
+    _execute(path, "UPDATE space_items SET body=? WHERE space_id=1", (b"old",))
 
 
 def _make_small_sealed(path: Path) -> tuple[Any, ...]:
@@ -425,22 +475,48 @@ CHAINS: dict[str, tuple[SegmentHead, int, bytes]] = {
     "every field its own": (SegmentHead(LOG_ID, "orders.v1", 3, 7, 2**40, 9, FINGERPRINT, CHAIN), 1000, CONTENT),
 }
 ROWS = {
-    "log": LogRow(LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 5, b""),
+    "log": LogRow(LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 0, 5, b""),
     "epochs": EpochRow(2, 1_700_000_000_000_000, 4242, 5, b""),
     "key_epochs": KeyEpoch(5, "aes-256-gcm", "golden-1", SALT, bytes(32), b""),
     "topics": TopicRow(1, "orders", 3, -1, 5, b""),
     "heads": HeadRow(4, 1, 2, 2**40, LINK, 5, b""),
     "idempotency": KeyRow(6, LINK, 4, 2**40, 9, 5, b""),
     "log with segments": LogRow(
-        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 10, 0, 12, 5, b""
+        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 10, 0, 12, 0, 5, b""
+    ),
+    "log with spaces": LogRow(
+        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 13, 5, b""
     ),
     "watermarks": WatermarkRow(4, 8, 2**40, CHAIN, 2, 2**30, 5, b""),
     "segments": SegmentRow(
-        4, 7, 2**40, 1000, 4096, -1, 2**60, -2, 2**61, bytes(range(32)), CONTENT, LINK, CHAIN, FINGERPRINT, "golden-1",
-        9, 1_700_000_000_000_000, LIVE, 5, b"",
+        4,
+        7,
+        2**40,
+        1000,
+        4096,
+        -1,
+        2**60,
+        -2,
+        2**61,
+        bytes(range(32)),
+        CONTENT,
+        LINK,
+        CHAIN,
+        FINGERPRINT,
+        "golden-1",
+        9,
+        1_700_000_000_000_000,
+        LIVE,
+        5,
+        b"",
     ),
     "schemas": SchemaRow(1, 2, FINGERPRINT, b"a serialized schema", 1_700_000_000_000_000, 5, b""),
     "policies": PolicyRow(1, 0, 3_600_000_000, 1000, 5, b""),
+    "spaces": SpaceRow(3, "größe".encode(), 2, bytes(range(128, 160)), 5, b""),
+}
+ITEMS = {
+    "every field its own": ItemRow(3, b"\x00key", -7, 5, b"sealed body"),
+    "an empty body": ItemRow(1, b"", 0, 0, b""),
 }  # fmt: skip
 
 
@@ -481,6 +557,14 @@ def make_vectors() -> Expected:
                 "keyed": cipher.mac(row.message()).hex(),
             }
             for table, row in ROWS.items()
+        },
+        "items": {
+            name: {
+                "header": (head := space_header(LOG_ID, *item[:-1])).hex(),
+                "plain": f"{weigh(chain.plain_stamp, head, item.body):064x}",
+                "keyed": f"{weigh(cipher.mac, head, item.body):064x}",
+            }
+            for name, item in ITEMS.items()
         },
         "sealing": {
             "commitment": cipher.commitment.hex(),

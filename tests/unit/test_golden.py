@@ -30,7 +30,7 @@ import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import chain
 from holdfast.crypto.cipher import AesGcmCipher
-from holdfast.journal import frame
+from holdfast.journal import frame, spaces
 from holdfast.journal.columns import Columns
 from holdfast.journal.entry import Entry, Place, header_of, is_whole
 from holdfast.journal.migrations import migrate, migrations
@@ -50,6 +50,8 @@ TYPED = "readings"
 KEYRINGS: dict[str, Keyring | None] = {
     "plain": None,
     "sealed": make.ROTATED,
+    "schema-4": None,
+    "schema-4-sealed": make.ROTATED,
     "schema-3": None,
     "schema-3-sealed": make.ROTATED,
     "schema-2": None,
@@ -57,7 +59,15 @@ KEYRINGS: dict[str, Keyring | None] = {
     "schema-1": None,
 }
 NEWEST = migrations()[-1][0]
-OLDER = {"schema-1": 1, "schema-2": 2, "schema-2-sealed": 2, "schema-3": 3, "schema-3-sealed": 3}
+OLDER = {
+    "schema-1": 1,
+    "schema-2": 2,
+    "schema-2-sealed": 2,
+    "schema-3": 3,
+    "schema-3-sealed": 3,
+    "schema-4": 4,
+    "schema-4-sealed": 4,
+}
 
 
 def files_in(path: Path) -> list[str]:
@@ -184,22 +194,25 @@ def test_an_old_schema_is_upgraded_in_place(golden: Callable[[str], Path], name:
     """A database of an older schema becomes one of the newest when its owner opens it, and has all that is new."""
     path = golden(name)
     before = dump(path)
-    assert (before["user_version"], "idempotency" in before, "segments" in before) == (
-        OLDER[name],
-        OLDER[name] > 1,
-        OLDER[name] > 2,
-    )
+    tables = ("idempotency", "segments", "shipping", "spaces")
+    assert before["user_version"] == OLDER[name]
+    assert [table in before for table in tables] == [OLDER[name] > since for since in (1, 2, 3, 4)]
     with opened(path, keyring=KEYRINGS[name]) as log:
         first = log.topic("orders").append(b"new", idempotency_key="new", partition=0)
         assert log.topic("orders").append(b"new", idempotency_key="new") == first
         log.seal("orders")
         log.set_retention("orders", records_max=1)
+        log._journal.change_space("new", [(b"k", 1, b"body")], timeout=10).result()
     after = dump(path)
     assert after["user_version"] == NEWEST
     assert len(after["idempotency"]) == len(before.get("idempotency", ())) + 1
     assert len(after["policies"]) == len(before.get("policies", ())) + 1
     assert len(after["segments"]) > len(before.get("segments", ()))
     assert after["shipping"] == after["shipments"] == []
+    assert (len(after["spaces"]), len(after["space_items"])) == (1, 1)
+    with opened(path, keyring=KEYRINGS[name], read_only=True) as log:
+        assert not log.problems
+        assert log._journal.load_space("new") == [(b"k", 1, b"body")]
 
 
 @pytest.mark.parametrize("name", list(OLDER))
@@ -257,6 +270,23 @@ def test_the_chain_can_be_computed_by_hand(name: str) -> None:
         message = msgspec.msgpack.encode([*fields, bytes.fromhex(s["content"])])
         before[place] = blake3(message, derive_key_context="holdfast 1 segment chain").digest()
         assert before[place].hex() == s["chain"]
+
+
+@pytest.mark.parametrize("name", list(KEYRINGS))
+@pytest.mark.parametrize("read_only", [False, True], ids=["owner", "reader"])
+def test_golden_spaces_are_loaded_exactly(golden: Callable[[str], Path], name: str, read_only: bool) -> None:
+    """Owner and reader find every space of an old log, with every item as it was put in, in its order."""
+    path = golden(name)
+    if name in OLDER:
+        opened(path, keyring=KEYRINGS[name]).close()
+    with opened(path, keyring=KEYRINGS[name], read_only=read_only) as log:
+        journal = log._journal
+        found = {
+            spaces.stored_name(space).hex(): [[k.hex(), n, body.hex()] for k, n, body in journal.load_space(space)]
+            for space in journal.spaces()
+        }
+    assert found == EXPECTED[name].get("spaces", {})
+    assert (name in OLDER) == (found == {})
 
 
 def without(names: set[str], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -346,6 +376,20 @@ def test_a_watermark_that_was_put_back_is_refused(golden: Callable[[str], Path])
         assert [record.payload for record in log.topic("t").read(0, 2)] == [b"one", b"two"]
 
 
+def test_an_item_that_was_put_back_is_refused(golden: Callable[[str], Path]) -> None:
+    """A single older item of a space is Corrupt when the space is loaded or changed; other spaces are as they were."""
+    with opened(golden("damaged/item-back")) as log:
+        journal = log._journal
+        for refused in (
+            lambda: journal.load_space("s"),
+            lambda: journal.change_space("s", [(b"other", 0, b"")], timeout=10).result(),
+        ):
+            with pytest.raises(Corrupt, match=r"not those that its row says .* space='s'") as caught:
+                refused()
+            assert caught.value.hint
+        assert journal.load_space("t") == [(b"k", 0, b"old")]
+
+
 # -- vectors ----------------------------------------------------------------------------------------------
 
 
@@ -385,6 +429,11 @@ def test_a_header_keeps_its_bytes(name: str) -> None:
     place, entry = make.ENTRIES[name]
     head = header_of(place, entry)
     assert VECTORS["entries"][name] == {"header": head.hex(), "digest": chain.digest(head, entry.body).hex()}
+
+
+def test_items_of_spaces_keep_their_bytes() -> None:
+    """Headers and weights of items are the golden ones."""
+    assert make.make_vectors()["items"] == VECTORS["items"]
 
 
 def test_stamps_and_seals_keep_their_bytes() -> None:
@@ -567,7 +616,17 @@ def test_the_worked_example_of_a_control_row_is_right() -> None:
     """0001: canonical bytes and plain stamp of the head that the entry of 0002 leaves."""
     message = head_row(examples("0002")["digest"], 0)
     stamp = blake3(message, derive_key_context="holdfast 1 control row").digest()
-    assert examples("0001") == {"message": message, "stamp": stamp}
+    assert examples("0001").items() >= {"message": message, "stamp": stamp}.items()
+
+
+def test_the_worked_example_of_an_item_is_right() -> None:
+    """0001: header and weight of an item of a space, as MessagePack by hand."""
+    header = b"\x96\xabspace_items\xc4\x10" + bytes(range(16)) + b"\x01\xc4\x01k\x07\x00"
+    weighed = b"holdfast 1 item|" + header + blake3(b"hi").digest()
+    weight = blake3(weighed, derive_key_context="holdfast 1 control row").digest()
+    found = examples("0001")
+    assert (found["header"], found["weight"]) == (header, weight)
+    assert set(found) == {"header", "weight", "message", "stamp"}
 
 
 def test_the_worked_example_of_a_chain_value_is_right() -> None:

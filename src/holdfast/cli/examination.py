@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast import Keyring, SystemClock
 from holdfast.cli.entries import Stored, StoredEntries
-from holdfast.cli.glance import SHIPPING_SINCE, Glance
+from holdfast.cli.glance import SPACES_SINCE, Glance
 from holdfast.cli.keys import Keys
 from holdfast.cli.manifest import Sealed, StoredSegments
 from holdfast.cli.output import BAD, OK, UNCHECKED
@@ -305,7 +305,7 @@ class Examination:
 
     def _prove_as_opening_does(self, vault: Vault, format_id: bytes) -> None:
         """What no single row shows: rows that are gone, heads that the log's own row does not vouch for."""
-        if self._seen.version < SHIPPING_SINCE:
+        if self._seen.version < SPACES_SINCE:
             self._prove_heads(vault)
             return
         try:

@@ -40,7 +40,9 @@ SEGMENTS_SINCE = 3
 """The version of the database that brought segments, schemas and policies."""
 SHIPPING_SINCE = 4
 """The version that brought the store: where the log is shipped to, and how far."""
-_COUNTED_SINCE_SEGMENTS = frozenset({"segments", "schemas", "policies"})
+SPACES_SINCE = 5
+"""The version that brought spaces."""
+_COUNTED_SINCE = dict.fromkeys(("segments", "schemas", "policies"), SEGMENTS_SINCE) | {"spaces": SPACES_SINCE}
 _ALL = -1
 
 UNREADABLE = (apsw.Error, UnicodeDecodeError, msgspec.ValidationError)
@@ -198,8 +200,8 @@ class _Tables:
 
     def read_log(self) -> list[LogRow]:
         """The log's own row; what an older database does not count yet is zero."""
-        older = self._seen.version < SEGMENTS_SINCE
-        columns = ["0" if older and name in _COUNTED_SINCE_SEGMENTS else name for name in LogRow.__annotations__]
+        version = self._seen.version
+        columns = ["0" if version < _COUNTED_SINCE.get(name, 0) else name for name in LogRow.__annotations__]
         return self._select("log", LogRow, f"SELECT {', '.join(columns)} FROM log", ())
 
     def shipments(self) -> dict[int, ShipmentRow]:

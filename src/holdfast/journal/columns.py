@@ -45,8 +45,28 @@ class Columns:
             payloads, times, {i: extra for i, extra in enumerate(found) if extra is not None} if extras else None
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence[Columns]) -> Columns:
+        """Several runs as one."""
+        if len(parts) == 1:
+            return parts[0]
+        payloads: list[bytes] = []
+        times: list[int] = []
+        extras: dict[int, Extra] = {}
+        for part in parts:
+            first = len(payloads)
+            extras.update((first + at, extra) for at, extra in part.extras.items())
+            payloads += part.payloads
+            times += part.times
+        return cls(payloads, times, extras)
+
     def __len__(self) -> int:
         return len(self.payloads)
+
+    def size(self) -> int:
+        """Bytes of payloads, keys, kinds and headers."""
+        extras = (value for extra in self.extras.values() for value in extra if value is not None)
+        return sum(map(len, self.payloads)) + sum(map(len, extras))
 
     def select(self, wanted: list[int]) -> Columns:
         """The records at these positions, in this order."""

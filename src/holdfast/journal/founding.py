@@ -4,6 +4,8 @@ It is filled beside its final place and proves itself like any other: stamps, co
 vouches for. Entries that are brought along keep their sequence numbers, links, digests and key epochs, so the journal
 goes on exactly where they end. Nothing is a log before its FORMAT is written, so a crash half-way leaves nothing but a
 file that the next attempt removes.
+
+Spaces live in a database and nowhere else: a log that is made anew has none.
 """
 
 from __future__ import annotations
@@ -168,7 +170,7 @@ class _Founding:
         row = LogRow(
             vault.log_id, self._now if created_us is None else created_us, int(vault.keyed), epoch, vault.epoch,
             len(topics), self._partitions, entries, self._tail.last_seq + 1, self._tail.last_group, 0,
-            total(vault.stamp, self._stamps), self._segments, self._schemas, self._policies, vault.epoch, b"",
+            total(vault.stamp, self._stamps), self._segments, self._schemas, self._policies, 0, vault.epoch, b"",
         )  # fmt: skip
         backend.insert_log(stamped(row, vault))
 

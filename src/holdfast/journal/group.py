@@ -212,8 +212,35 @@ class MarkShipped:
         self.change = NO_CHANGE
 
 
+class ChangeSpace:
+    """Operation: put and delete items of a space, or (`drop`) remove it with all its items.
+
+    A put of a key that is there replaces it; deleting one that is not there, or dropping a space that is not there, is
+    no error. A space comes into being with its first item, and stays when its last one is deleted.
+    """
+
+    __slots__ = ("deletes", "drop", "name", "puts")
+
+    def __init__(
+        self,
+        name: bytes,
+        puts: Sequence[tuple[bytes, int, bytes]] = (),
+        deletes: Sequence[bytes] = (),
+        drop: bool = False,
+    ) -> None:
+        self.name = name
+        self.puts = puts
+        """Key, number and body of each."""
+        self.deletes = deletes
+        self.drop = drop
+
+    def release(self) -> None:
+        """Let go of the bodies."""
+        self.puts = ()
+
+
 Control = CreateTopic | AddSchema | SetPolicy | RotateKey | Seal | Trim | Expire | MarkSegments | MarkShipped
-Operation = Run | Control
+Operation = Run | ChangeSpace | Control
 """What a unit may consist of: a closed set."""
 
 
@@ -249,6 +276,22 @@ class Unit:
         self.error = error
         for run in self.runs():
             run.error = error
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it only changes a space, with or without records: that is staged without a savepoint."""
+        operations = self.operations
+        return (
+            0 < len(operations) <= 2
+            and isinstance(operations[0], ChangeSpace)
+            and (len(operations) == 1 or isinstance(operations[1], Run))
+        )
+
+    def release(self) -> None:
+        """Let go of records and bodies."""
+        for operation in self.operations:
+            if isinstance(operation, (Run, ChangeSpace)):
+                operation.release()
 
     def check_stored(self) -> None:
         """Raise what became of this unit, if it was not stored."""
@@ -304,10 +347,13 @@ class Group:
         """Publish the outcome; everything it says must be set before."""
         self.error = error
         for item in self.items:
-            for run in item.runs() if isinstance(item, Unit) else (item,):
-                run.release()
+            item.release()
         # Runs point here; pointing back any longer would leave cycles that only the collector frees.
         self.items = []
         self.runs = {}
         self.done = True
         self.bell.ring()
+
+
+NOWHERE = Group(0, 0)
+"""The group of a run that the queue has not placed yet."""

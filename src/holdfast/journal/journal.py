@@ -14,11 +14,23 @@ from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
-from holdfast.journal import recovery
+from holdfast.journal import recovery, spaces
 from holdfast.journal.bell import Bell
+from holdfast.journal.columns import Columns
 from holdfast.journal.commits import Commits
 from holdfast.journal.entry import Entry
-from holdfast.journal.group import AddSchema, Control, CreateTopic, MarkShipped, RotateKey, SetPolicy, Unit
+from holdfast.journal.group import (
+    NOWHERE,
+    AddSchema,
+    Control,
+    CreateTopic,
+    MarkShipped,
+    Operation,
+    RotateKey,
+    Run,
+    SetPolicy,
+    Unit,
+)
 from holdfast.journal.migrations import migrate, require_newest
 from holdfast.journal.partition import Partition
 from holdfast.journal.queue import Queue
@@ -27,6 +39,7 @@ from holdfast.journal.rows import DiskFailed, ShipmentRow, ShippingRow
 from holdfast.journal.settings import JournalSettings
 from holdfast.journal.sqlite import SqliteBackend
 from holdfast.journal.stats import Counters, JournalStats
+from holdfast.journal.ticket import UnitTicket
 from holdfast.journal.writer import Writer
 from holdfast.store.names import check_name
 
@@ -47,6 +60,7 @@ class Journal:
         self.vault = recovered.vault
         self.topics = recovered.topics
         self.problems = tuple(recovered.problems)
+        self._spaces = spaces.Spaces(recovered.vault, recovered.spaces)
         self.queue = Queue(settings, clock)
         self.clock = clock
         self._writer: Writer | None = None
@@ -80,7 +94,7 @@ class Journal:
             ) from error
         journal = cls(backend, recovered, settings, clock)
         journal._writer = Writer(
-            backend, recovered.vault, journal.queue, recovered.topics, recovered.row, settings, clock
+            backend, recovered.vault, journal.queue, recovered.topics, journal._spaces, recovered.row, settings, clock
         )
         journal._writer.start()
         return journal
@@ -248,6 +262,68 @@ class Journal:
     def committed_records(self) -> int:
         """Records made durable through this handle."""
         return self._writer.counters.records if self._writer is not None else 0
+
+    # -- spaces -------------------------------------------------------------------------------------------
+
+    def change_space(
+        self,
+        name: str,
+        puts: Sequence[spaces.Item] = (),
+        deletes: Sequence[bytes] = (),
+        *,
+        drop: bool = False,
+        append: tuple[Partition, Columns] | None = None,
+        scope: str | None = None,
+        reissue: bool = False,
+        timeout: float,
+    ) -> UnitTicket:
+        """Put and delete items of a space, or drop it, in one commit with records that are appended.
+
+        All of it becomes durable, or none; the ticket tells. Waits for room at most `timeout` seconds, and never on an
+        event loop; then raises Full. `scope` and `reissue`: see `Unit`.
+        """
+        change, size = spaces.checked_change(name, puts, deletes, drop=drop)
+        operations: list[Operation] = [change]
+        records = 0
+        if append is not None:
+            partition, columns = append
+            operations.append(Run(NOWHERE, partition, columns))
+            records, size = len(columns), size + self._append_size(columns)
+        if size > self.settings.queue_bytes_max:
+            raise Invalid(f"a change is too large bytes={size}", hint="see journal.queue_bytes_max; make several of it")
+        unit = self.queue.put_unit(operations, records, size, timeout, scope=scope, reissue=reissue)
+        return UnitTicket(unit, timeout)
+
+    def _append_size(self, columns: Columns) -> int:
+        """The bytes of records that become one entry; more than a batch may have could not be read back."""
+        size = columns.size()
+        if size > self.settings.batch_bytes_max or len(columns) > self.settings.batch_records_max:
+            raise Invalid(
+                f"too many records for one change records={len(columns)} bytes={size}",
+                hint="see journal.batch_bytes_max and journal.batch_records_max",
+            )
+        return size
+
+    def load_space(self, name: str) -> list[spaces.Item]:
+        """Key, number and body of all items of a space as it is committed, by number and key; each is proved.
+
+        A space that is not there has no items.
+        """
+        backend, vault = self.backend, self.vault
+        with backend.reading() as connection:
+            found = spaces.load(connection, backend.path, vault, spaces.stored_name(name))
+        if found is None:
+            return []
+        row, items = found
+        weights = spaces.proved(vault, backend.path, row, items)
+        if self._writer is not None:
+            self._spaces.learn(row, weights)
+        return spaces.opened(vault, backend.path, row, items)
+
+    def spaces(self) -> list[str]:
+        """The names of all spaces that are committed, sorted."""
+        with self.backend.reading() as connection:
+            return spaces.names(connection, self.backend.path, self.vault)
 
     # -- sealing ------------------------------------------------------------------------------------------
 

@@ -128,6 +128,29 @@ class Queue:
             self._place(group, unit)
         return unit
 
+    def put_unit(
+        self,
+        operations: list[Operation],
+        records: int,
+        size: int,
+        timeout: float,
+        *,
+        scope: str | None = None,
+        reissue: bool = False,
+    ) -> Unit:
+        """Add operations that commit together, bounded like records; runs among them get their group here."""
+        counted = max(1, records)
+        with self._lock:
+            group = self._admit(counted, size, timeout)
+            for operation in operations:
+                if isinstance(operation, Run):
+                    operation.group = group
+            unit = Unit(group, operations, scope=scope, reissue=reissue)
+            group.records += counted
+            group.bytes += size
+            self._place(group, unit)
+        return unit
+
     def put_control(self, operations: list[Operation], *, scope: str | None = None, reissue: bool = False) -> Unit:
         """Add a control unit through the reserved lane: never refused for fullness."""
         with self._lock:

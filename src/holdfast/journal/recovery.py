@@ -39,6 +39,7 @@ from holdfast.journal.rows import (
     SegmentRow,
     ShipmentRow,
     ShippingRow,
+    SpaceRow,
     TopicRow,
     WatermarkRow,
     stamped,
@@ -61,6 +62,8 @@ class Recovered:
         self.vault = vault
         self.topics = topics
         self.problems = problems
+        self.spaces: dict[bytes, SpaceRow] = {}
+        """All spaces, by their stored names; their items are proved when they are loaded."""
 
 
 def recover(
@@ -74,7 +77,7 @@ def recover(
         if row is None:
             new_id = log_id or clock.random_bytes(LOG_ID_BYTES)
             row = LogRow(
-                new_id, clock.now_us(), int(keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), 0, 0, 0, PLAIN, b""
+                new_id, clock.now_us(), int(keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), 0, 0, 0, 0, PLAIN, b""
             )
             if log_id is None:
                 return Recovered(row, Vault(row.log_id, keyring, cipher), Topics(row.log_id), [])
@@ -88,7 +91,9 @@ def recover(
         examination.examine_seals(topics)
         examination.examine_tails(topics)
         examination.examine_shipping(topics)
-    return Recovered(row, vault, topics, problems)
+    recovered = Recovered(row, vault, topics, problems)
+    recovered.spaces = examination.spaces
+    return recovered
 
 
 def _log_row(
@@ -183,6 +188,7 @@ class _Examination:
         self._row = row
         self._vault = vault
         self._problems = problems
+        self.spaces: dict[bytes, SpaceRow] = {}
 
     def examine_log(self, log_id: bytes | None) -> None:
         """The log's own row, its present ownership, and how many rows there should be."""
@@ -204,19 +210,20 @@ class _Examination:
                 self._note(f"rows are missing, or there are too many {name}={count} expected={wanted}")
 
     def examine_topics(self) -> Topics:
-        """All topics with their heads, and that the log's row vouches for the heads."""
+        """All topics with their heads, all spaces, and that the log's row vouches for them."""
         topics = Topics(self._vault.log_id)
         heads: dict[int, dict[int, HeadRow]] = {}
         for head in self._readable(stored.heads(self._connection, self._path)):
             heads.setdefault(head.topic_id, {})[head.number] = head
             if not self._proved(head):
                 self._note("a head does not match its stamp", partition=head.number, offset=head.next_offset)
-        watermarks, policies = self._watermarks(), self._policies()
+        watermarks, policies, self.spaces = self._watermarks(), self._policies(), self._spaces()
         stamps = [head.stamp for own in heads.values() for head in own.values()]
         stamps += [row.stamp for row in watermarks.values()] + [row.stamp for row in policies.values()]
+        stamps += [row.stamp for row in self.spaces.values()]
         with self._noting():
             if self._row.epoch and total(self._vault.stamp_under(self._row.key_epoch), stamps) != self._row.heads:
-                self._note("heads, watermarks and policies are not those that the log's own row vouches for")
+                self._note("heads, watermarks, policies and spaces are not those that the log's own row vouches for")
         for topic in self._readable(stored.topics(self._connection, self._path)):
             own = heads.pop(topic.id, {})
             count = topic.partitions
@@ -234,6 +241,7 @@ class _Examination:
             self._note("a head belongs to no topic")
         if policies:
             self._note("a retention policy belongs to no topic")
+        topics.stamps.update({("space", row.id): row.stamp for row in self.spaces.values()})
         return topics
 
     def _watermarks(self) -> dict[int, WatermarkRow]:
@@ -250,6 +258,14 @@ class _Examination:
             found[row.topic_id] = row
             if not self._proved(row):
                 self._note("a retention policy does not match its stamp")
+        return found
+
+    def _spaces(self) -> dict[bytes, SpaceRow]:
+        found = {}
+        for row in self._readable(stored.spaces(self._connection, self._path)):
+            found[row.name] = row
+            if not self._proved(row):
+                self._note("a space does not match its stamp")
         return found
 
     def examine_schemas(self, topics: Topics) -> None:
@@ -326,7 +342,7 @@ class _Examination:
     def _proved(
         self,
         row: LogRow | EpochRow | TopicRow | HeadRow | WatermarkRow | SegmentRow | SchemaRow | PolicyRow | ShippingRow
-        | ShipmentRow,
+        | ShipmentRow | SpaceRow,
     ) -> bool:  # fmt: skip
         """Whether a row has the stamp that it should have; a key epoch that is gone proves nothing."""
         try:

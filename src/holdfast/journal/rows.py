@@ -1,6 +1,6 @@
 """What a backend stores and how it fails: the rows of each table, with what their stamps cover.
 
-Rows are plain values in the order of their columns. Control rows (all but entries) carry a stamp over the
+Rows are plain values in the order of their columns. Control rows (all but entries and items) carry a stamp over the
 canonical bytes of everything before it; `holdfast.crypto.vault` makes and verifies stamps.
 """
 
@@ -46,12 +46,13 @@ class LogRow(NamedTuple):
     segments: int
     schemas: int
     policies: int
+    spaces: int
     key_epoch: int
     stamp: bytes
 
     def message(self) -> bytes:
         """What the stamp covers: everything else; counters that came later, only once one of them counts."""
-        later = self[12:15]
+        later = self[12:16] if self.spaces else self[12:15]
         return chain.canonical("log", *self[:12], *(later if any(later) else ()), self.key_epoch)
 
 
@@ -234,9 +235,39 @@ class ShipmentRow(NamedTuple):
         return chain.canonical("shipments", *self[:-1])
 
 
+SPACE_NAME_BYTES_MAX = 4_200
+ITEM_KEY_BYTES_MAX = 2_048
+"""What is longer is neither written nor read."""
+
+
+class SpaceRow(NamedTuple):
+    """One space: how many items it has, and what they add up to."""
+
+    id: int
+    name: bytes
+    items: int
+    sum: bytes
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("spaces", *self[:-1])
+
+
+class ItemRow(NamedTuple):
+    """One item of a space. It has no stamp: its space's row says what all of them add up to."""
+
+    space_id: int
+    key: bytes
+    number: int
+    key_epoch: int
+    body: bytes
+
+
 Row = TypeVar(
     "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, WatermarkRow, SegmentRow, SchemaRow, PolicyRow, ShippingRow,
-    ShipmentRow,
+    ShipmentRow, SpaceRow,
 )  # fmt: skip
 
 

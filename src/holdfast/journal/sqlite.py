@@ -11,7 +11,7 @@ files: `leak` sees to it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -29,6 +29,7 @@ from holdfast.journal.rows import (
     DiskFailed,
     EpochRow,
     HeadRow,
+    ItemRow,
     KeyRow,
     LogRow,
     PolicyRow,
@@ -36,6 +37,7 @@ from holdfast.journal.rows import (
     SegmentRow,
     ShipmentRow,
     ShippingRow,
+    SpaceRow,
     TopicRow,
     WatermarkRow,
 )
@@ -259,6 +261,37 @@ class SqliteBackend:
         """Say how far partitions are on the store."""
         self._run_many(f"INSERT OR REPLACE INTO shipments VALUES ({_marks(ShipmentRow)})", rows)
 
+    def insert_spaces(self, rows: Sequence[SpaceRow]) -> None:
+        """Add spaces."""
+        self._run_many(f"INSERT INTO spaces VALUES ({_marks(SpaceRow)})", rows)
+
+    def store_spaces(self, rows: Sequence[SpaceRow]) -> None:
+        """Say what spaces add up to now."""
+        changes = [(row.items, row.sum, row.key_epoch, row.stamp, row.id) for row in rows]
+        self._run_many("UPDATE spaces SET items=?, sum=?, key_epoch=?, stamp=? WHERE id=?", changes)
+
+    def drop_spaces(self, ids: Sequence[int]) -> None:
+        """Remove spaces with all their items."""
+        self._run_many("DELETE FROM space_items WHERE space_id=?", [(space_id,) for space_id in ids])
+        self._run_many("DELETE FROM spaces WHERE id=?", [(space_id,) for space_id in ids])
+
+    def store_items(self, rows: Sequence[ItemRow]) -> None:
+        """Put items of spaces, over those with the same key."""
+        self._run_many(
+            f"INSERT INTO space_items VALUES ({_marks(ItemRow)}) ON CONFLICT (space_id, key) DO UPDATE"
+            " SET number=excluded.number, key_epoch=excluded.key_epoch, body=excluded.body",
+            rows,
+        )
+
+    def delete_items(self, places: Sequence[tuple[int, bytes]]) -> None:
+        """Remove items, by space and key."""
+        self._run_many("DELETE FROM space_items WHERE space_id=? AND key=?", places)
+
+    def space_items(self, space_id: int, body_bytes_max: int) -> Generator[ItemRow, None, None]:
+        """The items of a space as the writer sees them."""
+        with self.translated():
+            yield from stored.space_items(self.connection, self.path, space_id, body_bytes_max)
+
     def segments(self, partition_id: int, start: int, stop: int) -> list[SegmentRow]:
         """Segments start..stop by number, as the writer sees them; a damaged one is raised."""
         with self.translated():
@@ -319,7 +352,18 @@ class SqliteBackend:
 
 
 def _marks(
-    row: type[LogRow | Entry | WatermarkRow | SegmentRow | SchemaRow | PolicyRow | ShippingRow | ShipmentRow],
+    row: type[
+        LogRow
+        | Entry
+        | WatermarkRow
+        | SegmentRow
+        | SchemaRow
+        | PolicyRow
+        | ShippingRow
+        | ShipmentRow
+        | SpaceRow
+        | ItemRow
+    ],
 ) -> str:
     """A question mark for each column."""
     return ",".join("?" * len(row._fields))

@@ -1,4 +1,4 @@
-"""What a group is about to change: entries, heads, keys and counters, before they are durable.
+"""What a group is about to change: entries, heads, keys, spaces and counters, before they are durable.
 
 Staging allocates offsets and sequence numbers, packs each run into an entry, seals it and links it to the
 partition's entry before. Nothing of it is visible until the commit; when a unit fails, its part is taken
@@ -7,6 +7,7 @@ back and its offsets go to the next one, so that offsets stay dense.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 from holdfast.crypto import chain
@@ -16,9 +17,11 @@ from holdfast.journal import frame
 from holdfast.journal.backend import Backend
 from holdfast.journal.columns import Columns, Encoded
 from holdfast.journal.entry import PLAIN_CODEC, RAW, TYPED, Entry, header
-from holdfast.journal.group import Run, Unit
+from holdfast.journal.group import NOWHERE, Run, Unit
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import HeadRow, KeyRow, LogRow, stamped
+from holdfast.journal.space_changes import Saved, SpaceChanges
+from holdfast.journal.spaces import Spaces
 
 Head = tuple[int, bytes, int]
 """Next offset and link of a partition, and how many bytes this group adds to it."""
@@ -35,12 +38,15 @@ class Snapshot(NamedTuple):
     keys: dict[bytes, Keyed]
     records: int
     bytes: int
+    spaces: Saved
 
 
 class Staging:
     """The changes of one group."""
 
-    def __init__(self, backend: Backend, vault: Vault, partitions: dict[int, Partition], before: LogRow) -> None:
+    def __init__(
+        self, backend: Backend, vault: Vault, partitions: dict[int, Partition], spaces: Spaces, before: LogRow
+    ) -> None:
         self._backend = backend
         self._vault = vault
         self._partitions = partitions
@@ -53,21 +59,43 @@ class Staging:
         self.keys: dict[bytes, Keyed] = {}
         """Idempotency keys that this group remembers."""
         self._keys_stored = 0
+        self.spaces = SpaceChanges(spaces, backend, vault)
+        self._gathered: dict[Partition, list[Columns]] = {}
         self.units: list[Unit] = []
         """Units that succeeded; what they declare is published after the commit."""
         self.records = 0
         self.bytes = 0
         self.repeats = 0
 
-    def snapshot(self) -> Snapshot:
-        """What `restore` needs to take back what comes after."""
-        return Snapshot(self.next_seq, dict(self.heads), dict(self.keys), self.records, self.bytes)
+    def snapshot(self, spaces: Iterable[bytes] = ()) -> Snapshot:
+        """What `restore` needs to take back what comes after; of spaces only these change."""
+        saved = self.spaces.saved(spaces)
+        return Snapshot(self.next_seq, dict(self.heads), dict(self.keys), self.records, self.bytes, saved)
 
     def restore(self, saved: Snapshot) -> None:
         """Take back all that was staged since `snapshot`; entries were flushed before it."""
-        self.next_seq, self.heads, self.keys, self.records, self.bytes = saved
+        self.next_seq, self.heads, self.keys, self.records, self.bytes, spaces = saved
+        self.spaces.restore(spaces)
         self._keys_stored = len(self.keys)
         self.entries.clear()
+
+    def gather(self, run: Run) -> None:
+        """Take plain records of a unit that cannot fail any more; those of many units become one entry."""
+        assert isinstance(run.columns, Columns)
+        self._gathered.setdefault(run.partition, []).append(run.columns)
+
+    def settle(self) -> None:
+        """Stage what was gathered, before anything else comes; a failure here is the whole group's."""
+        if not self._gathered:
+            return
+        gathered, self._gathered = self._gathered, {}
+        for partition, parts in gathered.items():
+            try:
+                self.add(Run(NOWHERE, partition, Columns.joined(parts)))
+            except Unavailable:
+                raise
+            except HoldfastError as error:
+                raise Unavailable(f"records could not be packed: {error.message}", hint=error.hint) from error
 
     def add(self, run: Run) -> None:
         """Stage a run; raises if it cannot be packed or sealed, leaving nothing staged."""
@@ -91,7 +119,7 @@ class Staging:
         count = len(columns)
         place = (first, count, self._group, kind, PLAIN_CODEC, self._vault.epoch, time_min, time_max, link)
         head = header(partition.place, self.next_seq, *place, schema)
-        body = cast("bytes", self._seal(plain, head))  # of a plain typed entry any buffer: all that follows takes one
+        body = cast("bytes", self.seal(plain, head))  # of a plain typed entry any buffer: all that follows takes one
         digest = chain.digest(head, body)
         self.entries.append(Entry(self.next_seq, partition.id, *place, digest, body, schema))
         self.heads[partition] = (first + count, digest, before + len(body))
@@ -103,6 +131,7 @@ class Staging:
 
     def flush(self) -> None:
         """Hand staged entries and keys to the database's open transaction."""
+        self.settle()
         if self.entries:
             self._backend.insert_entries(self.entries)
             self.entries.clear()
@@ -120,7 +149,8 @@ class Staging:
             rows.append(stamped(row, self._vault))
         return rows
 
-    def _seal(self, body: bytes | memoryview, head: bytes) -> bytes | memoryview:
+    def seal(self, body: bytes | memoryview, head: bytes) -> bytes | memoryview:
+        """Seal a body, bound to its header."""
         try:
             return self._vault.seal(body, head)
         except HoldfastError:

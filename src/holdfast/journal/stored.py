@@ -18,8 +18,11 @@ from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
 from holdfast.journal.entry import Entry
 from holdfast.journal.rows import (
+    ITEM_KEY_BYTES_MAX,
+    SPACE_NAME_BYTES_MAX,
     EpochRow,
     HeadRow,
+    ItemRow,
     KeyRow,
     LogRow,
     PolicyRow,
@@ -27,14 +30,15 @@ from holdfast.journal.rows import (
     SegmentRow,
     ShipmentRow,
     ShippingRow,
+    SpaceRow,
     TopicRow,
     WatermarkRow,
 )
 
 _LONGEST = 256
-"""No name, id, hash, salt or stamp is longer; bodies have limits of their own."""
+"""No id, hash, salt or stamp is longer; bodies have limits of their own."""
 
-_LONG = {"definition": 16 * 2**20, "root": 4096}
+_LONG = {"definition": 16 * 2**20, "root": 4096, "name": SPACE_NAME_BYTES_MAX, "key": ITEM_KEY_BYTES_MAX}
 """Columns that may be longer: as long as what is accepted, or a log that took it would not open again."""
 
 
@@ -58,19 +62,20 @@ class Counts(NamedTuple):
     segments: int
     schemas: int
     policies: int
+    spaces: int
 
 
 _TYPES: dict[type[object], dict[str, type]] = {
     row: get_type_hints(row)
     for row in (
         LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, Entry, WatermarkRow, SegmentRow,
-        SchemaRow, PolicyRow, ShippingRow, ShipmentRow,
+        SchemaRow, PolicyRow, ShippingRow, ShipmentRow, SpaceRow, ItemRow,
     )
 }  # fmt: skip
 
 Row = TypeVar(
     "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, WatermarkRow, SegmentRow,
-    SchemaRow, PolicyRow, ShippingRow, ShipmentRow,
+    SchemaRow, PolicyRow, ShippingRow, ShipmentRow, SpaceRow,
 )  # fmt: skip
 
 
@@ -141,6 +146,25 @@ def shipments(connection: apsw.Connection, path: Path) -> Iterator[ShipmentRow |
     return _many(connection, path, ShipmentRow, "shipments", "ORDER BY partition_id")
 
 
+def spaces(connection: apsw.Connection, path: Path) -> Iterator[SpaceRow | Corrupt]:
+    """All spaces."""
+    return _many(connection, path, SpaceRow, "spaces", "ORDER BY id")
+
+
+def space(connection: apsw.Connection, path: Path, name: bytes) -> SpaceRow | None:
+    """One space; that there is none is not taken from an index, which may be damaged on its own."""
+    found = _one(connection, path, SpaceRow, "spaces", "WHERE name=?", name)
+    return found or _one(connection, path, SpaceRow, "spaces NOT INDEXED", "WHERE CAST(name AS BLOB)=?", name)
+
+
+def space_items(connection: apsw.Connection, path: Path, space_id: int, body_bytes_max: int) -> Iterator[ItemRow]:
+    """The items of a space, in no order; one that is not what it must be, or whose body is too long, is raised."""
+    body = "CASE WHEN octet_length(body) <= ?2 THEN CAST(body AS BLOB) END"
+    sql = f"SELECT {_ITEM}, {body} FROM space_items WHERE space_id=?1"
+    for values in connection.execute(sql, (space_id, body_bytes_max)):
+        yield ItemRow._make(_checked_values(ItemRow, values, path, "space_items"))
+
+
 def segment(connection: apsw.Connection, path: Path, partition_id: int, number: int) -> SegmentRow | None:
     """One segment of the manifest."""
     return _one(connection, path, SegmentRow, "segments", "WHERE partition_id=? AND number=?", partition_id, number)
@@ -188,7 +212,7 @@ def counts(connection: apsw.Connection, path: Path) -> Counts:
         "SELECT (SELECT coalesce(max(number), 0) FROM epochs), (SELECT coalesce(max(number), 0) FROM key_epochs),"
         " (SELECT count(*) FROM topics), (SELECT count(*) FROM heads), (SELECT count(*) FROM entries),"
         " (SELECT coalesce(max(seq), 0) FROM entries), (SELECT count(*) FROM segments),"
-        " (SELECT count(*) FROM schemas), (SELECT count(*) FROM policies)"
+        " (SELECT count(*) FROM schemas), (SELECT count(*) FROM policies), (SELECT count(*) FROM spaces)"
     ).fetchone()
     return _checked(Counts, found or (), path, "sqlite_schema")
 
@@ -263,12 +287,18 @@ def _many(
 
 
 def _columns(row: type[object]) -> str:
-    return ", ".join(_number(name) if kind is int else _guarded(name) for name, kind in _TYPES[row].items())
+    guarded = _exact if row in (SpaceRow, ItemRow) else _guarded
+    return ", ".join(_number(name) if kind is int else guarded(name) for name, kind in _TYPES[row].items())
 
 
 def _guarded(column: str) -> str:
     """A column that is not fetched when it is too long; text comes as bytes, to be decoded with care."""
     return f"CASE WHEN octet_length({column}) <= {_LONG.get(column, _LONGEST)} THEN CAST({column} AS BLOB) END"
+
+
+def _exact(column: str) -> str:
+    """The same for rows that are found by such a column: text of the same bytes would never be found again."""
+    return f"CASE WHEN typeof({column}) = 'blob' THEN {_guarded(column)} END"
 
 
 def _number(column: str) -> str:
@@ -299,3 +329,4 @@ def _text(value: object) -> str | None:
 
 
 _ENTRY = ", ".join([*map(_number, _NUMBERS), _guarded("link"), _guarded("digest")])
+_ITEM = ", ".join([_number("space_id"), _exact("key"), _number("number"), _number("key_epoch")])

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.journal.group import Run, Unit
+from holdfast.journal.group import Group, Run, Unit
 from holdfast.journal.harbour import Harbour
 from holdfast.journal.partition import Partition
 from holdfast.record import Receipt
@@ -38,6 +38,14 @@ class Promise(Protocol[Gives_co]):
         """Wait for the outcome."""
 
     def __await__(self) -> Generator[Any, None, Gives_co]: ...
+
+
+def _awaited(group: Group, patience: float) -> Generator[Any, None, bool]:
+    """Wait on the running loop for a group's outcome; whether it is known."""
+    future = group.bell.future(get_running_loop(), patience)
+    if not group.done:  # look again: it may have rung before we registered
+        yield from future
+    return group.done
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -68,12 +76,8 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         group = self._run.group
-        if not group.done:
-            future = group.bell.future(get_running_loop(), self._timeout)
-            if not group.done:  # look again: it may have rung before we registered
-                yield from future
-            if not group.done:
-                raise self._unknown(self._timeout)
+        if not group.done and not (yield from _awaited(group, self._timeout)):
+            raise self._unknown(self._timeout)
         return self._run.receipt(self._index)
 
     @property
@@ -189,6 +193,43 @@ def _not_shipped(ends: Sequence[tuple[Partition, int]], patience: float) -> Unav
     )
 
 
+class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """The promise of a unit; `result()` or `await` returns once all of it is durable."""
+
+    _unit: Unit
+    _timeout: float
+    _what: str = "a change"
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._unit.group.done
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait until the whole unit survives power loss.
+
+        Raises what became of it if it failed, and OutcomeUnknown after `timeout` seconds: then ask again.
+        """
+        group = self._unit.group
+        if not group.done:
+            patience = self._timeout if timeout is None else timeout
+            if not group.bell.sleep(group.is_done, patience):
+                raise self._unknown(patience)
+        self._unit.check_stored()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        group = self._unit.group
+        if not group.done and not (yield from _awaited(group, self._timeout)):
+            raise self._unknown(self._timeout)
+        self._unit.check_stored()
+
+    def __repr__(self) -> str:
+        return f"UnitTicket(done={self.done})"
+
+    def _unknown(self, patience: float) -> OutcomeUnknown:
+        return OutcomeUnknown(f"no acknowledgement within {patience:g} s for {self._what}")
+
+
 class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     """The promise of a batch; `result()` or `await` gives the receipts of its records, in order."""
 
@@ -203,21 +244,11 @@ class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def result(self, timeout: float | None = None) -> Sequence[Receipt]:
         """Wait until the whole batch survives power loss, and return one receipt per record."""
-        group = self._unit.group
-        if not group.done:
-            patience = self._timeout if timeout is None else timeout
-            if not group.bell.sleep(group.is_done, patience):
-                raise OutcomeUnknown(f"no acknowledgement within {patience:g} s for a batch")
+        UnitTicket(self._unit, self._timeout, "a batch").result(timeout)
         return self._receipts()
 
     def __await__(self) -> Generator[Any, None, Sequence[Receipt]]:
-        group = self._unit.group
-        if not group.done:
-            future = group.bell.future(get_running_loop(), self._timeout)
-            if not group.done:
-                yield from future
-            if not group.done:
-                raise OutcomeUnknown(f"no acknowledgement within {self._timeout:g} s for a batch")
+        yield from UnitTicket(self._unit, self._timeout, "a batch").__await__()
         return self._receipts()
 
     @property
@@ -237,7 +268,6 @@ class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
         return f"BatchTicket(done={self.done})"
 
     def _receipts(self) -> Sequence[Receipt]:
-        self._unit.check_stored()
         if isinstance(self._places, Run):
             return Receipts(self._places)
         return [run.receipt(index) for run, index in self._places]

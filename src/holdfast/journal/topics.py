@@ -35,7 +35,7 @@ class Topics:
         self._log_id = log_id
         self.ids: dict[str, int] = {}
         self.stamps: dict[Vouched, bytes] = {}
-        """Stamps of the stored heads, watermarks and policies, as they were when the log was opened."""
+        """Stamps of the stored heads, watermarks, policies and spaces, as they were when the log was opened."""
         self.by_id: dict[int, Partition] = {}
         self.partitions: dict[str, tuple[Partition, ...]] = {}
         self.schemas: dict[str, tuple[SchemaRow, ...]] = {}

@@ -5,7 +5,8 @@ and units in order of arrival, stores entries, heads and the log's counters, and
 Only then are the marks published, then the group, and with it every ticket in it.
 
 Failing alone. A run that cannot be packed or sealed, and a unit whose operations fail, get no offset; the
-rest of the group commits. Units of more than one operation run behind a savepoint.
+rest of the group commits. Units run behind a savepoint, but for those that only change a space: they fail before they
+have changed anything. Records that such units append are gathered into one entry, whose failure is the whole group's.
 
 Failing together. A full or locked disk refuses the whole group, nothing was written, and the next group is
 tried as if nothing had happened. Everything else that goes wrong while storing *poisons* the writer: an
@@ -31,6 +32,7 @@ from holdfast.journal.group import (
     NO_CHANGE,
     AddSchema,
     Change,
+    ChangeSpace,
     CreateTopic,
     Expire,
     Group,
@@ -48,6 +50,7 @@ from holdfast.journal.heads_sum import HeadsSum, Vouched
 from holdfast.journal.queue import Queue
 from holdfast.journal.rows import HeadRow, LogRow, stamped
 from holdfast.journal.settings import JournalSettings
+from holdfast.journal.spaces import Spaces
 from holdfast.journal.staging import Staging
 from holdfast.journal.stats import Counters
 from holdfast.journal.topics import Topics
@@ -67,6 +70,7 @@ class Writer:
         vault: Vault,
         queue: Queue,
         topics: Topics,
+        spaces: Spaces,
         row: LogRow,
         settings: JournalSettings,
         clock: Clock,
@@ -75,6 +79,7 @@ class Writer:
         self._vault = vault
         self._queue = queue
         self._topics = topics
+        self._spaces = spaces
         self._row = row
         self._heads_sum = HeadsSum(vault, topics.stamps)
         self._settings = settings
@@ -121,7 +126,7 @@ class Writer:
             return
         started = self._clock.monotonic()
         before = self._row
-        staging = Staging(self._backend, self._vault, self._topics.by_id, before)
+        staging = Staging(self._backend, self._vault, self._topics.by_id, self._spaces, before)
         try:
             self._backend.begin()
             for item in group.items:
@@ -136,6 +141,7 @@ class Writer:
         self._in_doubt = False
         self._row = row
         self._heads_sum.accept()
+        staging.spaces.accept()
         if staging.units:
             for unit in staging.units:
                 self._publish(unit)
@@ -161,6 +167,7 @@ class Writer:
 
     def _stage(self, item: Run | Unit, staging: Staging) -> None:
         if isinstance(item, Run):
+            staging.settle()
             try:
                 staging.add(item)
             except HoldfastError as error:
@@ -169,12 +176,14 @@ class Writer:
                     self.failure = error
         elif item.scope is not None and item.scope in self._broken and not item.reissue:
             item.fail(self._broken[item.scope])
+        elif item.is_light:
+            self._stage_light(item, staging)
         else:
             self._stage_unit(item, staging)
 
     def _stage_unit(self, unit: Unit, staging: Staging) -> None:
         staging.flush()
-        saved = staging.snapshot()
+        saved = staging.snapshot([op.name for op in unit.operations if isinstance(op, ChangeSpace)])
         self._backend.savepoint()
         try:
             for operation in unit.operations:
@@ -189,8 +198,28 @@ class Writer:
         else:
             self._backend.release()
             staging.units.append(unit)
-            if unit.scope is not None:
-                self._broken.pop(unit.scope, None)
+            self._mend(unit)
+
+    def _stage_light(self, unit: Unit, staging: Staging) -> None:
+        """A change of a space, with or without records: all that may fail is done before anything is staged."""
+        change, *runs = unit.operations
+        assert isinstance(change, ChangeSpace)
+        try:
+            sealed = staging.spaces.prepare(change, staging.seal)
+        except HoldfastError as error:
+            if self._backend.transaction_ended():
+                raise
+            self._fail_unit(unit, error)
+            return
+        staging.spaces.apply(change, sealed)
+        for run in runs:
+            assert isinstance(run, Run)
+            staging.gather(run)
+        self._mend(unit)
+
+    def _mend(self, unit: Unit) -> None:
+        if unit.scope is not None:
+            self._broken.pop(unit.scope, None)
 
     def _fail_unit(self, unit: Unit, error: HoldfastError) -> None:
         unit.fail(error)
@@ -199,6 +228,7 @@ class Writer:
 
     def _store(self, staging: Staging) -> LogRow:
         staging.flush()
+        staging.spaces.store()
         heads = staging.head_rows(self._topics.ids)
         if heads:
             self._backend.store_heads(heads)
@@ -211,9 +241,15 @@ class Writer:
     def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
         """The log's row with this group in it."""
         old = self._row
-        changes = [op.change for unit in staging.units for op in unit.operations if not isinstance(op, Run)]
+        changes = [
+            op.change for unit in staging.units for op in unit.operations if not isinstance(op, (Run, ChangeSpace))
+        ]
         change = _sum(changes) if changes else NO_CHANGE
-        stamps = {**change.stamps, **{("head", head.partition_id): head.stamp for head in heads}}
+        stamps = {
+            **change.stamps,
+            **staging.spaces.stamps,
+            **{("head", head.partition_id): head.stamp for head in heads},
+        }
         return LogRow(
             old.log_id,
             old.created_us,
@@ -230,6 +266,7 @@ class Writer:
             old.segments + change.segments,
             old.schemas + change.schemas,
             old.policies + change.policies,
+            old.spaces + staging.spaces.added,
             self._vault.epoch,
             b"",
         )
@@ -239,6 +276,8 @@ class Writer:
         match operation:
             case Run():
                 staging.add(operation)
+            case ChangeSpace():
+                staging.spaces.apply(operation, staging.spaces.prepare(operation, staging.seal))
             case CreateTopic():
                 self._topics.store(backend, vault, operation, self._clock)
             case AddSchema():
