@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from holdfast.channels.settings import ChannelSettings
 from holdfast.crypto.settings import CryptoSettings
 from holdfast.errors import Invalid, NotFound
 from holdfast.journal.settings import JournalSettings
@@ -45,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True):
     disk: DiskSettings = DiskSettings()
     store: StoreSettings = StoreSettings()
     shipping: ShippingSettings = ShippingSettings()
+    channels: ChannelSettings = ChannelSettings()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Settings:

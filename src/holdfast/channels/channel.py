@@ -1,0 +1,314 @@
+"""One channel at work: its state, its lock, what of it is kept, and its events in order.
+
+Steps are taken under the channel's lock, and a step's commit is handed over before the lock is given back, so commits
+have the order of steps. Waiting for the disk and telling the application happen outside of it. Events are told by one
+thread at a time, in the order of steps, each step's when its commit is settled: durable, or refused.
+
+When a commit fails the operation does not: memory is the truth, what was to be kept is still pending, and the next
+operation or sweep of this channel says it again, complete. `persistence` tells.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+import msgspec
+
+from holdfast.channels.dialect import DialectName
+from holdfast.channels.events import Event, MessageReady
+from holdfast.channels.pending import Batch, Pending
+from holdfast.channels.persistence import Commit, Persistence
+from holdfast.channels.protocol import step
+from holdfast.channels.snapshot import Buffered, ChannelMeta, Unacknowledged
+from holdfast.channels.state import ChannelState
+from holdfast.channels.steps import Input, Step
+from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
+
+logger = logging.getLogger("holdfast.channels")
+
+
+class PersistenceState(msgspec.Struct, frozen=True):
+    """How well a channel is kept."""
+
+    ok: bool
+    """Everything up to the last settled operation is durable."""
+    retrying_since_ms: int | None
+    """Since when not (Unix time)."""
+    pending: tuple[str, ...]
+    """Ids of history that are not known to be kept, or to be gone; operations under way included."""
+    error: str | None
+    """What the backend said last."""
+
+
+class ChannelStats(msgspec.Struct, frozen=True):
+    """Counters of one channel since it was opened, and the size of its buffers now."""
+
+    lamport: int
+    history: int
+    outgoing: int
+    incoming: int
+    requests: int
+    responses: int
+    delivered_total: int
+    duplicates_total: int
+    refused_total: int
+    commits_total: int
+    commits_failed_total: int
+    notes_dropped_total: int
+
+
+class Flight:
+    """A step with its commit and its events, until both are done with."""
+
+    __slots__ = ("batch", "commit", "error", "events", "settled")
+
+    def __init__(self, events: list[Event]) -> None:
+        self.events = events
+        self.batch: Batch | None = None
+        """What its commit is to keep; None once a later commit has taken that over."""
+        self.commit: Commit | None = None
+        self.error: HoldfastError | None = None
+        self.settled = True
+        """Its events may be told."""
+
+
+class Channel:
+    """A channel that is loaded; got from `Channels.channel`."""
+
+    def __init__(
+        self,
+        state: ChannelState,
+        persistence: Persistence,
+        tell: Callable[[Event], None],
+        now: Callable[[], int],
+    ) -> None:
+        self.state = state
+        self.id = state.rules.channel_id
+        self.lock = Lock()
+        self._backend = persistence
+        self._tell = tell
+        self._now = now
+        self._pending = Pending(state.rules.settings.history_max)
+        self._flights: deque[Flight] = deque()
+        """Steps whose commit is not settled, oldest first."""
+        self._events: deque[Flight] = deque()
+        """Steps whose events were not told, oldest first."""
+        self._telling = Lock()
+        self._failing_since: int | None = None
+        self._error: HoldfastError | None = None
+        self._dirty = False
+        """What is kept is older than what is in memory, and no commit under way will change that."""
+        self.removed = False
+        self._delivered = self._duplicates = self._refused = self._commits = self._commits_failed = 0
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    @property
+    def dialect(self) -> DialectName:
+        """The wire format it speaks."""
+        return self.state.rules.dialect.name
+
+    @property
+    def persistence(self) -> PersistenceState:
+        """How well it is kept."""
+        with self.lock:
+            self._settle()
+            error = None if self._error is None else self._error.message
+            return PersistenceState(self._failing_since is None, self._failing_since, self._pending.ids(), error)
+
+    def stats(self) -> ChannelStats:
+        """Counters and sizes."""
+        with self.lock:
+            state = self.state
+            return ChannelStats(
+                state.lamport, len(state.history), len(state.outgoing), len(state.incoming), len(state.requests),
+                len(state.responses), self._delivered, self._duplicates, self._refused, self._commits,
+                self._commits_failed, self._pending.notes_dropped,
+            )  # fmt: skip
+
+    def history(self) -> list[str]:
+        """The ids that it remembers, oldest first."""
+        with self.lock:
+            return self.state.history.ids()
+
+    def outgoing(self) -> list[Unacknowledged]:
+        """Our messages that nobody has acknowledged."""
+        with self.lock:
+            return list(self.state.outgoing)
+
+    def incoming(self) -> list[Buffered]:
+        """Messages that wait for others."""
+        with self.lock:
+            return list(self.state.incoming.values())
+
+    def snapshot(self) -> ChannelMeta:
+        """The state as it would be kept now."""
+        with self.lock:
+            return self.state.snapshot()
+
+    def __repr__(self) -> str:
+        return f"Channel({self.id!r}, dialect={self.dialect!r})"
+
+    # -- working ------------------------------------------------------------------------------------------
+
+    def take(self, given: Input) -> tuple[Step, Flight]:
+        """One step, and its commit if there is anything to keep, handed over."""
+        with self.lock:
+            if self.removed:
+                raise Closed(f"the channel was removed channel={self.id}", hint="ensure_channel() creates it anew")
+            self._settle()
+            _, effects = step(self.state, given, self._now())
+            self._count(effects)
+            self._pending.add(effects.appended, effects.evicted, effects.notes)
+            flight = Flight(effects.events)
+            if effects.changed or self._dirty or self._pending:
+                self._commit(flight)
+            if flight.events:
+                self._events.append(flight)
+        return effects, flight
+
+    def flush(self) -> Flight | None:
+        """Hand over what waits to be kept; returns the newest commit that is under way, if one is."""
+        with self.lock:
+            self._settle()
+            if self._dirty or self._pending:
+                self._commit(Flight([]))
+            return self._flights[-1] if self._flights else None
+
+    def evict(self, message_ids: list[str]) -> None:
+        """After loading: these are beyond the limit, and go with the next commit."""
+        with self.lock:
+            self._pending.add((), message_ids, ())
+
+    def settle(self, flight: Flight) -> None:
+        """Take notice of commits whose outcome is known by now; that of this one should be."""
+        with self.lock:
+            self._settle()
+            if flight in self._flights:
+                self._fails(Unavailable("the backend has not answered in time", hint="its disk may be stalled"))
+
+    def doubt(self) -> None:
+        """It could not be dropped, or so it seems: what is kept of it is said again with the next commit, all of it."""
+        self._pending.renew(self.state.history.ids())
+        self._dirty = True
+
+    def _commit(self, flight: Flight) -> None:
+        if self._dirty and any(one.batch is not None for one in self._flights):
+            return  # what is kept next must be complete, and what is under way may yet fail: it waits for that
+        flight.batch, update = self._pending.take(self.state.history)
+        flight.settled = False
+        self._commits += 1
+        self._flights.append(flight)
+        try:
+            flight.commit = self._backend.commit(self.id, self.state.snapshot(), update, reissue=self._dirty)
+            self._dirty = False
+        except Exception as error:  # a backend is somebody else's code
+            flight.error, flight.settled = as_failure(error), True
+            self._flights.pop()
+            self._failed([flight], flight.error)
+        self._settle()
+
+    def _settle(self) -> None:
+        while self._flights and ((commit := self._flights[0].commit) is None or commit.done):
+            flight = self._flights.popleft()
+            flight.settled = True
+            if flight.error is None and flight.commit is not None:
+                try:
+                    flight.commit.result(0)
+                except Exception as error:
+                    flight.error = as_failure(error)
+            if flight.batch is None:
+                continue
+            if flight.error is None:
+                self._pending.kept(flight.batch)
+                self._recovered()
+            else:  # those behind it fail with it
+                self._failed([flight, *self._flights], flight.error)
+
+    def _failed(self, flights: Sequence[Flight], error: HoldfastError) -> None:
+        """What these were to keep is pending again."""
+        self._pending.failed([one.batch for one in flights if one.batch is not None])
+        for one in flights:
+            one.batch = None
+        self._dirty = True
+        self._commits_failed += 1
+        self._fails(error)
+
+    def _fails(self, error: HoldfastError) -> None:
+        self._error = error
+        if self._failing_since is None:
+            self._failing_since = self._now()
+            logger.error(
+                "channel cannot be kept, going on in memory channel=%s: %s", self.id, error.message,
+                extra={"action": "channel_not_kept", "channel": self.id}, exc_info=error,
+            )  # fmt: skip
+
+    def _recovered(self) -> None:
+        if self._dirty:
+            return
+        if self._failing_since is not None:
+            logger.info(
+                "channel is kept again channel=%s", self.id, extra={"action": "channel_kept", "channel": self.id}
+            )
+        self._failing_since = self._error = None
+
+    def _count(self, effects: Step) -> None:
+        if effects.received is not None:
+            self._duplicates += effects.received.duplicate
+            self._refused += effects.received.refused
+        for event in effects.events:
+            self._delivered += isinstance(event, MessageReady)
+
+    def refuse(self) -> None:
+        """Count a message that was not even taken."""
+        with self.lock:
+            self._refused += 1
+
+    def set_hint(self, message_id: str, hint: bytes) -> None:
+        """Keep the retrieval hint of a message in history; that it cannot be kept is logged and no more."""
+        with self.lock:  # else the message might go first, and its hint would stay for ever
+            if self.removed or message_id not in self.state.history:
+                return
+            self.state.hints[message_id] = hint
+            try:
+                self._backend.set_retrieval_hint(self.id, message_id, hint)
+            except Exception as error:
+                logger.warning(
+                    "a retrieval hint was not kept channel=%s: %s", self.id, as_failure(error).message,
+                    extra={"action": "channel_hint_not_kept", "channel": self.id},
+                )  # fmt: skip
+
+    def forget(self) -> None:
+        """It was removed: nothing of it will be kept any more; what happened before is still told."""
+        self.removed = True
+        self._pending.clear()
+        self._flights.clear()
+
+    # -- telling ------------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        """Tell the application what is settled, in order; whoever tells already tells this, too."""
+        while self._events and (self._events[0].settled or self.removed):
+            if not self._telling.acquire(blocking=False):
+                return
+            try:
+                while self._events and (self._events[0].settled or self.removed):
+                    for event in self._events.popleft().events:
+                        self._tell(event)
+            finally:
+                self._telling.release()
+
+
+def as_failure(error: Exception) -> HoldfastError:
+    """A backend's failure as one of ours."""
+    if isinstance(error, Unavailable | Corrupt | Closed):
+        return error
+    if isinstance(error, HoldfastError):
+        failure: HoldfastError = Unavailable(error.message, hint=error.hint)
+    else:
+        failure = Unavailable(f"the channel's backend failed: {type(error).__name__}: {error}", hint="see the cause")
+    failure.__cause__ = error
+    return failure

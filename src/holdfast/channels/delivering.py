@@ -1,0 +1,91 @@
+"""Delivery in causal order: what came into history, and what waited for it, and for that, and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+import msgspec
+
+from holdfast.channels.events import MessageReady
+from holdfast.channels.message import SdsMessage
+from holdfast.channels.repairing import settle
+from holdfast.channels.snapshot import Buffered, Note, NoteKind
+from holdfast.channels.state import ChannelState
+from holdfast.channels.steps import Step
+
+
+def deliver(
+    state: ChannelState, message: SdsMessage, now: int, received: int, effects: Step, *, again: bool = False
+) -> None:
+    """Put a message into history and tell of it, unless it is our own."""
+    rules = state.rules
+    assert message.lamport is not None
+    if not rules.dialect.ticks_on_receipt:
+        state.lamport = max(state.lamport, message.lamport)
+    state.met.pop(message.message_id, None)
+    remember(state, message, effects)
+    effects.changed = True
+    if rules.participant_id and message.sender_id == rules.participant_id:
+        return  # it came back to us: we know it
+    waited = max(0, now - received)
+    effects.notes.append(note("delivered", message, now, waited_ms=waited))
+    effects.events.append(
+        MessageReady(rules.channel_id, message.message_id, message.sender_id, message.content, message.lamport, again)
+    )
+
+
+def remember(state: ChannelState, message: SdsMessage, effects: Step) -> None:
+    """Put a message into history; what has to go for it, goes."""
+    effects.appended.append(message.message_id)
+    for gone in state.history.add(message):
+        state.hints.pop(gone, None)
+        effects.evicted.append(gone)
+
+
+def released(state: ChannelState, message_ids: Sequence[str]) -> list[Buffered]:
+    """Those that waited for these ids, and wait for nothing any more."""
+    came: dict[str, set[str]] = {}
+    for message_id in message_ids:
+        for waiter in state.waiting.pop(message_id, ()):
+            came.setdefault(waiter, set()).add(message_id)
+    free = []
+    for waiter, ids in came.items():
+        buffered = state.incoming[waiter]
+        missing = tuple(other for other in buffered.missing if other not in ids)
+        state.incoming[waiter] = msgspec.structs.replace(buffered, missing=missing)
+        if not missing:
+            free.append(state.incoming[waiter])
+    return free
+
+
+def deliver_released(state: ChannelState, free: Sequence[Buffered], now: int, effects: Step) -> None:
+    """Deliver messages that wait for nothing, and those that waited for them, and so on, in a stable order."""
+    ready: list[tuple[int, str]] = []
+    for buffered in free:
+        heappush(ready, (buffered.message.lamport or 0, buffered.message.message_id))
+    while ready:
+        _, message_id = heappop(ready)
+        buffered = state.incoming[message_id]
+        state.unbuffer(message_id)
+        deliver(state, buffered.message, now, buffered.received_ms, effects)
+        for further in released(state, [message_id]):
+            heappush(ready, (further.message.lamport or 0, further.message.message_id))
+
+
+def mark_met(state: ChannelState, message_ids: Sequence[str], now: int, effects: Step, *, lost: bool = False) -> None:
+    """These ids count as delivered; with `lost`, because nobody has them."""
+    fresh = [message_id for message_id in dict.fromkeys(message_ids) if not state.has(message_id)]
+    for message_id in fresh:
+        if not lost and not state.filter.knows(message_id):  # our filter acknowledges: never what nobody has
+            state.filter.add(message_id)
+        state.mark(state.met, message_id)
+        settle(state, message_id)
+        effects.changed = True
+    deliver_released(state, released(state, fresh), now, effects)
+
+
+def note(kind: NoteKind, message: SdsMessage, now: int, *, waited_ms: int = 0, missing: tuple[str, ...] = ()) -> Note:
+    """Something that happened, for those who look at it from outside."""
+    content = message.content if kind in ("sent", "delivered") else b""
+    return Note(kind, message.message_id, message.sender_id, message.lamport or 0, now, content, waited_ms, missing)

@@ -1,0 +1,516 @@
+"""All channels of one participant: the operations, the callbacks, and the timers.
+
+`Channels` finds a message's channel, loads it when it is first touched, takes the step, waits until it is kept, and
+tells the application. Every operation exists for threads and, with `_async`, for coroutines; both may be used at once.
+
+What fails. An operation that is refused raises and changed nothing. One whose state cannot be kept succeeds in memory
+(see `Channel.persistence`). Loading, removing and resetting speak about what is kept, so they raise. A callback that
+raises is logged; it spoils neither the operation nor the callbacks after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from asyncio.events import _get_running_loop
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
+from types import TracebackType
+from typing import Self
+
+from holdfast.channels import sending, steps
+from holdfast.channels.callbacks import Callback, Callbacks
+from holdfast.channels.channel import Channel, Flight
+from holdfast.channels.checks import checked_content, checked_hint, checked_id, checked_ids
+from holdfast.channels.dialect import DialectName
+from holdfast.channels.events import (
+    DependenciesLost,
+    MessageGivenUp,
+    MessageReady,
+    MessageSent,
+    MissingDependencies,
+    PeriodicSync,
+    RepairReady,
+    ResendDue,
+)
+from holdfast.channels.message import HINT_BYTES_MAX, SdsMessage
+from holdfast.channels.message_ids import MessageIds
+from holdfast.channels.open_channels import OpenChannels, Recover
+from holdfast.channels.periodic import PeriodicThread, Schedule, Task, run_until
+from holdfast.channels.persistence import NoPersistence, Persistence
+from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.steps import Input, Received, Step
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import Closed, Full, HoldfastError, Invalid, NotFound, Unavailable
+
+
+class Channels:
+    """Reliable channels of one participant, over any transport that may lose, repeat and reorder.
+
+    >>> alice, bob = Channels("alice"), Channels("bob")
+    >>> for participant in (alice, bob):
+    ...     participant.ensure_channel("room")
+    >>> data = alice.wrap_outgoing_message(b"hello", "room")
+    >>> bob.unwrap_received_message(data).content
+    b'hello'
+    """
+
+    def __init__(
+        self,
+        participant_id: str,
+        persistence: Persistence | None = None,
+        *,
+        settings: ChannelSettings | None = None,
+        clock: Clock | None = None,
+        retrieval_hint: Callable[[str, str], bytes | None] | None = None,
+        recover: Recover = "fail",
+    ) -> None:
+        """`participant_id` names this participant to the others; empty means that nothing is repaired.
+
+        `retrieval_hint(channel_id, message_id)` is asked how others can fetch a message. With `recover="empty"` a
+        channel whose kept state is damaged starts from nothing instead of raising Corrupt.
+        """
+        if recover not in ("fail", "empty"):
+            raise Invalid(f"unknown recover={recover!r}", hint="use 'fail' or 'empty'")
+        self.participant_id = checked_id("participant_id", participant_id, empty=True)
+        self.settings = settings or ChannelSettings()
+        self.backend = persistence or NoPersistence()
+        self._clock = clock or SystemClock()
+        self._ids = MessageIds(self._clock)
+        self._hint_provider = retrieval_hint
+        self._lock = Lock()
+        self._callbacks = Callbacks()
+        self._open = OpenChannels(
+            self.participant_id, self.settings, self.backend, recover, self._callbacks.tell, self._now
+        )
+        self._carried_bytes_max: int | None = None
+        self._timer: PeriodicThread | None = None
+        self._closed = self._forked = False
+        self.refused_total = 0
+        """Messages that were not taken: not decodable, absurd, or for channels that are not ours."""
+
+    # -- callbacks ----------------------------------------------------------------------------------------
+
+    def set_callbacks(
+        self,
+        *,
+        message_ready: Callable[[MessageReady], None] | None = None,
+        message_sent: Callable[[MessageSent], None] | None = None,
+        message_given_up: Callable[[MessageGivenUp], None] | None = None,
+        missing_dependencies: Callable[[MissingDependencies], None] | None = None,
+        dependencies_lost: Callable[[DependenciesLost], None] | None = None,
+        repair_ready: Callable[[RepairReady], None] | None = None,
+        resend_due: Callable[[ResendDue], None] | None = None,
+        periodic_sync: Callable[[PeriodicSync], None] | None = None,
+    ) -> None:
+        """Say whom to tell; replaces all callbacks that were set before.
+
+        They are called outside of all locks, one at a time per channel, and may call any operation.
+        """
+        given: dict[type, Callback | None] = {
+            MessageReady: message_ready, MessageSent: message_sent, MessageGivenUp: message_given_up,
+            MissingDependencies: missing_dependencies, DependenciesLost: dependencies_lost, RepairReady: repair_ready,
+            ResendDue: resend_due, PeriodicSync: periodic_sync,
+        }  # fmt: skip
+        self._callbacks.replace(given)
+
+    def set_transport(self, broadcast: Callable[[bytes], None] | None, *, bytes_max: int | None = None) -> None:
+        """Say who carries what is due: resends, repairs and syncs go to `broadcast`, whichever callbacks are set.
+
+        `bytes_max` is the largest message that it can carry; content that would become a larger one is refused. What
+        `wrap_outgoing_message` returns is still the caller's to send; `holdfast.channels.Link` does both.
+        """
+        self._callbacks.broadcast = broadcast
+        self._carried_bytes_max = bytes_max
+
+    # -- channels -----------------------------------------------------------------------------------------
+
+    def ensure_channel(self, channel_id: str, *, dialect: DialectName | None = None) -> None:
+        """Load a channel, or create it; from then on messages for it are accepted.
+
+        `dialect` is its wire format (default: `channels.dialect`); a channel that is kept has one already. Raises
+        what kept it from being loaded: nothing is worse than going on with half of a channel's past.
+        """
+        self._ensure(channel_id, dialect)
+
+    async def ensure_channel_async(self, channel_id: str, *, dialect: DialectName | None = None) -> None:
+        """`ensure_channel` for coroutines."""
+        if self._open.get(channel_id) is None:
+            await asyncio.to_thread(self._ensure, channel_id, dialect)
+        else:
+            self._ensure(channel_id, dialect)
+
+    def channel(self, channel_id: str) -> Channel:
+        """A channel that is loaded, to look at; NotFound otherwise."""
+        channel = self._open.get(channel_id)
+        if channel is None:
+            raise NotFound(f"the channel is not open channel={channel_id!r}", hint="call ensure_channel() first")
+        return channel
+
+    def channels(self) -> list[str]:
+        """The ids of the channels that are loaded, sorted."""
+        return [channel.id for channel in self._open.all()]
+
+    def _ensure(self, channel_id: str, name: DialectName | None = None) -> Channel:
+        self._check_open()
+        return self._open.ensure(channel_id, name)
+
+    def remove_channel(self, channel_id: str) -> None:
+        """Forget a channel, in memory and on disk, whether it is loaded or not; what is under way is dropped."""
+        self._check_open()
+        self._open.remove(channel_id)
+
+    async def remove_channel_async(self, channel_id: str) -> None:
+        """`remove_channel` for coroutines."""
+        await asyncio.to_thread(self.remove_channel, channel_id)
+
+    def reset(self) -> None:
+        """Forget all channels that are loaded; tries each of them, and raises the first failure at the end."""
+        failure: HoldfastError | None = None
+        for channel_id in self.channels():
+            try:
+                self.remove_channel(channel_id)
+            except HoldfastError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def reset_async(self) -> None:
+        """`reset` for coroutines."""
+        await asyncio.to_thread(self.reset)
+
+    # -- sending and receiving ----------------------------------------------------------------------------
+
+    def wrap_outgoing_message(self, content: bytes, channel_id: str, message_id: str | None = None) -> bytes:
+        """The bytes to broadcast for some content; from now on it is sent again until somebody has it.
+
+        Its id must be unique in the channel; by default it is random.
+        """
+        content = self._content(content)
+        channel = self._ensure(channel_id)
+        return _data(self._operate(channel, self._send(content, channel, message_id)))
+
+    async def _ensure_async(self, channel_id: str) -> Channel:
+        channel = self._open.get(channel_id)
+        return await asyncio.to_thread(self._ensure, channel_id) if channel is None else channel
+
+    async def wrap_outgoing_message_async(
+        self, content: bytes, channel_id: str, message_id: str | None = None
+    ) -> bytes:
+        """`wrap_outgoing_message` for coroutines."""
+        content = self._content(content)
+        channel = await self._ensure_async(channel_id)
+        return _data(await self._operate_async(channel, self._send(content, channel, message_id)))
+
+    def wrap_ephemeral_message(self, content: bytes, channel_id: str, message_id: str | None = None) -> bytes:
+        """The bytes to broadcast for content that is neither kept, nor ordered, nor sent again (`rfc` only)."""
+        given = steps.SendEphemeral(checked_content(content), self._message_id(message_id))
+        return _data(self._operate(self._ensure(channel_id), given))
+
+    async def wrap_ephemeral_message_async(
+        self, content: bytes, channel_id: str, message_id: str | None = None
+    ) -> bytes:
+        """`wrap_ephemeral_message` for coroutines."""
+        given = steps.SendEphemeral(checked_content(content), self._message_id(message_id))
+        return _data(await self._operate_async(await self._ensure_async(channel_id), given))
+
+    def unwrap_received_message(self, data: bytes) -> Received:
+        """Take a message that came in; what it means to the application is told by callbacks and by the result.
+
+        Raises Invalid when it is no message or an absurd one, NotFound when its channel is not ours (see
+        `channels.accept_unknown_channels`); both are counted in `refused_total`.
+        """
+        message, name = self._decoded(data)
+        return _received(self._operate(self._channel_of(message, name), steps.Receive(message)))
+
+    async def unwrap_received_message_async(self, data: bytes) -> Received:
+        """`unwrap_received_message` for coroutines."""
+        message, name = self._decoded(data)
+        channel = self._open.get(message.channel_id)
+        if channel is None:
+            channel = await asyncio.to_thread(self._channel_of, message, name)
+        return _received(await self._operate_async(channel, steps.Receive(message)))
+
+    def mark_dependencies_met(self, message_ids: Iterable[str], channel_id: str) -> None:
+        """The application has these messages from elsewhere, or can do without: nobody has to wait for them."""
+        self._operate(self.channel(channel_id), steps.MarkMet(checked_ids(message_ids)))
+
+    async def mark_dependencies_met_async(self, message_ids: Iterable[str], channel_id: str) -> None:
+        """`mark_dependencies_met` for coroutines."""
+        await self._operate_async(self.channel(channel_id), steps.MarkMet(checked_ids(message_ids)))
+
+    def set_retrieval_hint(self, channel_id: str, message_id: str, hint: bytes) -> None:
+        """Say how others can fetch a message; goes with every message that names it."""
+        self.channel(channel_id).set_hint(message_id, checked_hint(hint))
+
+    def _send(self, content: bytes, channel: Channel, message_id: str | None) -> steps.Send:
+        return steps.Send(content, self._message_id(message_id), self._hints(channel), self._carried_bytes_max)
+
+    def _content(self, content: bytes) -> bytes:
+        """Content that can be sent: refused before its channel is even loaded."""
+        given = checked_content(content)
+        sending.check_content(given, self.settings.content_bytes_max)
+        return given
+
+    def new_message_id(self) -> str:
+        """A random id, for those who want to know it before they send."""
+        return self._ids.new()
+
+    def _message_id(self, message_id: str | None) -> str:
+        return self._ids.new() if message_id is None else checked_id("message_id", message_id)
+
+    def _hints(self, channel: Channel) -> Mapping[str, bytes]:
+        """Hints for messages that the next one will name and that have none yet."""
+        if self._hint_provider is None:
+            return {}
+        with channel.lock:
+            unknown = [entry.message_id for entry in sending.causal_history(channel.state) if not entry.retrieval_hint]
+        found = {message_id: self._hint_provider(channel.id, message_id) for message_id in unknown}
+        # One that nobody would read must not keep us from sending: it would be in the way for ever.
+        hints = {message_id: hint for message_id, hint in found.items() if hint and len(hint) <= HINT_BYTES_MAX}
+        for message_id, hint in hints.items():
+            channel.set_hint(message_id, hint)
+        return hints
+
+    def _decoded(self, data: bytes) -> tuple[SdsMessage, DialectName]:
+        self._check_open()
+        try:
+            return self._open.decode(bytes(data))
+        except Invalid:
+            self.refused_total += 1
+            raise
+
+    def _channel_of(self, message: SdsMessage, name: DialectName) -> Channel:
+        try:
+            return self._open.named_by(message, name)
+        except (Invalid, NotFound, Full):
+            self.refused_total += 1
+            raise
+
+    # -- sweeps -------------------------------------------------------------------------------------------
+
+    def check_unacknowledged_messages(self, channel_id: str) -> None:
+        """Look at what waits in one channel: `resend_due`, `message_given_up`, `dependencies_lost` may follow."""
+        self._operate(self.channel(channel_id), steps.SweepBuffers())
+
+    async def check_unacknowledged_messages_async(self, channel_id: str) -> None:
+        """`check_unacknowledged_messages` for coroutines."""
+        await self._operate_async(self.channel(channel_id), steps.SweepBuffers())
+
+    def run_buffer_sweep(self) -> None:
+        """`check_unacknowledged_messages` for all channels."""
+        self._sweep(steps.SweepBuffers)
+
+    async def run_buffer_sweep_async(self) -> None:
+        """`run_buffer_sweep` for coroutines."""
+        await self._sweep_async(steps.SweepBuffers)
+
+    def run_repair_sweep(self) -> None:
+        """Look at requests and responses of all channels: `repair_ready` may follow."""
+        self._sweep(steps.SweepRepairs)
+
+    async def run_repair_sweep_async(self) -> None:
+        """`run_repair_sweep` for coroutines."""
+        await self._sweep_async(steps.SweepRepairs)
+
+    def run_periodic_sync(self) -> None:
+        """Tell others what we know, in every channel where there is anything to tell: `periodic_sync` follows."""
+        self._sweep(self._send_sync)
+
+    async def run_periodic_sync_async(self) -> None:
+        """`run_periodic_sync` for coroutines."""
+        await self._sweep_async(self._send_sync)
+
+    def _send_sync(self) -> steps.SendSync:
+        return steps.SendSync(self._message_id(None))
+
+    def _sweep(self, given: Callable[[], Input]) -> None:
+        for channel, flight in self._swept(given):  # all commits go together; then wait for each
+            self._await_kept(channel, flight)
+
+    async def _sweep_async(self, given: Callable[[], Input]) -> None:
+        if self.backend.blocks:
+            await asyncio.to_thread(self._sweep, given)
+            return
+        for channel, flight in self._swept(given):
+            await self._kept_async(channel, flight)
+
+    def _swept(self, given: Callable[[], Input]) -> list[tuple[Channel, Flight]]:
+        self._check_open()
+        flights = []
+        for channel in self._open.all():
+            try:
+                flights.append((channel, channel.take(given())[1]))
+            except Closed:
+                pass  # it was removed meanwhile
+        return flights
+
+    def start_periodic_tasks(self) -> None:
+        """Sweep and sync from a thread of their own, from now on; starting again changes nothing.
+
+        Callbacks come from that thread. On an event loop, use `run_periodic_tasks_async` instead.
+        """
+        with self._lock:
+            self._check_open()
+            if self._timer is None:
+                schedule = self._schedule(self.run_buffer_sweep, self.run_repair_sweep, self.run_periodic_sync)
+                self._timer = PeriodicThread(schedule)
+
+    async def run_periodic_tasks_async(self) -> None:
+        """Sweep and sync on this event loop, until it is cancelled or the channels are closed."""
+        schedule = self._schedule(
+            self.run_buffer_sweep_async, self.run_repair_sweep_async, self.run_periodic_sync_async
+        )
+        await run_until(lambda: self._closed, schedule)
+
+    def _schedule(self, buffers: Task, repairs: Task, sync: Task) -> Schedule[Task]:
+        settings = self.settings
+        tasks: list[tuple[int, Task]] = [
+            (settings.buffer_sweep_interval_ms, buffers),
+            (settings.repair_sweep_interval_ms, repairs),
+            (settings.sync_interval_ms, sync),
+        ]
+        return Schedule(tasks, self._clock)
+
+    def stop_periodic_tasks(self) -> None:
+        """Stop sweeping; returns when the last sweep has ended."""
+        with self._lock:
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.stop()
+
+    # -- one operation ------------------------------------------------------------------------------------
+
+    def _operate(self, channel: Channel, given: Input) -> Step:
+        self._check_open()
+        if self.backend.blocks:
+            _warn_on_loop(4)
+        try:
+            effects, flight = channel.take(given)
+        except Invalid:
+            self._note_refusal(channel, given)
+            raise
+        self._await_kept(channel, flight)
+        return effects
+
+    async def _operate_async(self, channel: Channel, given: Input) -> Step:
+        if self.backend.blocks:
+            return await asyncio.to_thread(self._operate, channel, given)
+        self._check_open()
+        try:
+            effects, flight = channel.take(given)
+        except Invalid:
+            self._note_refusal(channel, given)
+            raise
+        await self._kept_async(channel, flight)
+        return effects
+
+    async def _kept_async(self, channel: Channel, flight: Flight) -> None:
+        if not flight.settled and flight.commit is not None:
+            try:
+                await flight.commit  # which has its own time-out
+            except HoldfastError:
+                pass  # noticed by the channel
+            channel.settle(flight)
+        flight.settled = True
+        channel.tell()
+
+    def _await_kept(self, channel: Channel, flight: Flight) -> None:
+        """Wait until a step is durable or refused, at most for the time-out; then tell."""
+        if not flight.settled and flight.commit is not None:
+            _warn_on_loop(5)
+            try:
+                flight.commit.result(self.settings.ack_timeout_ms / 1000)
+            except HoldfastError:
+                pass  # noticed by the channel
+            channel.settle(flight)
+        flight.settled = True
+        channel.tell()
+
+    def _note_refusal(self, channel: Channel, given: Input) -> None:
+        if isinstance(given, steps.Receive):
+            self.refused_total += 1
+            channel.refuse()
+
+    # -- lifetime -----------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Keep whatever is not kept yet; raises Unavailable when something still is not."""
+        for channel in self._open.all():
+            for _ in range(2):  # what is under way may fail: then once more, complete
+                flight = channel.flush()
+                if flight is None:
+                    break
+                self._await_kept(channel, flight)
+                if flight.commit is not None and not flight.commit.done:
+                    break
+        failing = [channel.id for channel in self._open.all() if not channel.persistence.ok]
+        if failing:
+            raise Unavailable(
+                f"not everything could be kept channels={','.join(failing)}", hint="channel(…).persistence says why"
+            )
+
+    def close(self) -> None:
+        """Stop sweeping, keep what is not kept yet, and let go; closing again does nothing."""
+        if self._closed:
+            return
+        self.stop_periodic_tasks()
+        try:
+            self.flush()
+        finally:
+            self._closed = True
+            self.backend.close()
+
+    def forget(self) -> None:
+        """In a forked child: refuse everything, whoever held a lock when it was forked; the parent goes on."""
+        self._closed = self._forked = True
+        self._lock = Lock()
+        self._open.forget()
+
+    async def close_async(self) -> None:
+        """`close` for coroutines."""
+        await asyncio.to_thread(self.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether they are closed."""
+        return self._closed
+
+    def _check_open(self) -> None:
+        if self._forked:
+            raise Closed("these channels were opened before a fork", reason="forked")
+        if self._closed:
+            raise Closed("these channels are closed", hint="make new ones")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except HoldfastError:
+            if error is None:  # what the block raised matters more
+                raise
+
+    def __repr__(self) -> str:
+        return f"Channels({self.participant_id!r}, {'closed' if self._closed else f'{len(self._open.all())} open'})"
+
+    def _now(self) -> int:
+        return self._clock.now_us() // 1000
+
+
+def _warn_on_loop(stacklevel: int) -> None:
+    if _get_running_loop() is not None:
+        warnings.warn("this blocks the event loop; use the operation's _async form", RuntimeWarning, stacklevel)
+
+
+def _data(effects: Step) -> bytes:
+    assert effects.data is not None
+    return effects.data
+
+
+def _received(effects: Step) -> Received:
+    assert effects.received is not None
+    return effects.received

@@ -1,0 +1,184 @@
+"""The channels that a participant has open: loaded when they are first touched, found by the messages that name them.
+
+One caller loads a channel, others wait for it. What cannot be loaded is not opened: going on with half of a channel's
+past would be worse than not going on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Lock
+from typing import Literal
+
+from holdfast.channels.channel import Channel, as_failure
+from holdfast.channels.checks import checked_id
+from holdfast.channels.detect import detect, dialect
+from holdfast.channels.dialect import DialectName
+from holdfast.channels.events import Event
+from holdfast.channels.message import SdsMessage
+from holdfast.channels.persistence import Persistence
+from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.snapshot import ChannelData
+from holdfast.channels.state import Rules, restored
+from holdfast.channels.steps import Resume
+from holdfast.errors import Corrupt, Full, HoldfastError, Invalid, NotFound
+
+logger = logging.getLogger("holdfast.channels")
+
+Recover = Literal["fail", "empty"]
+
+
+class OpenChannels:
+    """Channels by id."""
+
+    def __init__(
+        self,
+        participant_id: str,
+        settings: ChannelSettings,
+        backend: Persistence,
+        recover: Recover,
+        tell: Callable[[Event], None],
+        now: Callable[[], int],
+    ) -> None:
+        self._participant_id = participant_id
+        self._settings = settings
+        self._backend = backend
+        self._recover = recover
+        self._tell = tell
+        self._now = now
+        self._channels: dict[str, Channel] = {}
+        self._spoken: list[DialectName] = []
+        """Wire formats of the channels that are open."""
+        self._loading = Lock()
+
+    def get(self, channel_id: str) -> Channel | None:
+        """An open channel."""
+        return self._channels.get(channel_id)
+
+    def all(self) -> list[Channel]:
+        """All of them, by id."""
+        return [channel for _, channel in sorted(self._channels.items())]
+
+    def ensure(self, channel_id: str, name: DialectName | None = None) -> Channel:
+        """A channel, loaded or created if it is not open; in this wire format, if one is given."""
+        channel = self._channels.get(channel_id)
+        if channel is None:
+            checked_id("channel_id", channel_id)
+            with self._loading:  # one caller loads, the others find it
+                channel = self._channels.get(channel_id)
+                if channel is None:
+                    channel = self._load(channel_id, name)
+            channel.tell()
+        if name is not None and channel.dialect != name:
+            raise Invalid(
+                f"the channel speaks {channel.dialect}, not {name} channel={channel_id!r}",
+                hint="a channel's wire format is chosen when it is created; remove_channel() forgets it",
+            )
+        return channel
+
+    def remove(self, channel_id: str) -> None:
+        """Forget a channel, in memory and on disk, whether it is open or not."""
+        with self._loading:  # else a caller who is loading it would go on with what is gone
+            channel = self._channels.get(channel_id)
+            if channel is None:
+                self._drop(channel_id)
+                return
+        with channel.lock:
+            try:
+                self._drop(channel_id)
+            except HoldfastError:
+                channel.doubt()
+                raise
+            channel.forget()
+            self._channels.pop(channel_id, None)
+
+    def decode(self, data: bytes) -> tuple[SdsMessage, DialectName]:
+        """A message in the wire format of its channel; which one that is, the bytes tell."""
+        for name in self._spoken:
+            try:
+                message = dialect(name).decode(data)
+            except Invalid:
+                continue
+            channel = self._channels.get(message.channel_id)
+            if channel is not None and channel.dialect == name:
+                return message, name
+        found = detect(data)
+        if found is None:
+            raise Invalid(
+                "these bytes are no message of a channel", hint="drop them; see the reference of wire formats"
+            )
+        message = dialect(found).decode(data)
+        channel = self._channels.get(message.channel_id)
+        if channel is not None and channel.dialect != found:
+            raise Invalid(
+                f"the message is in the wire format {found}, not {channel.dialect} channel={channel.id!r}",
+                hint="all participants of a channel must use the same wire format",
+            )
+        return message, found
+
+    def named_by(self, message: SdsMessage, name: DialectName) -> Channel:
+        """The channel that a message names; a stranger's may create it only where that is allowed."""
+        channel = self._channels.get(message.channel_id)
+        if channel is not None:
+            return channel
+        if not self._settings.accept_unknown_channels:
+            raise NotFound(
+                f"a message names a channel that is not open channel={message.channel_id!r}",
+                hint="call ensure_channel() for the channels you take part in, or set channels.accept_unknown_channels",
+            )
+        if len(self._channels) >= self._settings.channels_max:
+            raise Full(
+                f"{self._settings.channels_max} channels are open, and a message names another one",
+                hint="remove_channel() some, or raise channels.channels_max",
+            )
+        return self.ensure(message.channel_id, name)
+
+    def forget(self) -> None:
+        """In a forked child: whoever held a lock is not here."""
+        self._loading = Lock()
+        for channel in self._channels.values():
+            channel.lock = Lock()
+
+    def _load(self, channel_id: str, name: DialectName | None) -> Channel:
+        data = self._kept(channel_id)
+        kept = data.meta.dialect or None
+        rules = Rules(channel_id, self._participant_id, dialect(kept or name or self._settings.dialect), self._settings)
+        state, beyond = restored(rules, data, self._now())
+        channel = Channel(state, self._backend, self._tell, self._now)
+        if beyond:
+            channel.evict(beyond)
+        if any(not buffered.missing for buffered in state.incoming.values()):
+            channel.take(Resume())
+        self._channels[channel_id] = channel
+        self._spoken = sorted({one.dialect for one in list(self._channels.values())})
+        return channel
+
+    def _kept(self, channel_id: str) -> ChannelData:
+        try:
+            return self._backend.load_channel(channel_id)
+        except Exception as error:
+            failure = as_failure(error)
+            if isinstance(failure, Corrupt) and self._recover == "empty":
+                logger.error(
+                    "channel starts from nothing, as told: what is kept of it is damaged channel=%s: %s", channel_id,
+                    failure.message, extra={"action": "channel_recovered_empty", "channel": channel_id},
+                )  # fmt: skip
+                self._drop(channel_id)
+                return ChannelData()
+            logger.error(
+                "channel cannot be loaded channel=%s: %s", channel_id, failure.message,
+                extra={"action": "channel_not_loaded", "channel": channel_id},
+            )  # fmt: skip
+            raise failure from error
+
+    def _drop(self, channel_id: str) -> None:
+        try:
+            self._backend.drop_channel(channel_id)
+        except Exception as error:
+            failure = as_failure(error)
+            logger.error(
+                "channel cannot be dropped channel=%s: %s", channel_id, failure.message,
+                extra={"action": "channel_not_dropped", "channel": channel_id},
+            )  # fmt: skip
+            raise failure from error

@@ -1,0 +1,121 @@
+"""History that is not known to be kept yet: what to append and what to evict, by id.
+
+Two things in one. Within an operation it gathers what one commit will change; and when commits fail it holds what has
+to be said again. The latest word about an id wins, so an id is never in both lists, and every id to append is in
+history, where its message is looked up when the time comes. One that was evicted and came back is at the end of history
+then, wherever it may still stand on disk: it is displaced, and so are those behind it.
+
+A commit *takes* everything; until its outcome is known it is in flight. Success forgets exactly what was taken;
+failure puts it back below whatever came since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from itertools import dropwhile
+
+from holdfast.channels.snapshot import HistoryUpdate, Note
+from holdfast.channels.state import History
+
+
+class Batch:
+    """What one commit took."""
+
+    __slots__ = ("appends", "evicts", "notes", "returned")
+
+    def __init__(
+        self, appends: dict[str, None], evicts: dict[str, None], notes: list[Note], returned: dict[str, None]
+    ) -> None:
+        self.appends = appends
+        self.evicts = evicts
+        self.notes = notes
+        self.returned = returned
+
+
+class Pending:
+    """The queue of one channel."""
+
+    def __init__(self, notes_max: int) -> None:
+        self._notes_max = notes_max
+        self._appends: dict[str, None] = {}
+        self._evicts: dict[str, None] = {}
+        self._notes: list[Note] = []
+        self._returned: dict[str, None] = {}
+        """Ids to append that are to be evicted first, if they are still where they were."""
+        self._flying: list[Batch] = []
+        self.notes_dropped = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._appends or self._evicts or self._notes)
+
+    def ids(self) -> tuple[str, ...]:
+        """Every id that is not known to be kept, or known to be gone, in flight or not."""
+        batches = [*self._flying, Batch(self._appends, self._evicts, [], {})]
+        return tuple(dict.fromkeys(one for batch in batches for one in (*batch.appends, *batch.evicts)))
+
+    def add(self, appended: Iterable[str], evicted: Sequence[str], notes: Sequence[Note]) -> None:
+        """What one step did, in this order: an id that came and went at once only goes."""
+        self._merge(appended, evicted)
+        self._keep_notes([*self._notes, *notes] if notes else self._notes)
+
+    def take(self, history: History) -> tuple[Batch, HistoryUpdate]:
+        """Everything that waits, as the update for one commit."""
+        batch = self._all()
+        found = [history.get(message_id) for message_id in batch.appends]
+        # Those behind one that is put at the end come after it.
+        behind = dropwhile(lambda message_id: message_id not in batch.returned, batch.appends)
+        update = HistoryUpdate(
+            tuple(message for message in found if message is not None), tuple(batch.evicts), tuple(batch.notes),
+            tuple(behind) if batch.returned else (),
+        )  # fmt: skip
+        self._flying.append(batch)
+        return batch, update
+
+    def kept(self, batch: Batch) -> None:
+        """What a commit took is durable."""
+        self._flying.remove(batch)
+
+    def failed(self, batches: Sequence[Batch]) -> None:
+        """What these commits took, in their order, has to be said again."""
+        later = self._all()
+        for batch in (*batches, later):
+            if batch is not later:
+                self._flying.remove(batch)
+            self._merge(batch.appends, batch.evicts, batch.returned)
+            self._notes += batch.notes
+        self._keep_notes(self._notes)
+
+    def renew(self, message_ids: Iterable[str]) -> None:
+        """All of history has to be said again, in its order."""
+        self._appends = dict.fromkeys(message_ids)
+
+    def clear(self) -> None:
+        """The channel is gone."""
+        self._all()
+        self._flying = []
+
+    def _all(self) -> Batch:
+        """Everything that waits; nothing does any more."""
+        batch = Batch(self._appends, self._evicts, self._notes, self._returned)
+        self._appends, self._evicts, self._notes, self._returned = {}, {}, [], {}
+        return batch
+
+    def _merge(self, appended: Iterable[str], evicted: Iterable[str], returned: Container[str] = ()) -> None:
+        for message_id in appended:
+            if message_id in self._evicts or message_id in returned:
+                self._evicts.pop(message_id, None)
+                self._appends.pop(message_id, None)
+                self._returned[message_id] = None
+            self._appends[message_id] = None
+        for message_id in evicted:
+            self._appends.pop(message_id, None)
+            self._returned.pop(message_id, None)
+            self._evicts[message_id] = None
+
+    def _keep_notes(self, notes: list[Note]) -> None:
+        """Notes are for onlookers: while nothing can be kept, the oldest go."""
+        excess = len(notes) - self._notes_max
+        if excess > 0:
+            self.notes_dropped += excess
+            notes = notes[excess:]
+        self._notes = notes

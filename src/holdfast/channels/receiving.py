@@ -1,0 +1,186 @@
+"""Messages of others: what they acknowledge, what they ask for, and whether they can be delivered."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.channels.delivering import deliver, deliver_released, note, released
+from holdfast.channels.events import MessageReady, MessageSent, MissingDependencies
+from holdfast.channels.message import HistoryEntry, SdsMessage
+from holdfast.channels.repairing import ask_for, settle, take_requests
+from holdfast.channels.sending import check_content
+from holdfast.channels.snapshot import Buffered
+from holdfast.channels.state import ChannelState
+from holdfast.channels.steps import Received, Step
+from holdfast.errors import Invalid
+
+
+def receive(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
+    """Take a message: deliver it, let it wait, or know it already."""
+    rules, lamport = state.rules, message.lamport
+    if message.content:
+        check_content(message.content, rules.settings.content_bytes_max)
+    if lamport is None:
+        _receive_ephemeral(state, message, effects)
+        return
+    _check_lamport(state, lamport, now)
+    message_id = message.message_id
+    own = bool(rules.participant_id) and message.sender_id == rules.participant_id
+    # Whoever sent it again has answered for us, and nobody has to be asked.
+    effects.changed = settle(state, message_id)
+    if message_id in state.history or (message_id in state.synced and message.kind == "sync"):
+        effects.received = _received(message, duplicate=True, own=own)
+        return
+    waiting = state.incoming.get(message_id)
+    if waiting is None:
+        if not own:
+            _review_acknowledgements(state, message, now, effects)
+        take_requests(state, message.repair_request, now, effects)
+    else:
+        message = waiting.message  # the first one counts: another with its id may be forged
+    missing = _missing(state, message, waiting)
+    if message.kind == "sync":
+        _receive_sync(state, message, missing, own, now, effects)
+    elif missing:
+        _wait(state, message, missing, waiting, own, now, effects)
+    else:
+        again = waiting is None and state.filter.knows(message_id) and message_id not in state.met
+        if waiting is None:
+            state.filter.add(message_id)
+            _hear(state, lamport)
+        state.unbuffer(message_id)
+        deliver(state, message.without_bloom(), now, waiting.received_ms if waiting else now, effects, again=again)
+        deliver_released(state, released(state, [message_id]), now, effects)
+        effects.received = _received(message, duplicate=again, own=own)
+
+
+def _received(message: SdsMessage, *, duplicate: bool = False, own: bool = False) -> Received:
+    return Received(
+        message.channel_id, message.message_id, message.sender_id, message.content, duplicate=duplicate, own=own
+    )
+
+
+def _receive_ephemeral(state: ChannelState, message: SdsMessage, effects: Step) -> None:
+    rules = state.rules
+    own = bool(rules.participant_id) and message.sender_id == rules.participant_id
+    effects.received = _received(message, own=own)
+    if not own:
+        effects.events.append(
+            MessageReady(rules.channel_id, message.message_id, message.sender_id, message.content, None)
+        )
+
+
+def _receive_sync(
+    state: ChannelState, message: SdsMessage, missing: list[HistoryEntry], own: bool, now: int, effects: Step
+) -> None:
+    """What somebody knows: it is no part of the conversation, but says what we lack."""
+    assert message.lamport is not None
+    _hear(state, message.lamport)
+    state.mark(state.synced, message.message_id)
+    is_awaited = message.message_id in state.waiting
+    effects.changed = effects.changed or state.rules.dialect.ticks_on_receipt or is_awaited
+    # What was here nobody needs: it would come back, let another one leave, which somebody names, and so on for ever.
+    missing = [entry for entry in missing if not state.had(entry.message_id)]
+    if missing:
+        effects.events.append(MissingDependencies(state.rules.channel_id, message.message_id, tuple(missing)))
+    if missing and len(state.incoming) < state.rules.settings.incoming_max:  # else first what makes room
+        effects.changed = ask_for(state, missing, now) or effects.changed
+    deliver_released(state, released(state, [message.message_id]), now, effects)
+    effects.received = _received(message, own=own)
+
+
+def _check_lamport(state: ChannelState, lamport: int, now: int) -> None:
+    rules = state.rules
+    unit = rules.dialect.clock_unit_ms
+    highest = max(now // unit, state.lamport) + max(1, rules.settings.lamport_jump_max_ms // unit)
+    if not 0 <= lamport <= highest:
+        raise Invalid(
+            f"a message's Lamport time is absurd lamport={lamport} highest={highest} channel={rules.channel_id}",
+            hint="the sender's clock is wrong, or it means harm; see channels.lamport_jump_max_ms",
+        )
+
+
+def _hear(state: ChannelState, lamport: int) -> None:
+    """The clock when a message is received for the first time."""
+    if state.rules.dialect.ticks_on_receipt:
+        state.lamport = max(lamport, state.lamport) + 1
+
+
+def _review_acknowledgements(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
+    if not state.outgoing:
+        return
+    settings, dialect = state.rules.settings, state.rules.dialect
+    named = {entry.message_id for entry in message.causal_history}
+    theirs = None
+    if message.bloom_filter and any(entry.message.message_id not in named for entry in state.outgoing):
+        theirs = dialect.read_filter(message.bloom_filter, settings.bloom_capacity, settings.bloom_error_rate)
+    kept = []
+    for entry in state.outgoing:
+        message_id = entry.message.message_id
+        hits = entry.possible_acks + (theirs is not None and message_id in theirs)
+        if message_id in named or hits >= dialect.acks_needed:
+            effects.events.append(MessageSent(state.rules.channel_id, message_id))
+            effects.notes.append(note("acknowledged", entry.message, now))
+        else:
+            kept.append(entry if hits == entry.possible_acks else msgspec.structs.replace(entry, possible_acks=hits))
+    effects.changed = effects.changed or kept != state.outgoing
+    state.outgoing = kept
+
+
+def _missing(state: ChannelState, message: SdsMessage, waiting: Buffered | None) -> list[HistoryEntry]:
+    """What a message depends on and is not here; one that waits already never waits for more than it did."""
+    considered = None if waiting is None else set(waiting.missing)
+    return [
+        entry
+        for entry in message.causal_history
+        if not state.has(entry.message_id)
+        and entry.message_id != message.message_id
+        and (considered is None or entry.message_id in considered)
+    ]
+
+
+def _wait(
+    state: ChannelState,
+    message: SdsMessage,
+    missing: list[HistoryEntry],
+    waiting: Buffered | None,
+    own: bool,
+    now: int,
+    effects: Step,
+) -> None:
+    rules = state.rules
+    assert message.lamport is not None
+    refused = waiting is None and not _has_room(state, message)
+    if waiting is None and not refused:
+        state.filter.add(message.message_id)
+        _hear(state, message.lamport)
+    ids = tuple(dict.fromkeys(entry.message_id for entry in missing))
+    if not refused and (waiting is None or ids != waiting.missing):
+        received = now if waiting is None else waiting.received_ms
+        state.buffer(Buffered(message.without_bloom(), ids, received))
+        effects.changed = True
+    effects.events.append(MissingDependencies(rules.channel_id, message.message_id, tuple(missing)))
+    if waiting is None and not refused:
+        effects.notes.append(note("missing", message, now, missing=ids))
+    if refused:
+        # The oldest first, so that what comes next can be delivered and makes room; with enough room, itself as well.
+        room = rules.settings.repairs_max - len(state.requests)
+        wanted = missing[:room]
+        if len(missing) < room // 2:
+            wanted.append(HistoryEntry(message.message_id, b"", message.sender_id))
+        asked = ask_for(state, wanted, now)
+    else:
+        asked = ask_for(state, missing, now)
+    effects.changed = asked or effects.changed
+    effects.received = Received(
+        message.channel_id, message.message_id, message.sender_id, message.content, tuple(missing),
+        duplicate=waiting is not None, own=own, refused=refused,
+    )  # fmt: skip
+
+
+def _has_room(state: ChannelState, message: SdsMessage) -> bool:
+    settings = state.rules.settings
+    return (
+        len(state.incoming) < settings.incoming_max
+        and state.incoming_bytes + message.size <= settings.incoming_bytes_max
+    )

@@ -1,0 +1,238 @@
+"""The state of one channel in memory.
+
+It is changed by `protocol` alone and knows neither clock nor disk. `restored` makes it from what was kept, `snapshot`
+is what to keep. What can be derived is not kept: the filter holds the ids of history and of buffered messages, so it
+is the same after a restart as before it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from itertools import islice
+
+import msgspec
+
+from holdfast.channels.dialect import Dialect
+from holdfast.channels.message import SdsMessage
+from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.snapshot import (
+    Buffered,
+    ChannelData,
+    ChannelMeta,
+    RepairRequest,
+    RepairResponse,
+    Unacknowledged,
+)
+
+MARKS_MAX = 1_000
+"""Ids that are remembered as met, and as sync messages; the oldest go first."""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What does not change about a channel."""
+
+    channel_id: str
+    participant_id: str
+    """Empty: no repair, and no message is recognised as our own."""
+    dialect: Dialect
+    settings: ChannelSettings
+
+    @property
+    def t_max_ms(self) -> int:
+        """The longest wait for a request or a response."""
+        settings = self.settings
+        return settings.repair_t_max_ms or max(self.dialect.response_window_ms, settings.repair_t_min_ms)
+
+    def request_due(self, message_id: str, now: int) -> int:
+        """When to ask for a missing message."""
+        delay = self.dialect.request_delay_ms(
+            self.participant_id, message_id, self.settings.repair_t_min_ms, self.t_max_ms
+        )
+        return now + delay
+
+    def response_due(self, sender_id: str, message_id: str, now: int) -> int:
+        """When to answer a request."""
+        return now + self.dialect.response_delay_ms(self.participant_id, sender_id, message_id, self.t_max_ms)
+
+
+class History:
+    """Messages that were sent or delivered, oldest first; the only truth about what was delivered.
+
+    The oldest in the order of insertion goes first. Causal history takes the newest: the last inserted, or, where the
+    dialect sorts, those with the highest (Lamport time, id).
+    """
+
+    def __init__(self, limit: int, *, is_sorted: bool) -> None:
+        self._limit = limit
+        self._messages: dict[str, SdsMessage] = {}
+        self._sorted: list[tuple[int, str]] | None = [] if is_sorted else None
+
+    def add(self, message: SdsMessage) -> list[str]:
+        """Insert a message, or replace the one with its id in its place; returns the ids that had to go."""
+        known = self._messages.get(message.message_id)
+        self._messages[message.message_id] = message
+        if self._sorted is not None:
+            if known is not None:
+                self._unsort(known)
+            insort(self._sorted, _order(message))
+        gone = []
+        while len(self._messages) > self._limit:
+            gone.append(next(iter(self._messages)))
+            removed = self._messages.pop(gone[-1])
+            if self._sorted is not None:
+                self._unsort(removed)
+        return gone
+
+    def _unsort(self, message: SdsMessage) -> None:
+        assert self._sorted is not None
+        del self._sorted[bisect_left(self._sorted, _order(message))]
+
+    def tail(self, count: int) -> list[SdsMessage]:
+        """The newest messages, oldest first."""
+        if self._sorted is not None:
+            return [self._messages[message_id] for _, message_id in self._sorted[-count:]]
+        newest = list(islice(reversed(self._messages.values()), count))
+        newest.reverse()
+        return newest
+
+    def get(self, message_id: str) -> SdsMessage | None:
+        """A message, if it is here."""
+        return self._messages.get(message_id)
+
+    def ids(self) -> list[str]:
+        """All ids, oldest first."""
+        return list(self._messages)
+
+    def messages(self) -> list[SdsMessage]:
+        """All messages, oldest first."""
+        return list(self._messages.values())
+
+    def __contains__(self, message_id: str) -> bool:
+        return message_id in self._messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+
+def _order(message: SdsMessage) -> tuple[int, str]:
+    return message.lamport or 0, message.message_id
+
+
+class ChannelState:
+    """Everything that a channel knows."""
+
+    def __init__(self, rules: Rules) -> None:
+        settings = rules.settings
+        self.rules = rules
+        self.lamport = 0
+        self.history = History(settings.history_max, is_sorted=rules.dialect.is_sorted)
+        self.filter = rules.dialect.new_filter(settings.bloom_capacity, settings.bloom_error_rate)
+        self.outgoing: list[Unacknowledged] = []
+        self.incoming: dict[str, Buffered] = {}
+        self.incoming_bytes = 0
+        self.waiting: dict[str, list[str]] = {}
+        """Ids that are missing, and who waits for each."""
+        self.requests: dict[str, RepairRequest] = {}
+        self.responses: dict[str, RepairResponse] = {}
+        self.met: dict[str, None] = {}
+        self.synced: dict[str, None] = {}
+        """Ids of sync messages: nim-sds takes them for content and may name them as causes."""
+        self.hints: dict[str, bytes] = {}
+        self.asked: dict[str, int] = {}
+        """How often we have asked for what is in `requests`, since the start."""
+        self.syncs = 0
+        """Sync messages sent since the start: whose turn it is to be named."""
+
+    def has(self, message_id: str) -> bool:
+        """Whether a message that depends on this one need not wait for it."""
+        return message_id in self.history or message_id in self.met or message_id in self.synced
+
+    def had(self, message_id: str) -> bool:
+        """Whether this one was here and has left history since, as far as we remember."""
+        return self.filter.knows(message_id) and message_id not in self.incoming
+
+    def mark(self, marks: dict[str, None], message_id: str) -> None:
+        """Remember an id in `met` or `synced`."""
+        marks[message_id] = None
+        if len(marks) > MARKS_MAX:
+            del marks[next(iter(marks))]
+
+    def buffer(self, buffered: Buffered) -> None:
+        """Let a message wait."""
+        self.unbuffer(buffered.message.message_id)
+        self.incoming[buffered.message.message_id] = buffered
+        self.incoming_bytes += buffered.message.size
+        for missing in buffered.missing:
+            self.waiting.setdefault(missing, []).append(buffered.message.message_id)
+
+    def unbuffer(self, message_id: str) -> Buffered | None:
+        """Take a message out of the waiting ones."""
+        buffered = self.incoming.pop(message_id, None)
+        if buffered is None:
+            return None
+        self.incoming_bytes -= buffered.message.size
+        for missing in buffered.missing:
+            self.waiting[missing].remove(message_id)
+            if not self.waiting[missing]:
+                del self.waiting[missing]
+        return buffered
+
+    def snapshot(self) -> ChannelMeta:
+        """All but history, to be kept."""
+        return ChannelMeta(
+            lamport=self.lamport,
+            outgoing=tuple(self.outgoing),
+            incoming=tuple(self.incoming.values()),
+            requests=tuple(self.requests.values()),
+            responses=tuple(self.responses.values()),
+            met=tuple(self.met),
+            dialect=self.rules.dialect.name,
+        )
+
+
+def restored(rules: Rules, data: ChannelData, now: int) -> tuple[ChannelState, list[str]]:
+    """The state that was kept, and the ids that are beyond today's history limit.
+
+    Waits that ran out while nobody was here begin anew: else all of them would end at once, in every participant
+    that was restarted. Times further ahead than any wait come from a clock that was wrong: they begin anew, too.
+    """
+    state = ChannelState(rules)
+    meta = data.meta
+    state.lamport = meta.lamport
+    gone = _unique(message_id for message in data.history for message_id in state.history.add(message.without_bloom()))
+    for message_id in state.history.ids():
+        state.filter.add(message_id)
+    state.outgoing = [_bare(entry) for entry in meta.outgoing]
+    state.met = dict.fromkeys(meta.met[-MARKS_MAX:])
+    for buffered in meta.incoming:
+        message_id = buffered.message.message_id
+        if message_id in state.history:
+            continue
+        missing = tuple(dep for dep in dict.fromkeys(buffered.missing) if not state.has(dep) and dep != message_id)
+        state.filter.add(message_id)
+        state.buffer(msgspec.structs.replace(buffered, message=buffered.message.without_bloom(), missing=missing))
+    t_max = rules.t_max_ms
+    for request in meta.requests:
+        message_id = request.entry.message_id
+        due = request.due_ms
+        if not -t_max <= due - now <= t_max:
+            due = rules.request_due(message_id, now)
+        state.requests[message_id] = RepairRequest(request.entry, due)
+    for response in meta.responses:
+        message_id, due = response.entry.message_id, response.due_ms
+        if not 0 <= due - now <= t_max:
+            due = rules.response_due(response.entry.sender_id, message_id, now)
+        state.responses[message_id] = RepairResponse(response.entry, due, response.data)
+    state.hints = {message_id: hint for message_id, hint in data.hints.items() if message_id in state.history}
+    return state, [message_id for message_id in gone if message_id not in state.history]
+
+
+def _bare(entry: Unacknowledged) -> Unacknowledged:
+    if not entry.message.bloom_filter:
+        return entry
+    return msgspec.structs.replace(entry, message=entry.message.without_bloom())
+
+
+def _unique(ids: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(ids))

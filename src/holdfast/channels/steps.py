@@ -1,0 +1,97 @@
+"""What goes into a step of the protocol, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.channels.events import Event
+from holdfast.channels.message import HistoryEntry, SdsMessage
+from holdfast.channels.snapshot import Note
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send content to everybody."""
+
+    content: bytes
+    message_id: str
+    hints: Mapping[str, bytes] = {}
+    """Retrieval hints for messages that this one will name."""
+    bytes_max: int | None = None
+    """The largest message that the transport can carry."""
+
+
+class SendEphemeral(msgspec.Struct, frozen=True):
+    """Send content that nobody has to have."""
+
+    content: bytes
+    message_id: str
+
+
+class SendSync(msgspec.Struct, frozen=True):
+    """Tell others what we know and what we miss, if there is anything to tell."""
+
+    message_id: str
+
+
+class Receive(msgspec.Struct, frozen=True):
+    """A message came in."""
+
+    message: SdsMessage
+
+
+class MarkMet(msgspec.Struct, frozen=True):
+    """The application has these messages from elsewhere, or can do without them."""
+
+    message_ids: Sequence[str]
+
+
+class SweepBuffers(msgspec.Struct, frozen=True):
+    """Look at what waits: for acknowledgement, and for others."""
+
+
+class SweepRepairs(msgspec.Struct, frozen=True):
+    """Look at requests and responses."""
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """After a restart: deliver what waits for nothing any more."""
+
+
+Input = Send | SendEphemeral | SendSync | Receive | MarkMet | SweepBuffers | SweepRepairs | Resume
+
+
+class Received(msgspec.Struct, frozen=True):
+    """What became of a received message."""
+
+    channel_id: str
+    message_id: str
+    sender_id: str
+    content: bytes
+    missing: tuple[HistoryEntry, ...] = ()
+    """What it waits for; empty when it was delivered."""
+    duplicate: bool = False
+    """It was here before, delivered or waiting."""
+    own: bool = False
+    """It is one of ours."""
+    refused: bool = False
+    """There is no room for messages that wait; it is as if it had been lost."""
+
+
+class Step:
+    """The effects of one step."""
+
+    __slots__ = ("appended", "changed", "data", "events", "evicted", "notes", "received")
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.appended: list[str] = []
+        """Ids that came into history, in order; an id may leave it again in the same step."""
+        self.evicted: list[str] = []
+        self.changed = False
+        """There is something new to keep, besides history."""
+        self.notes: list[Note] = []
+        self.data: bytes | None = None
+        """What to broadcast."""
+        self.received: Received | None = None

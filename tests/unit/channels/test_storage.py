@@ -1,0 +1,541 @@
+"""How channels are stored: version 1 byte for byte as nim-sds, version 2 by its golden bytes, damage refused."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.channels.wire_data import NIM_VECTORS, damaged, entries, google_decode, ids, messages
+
+from holdfast.channels.message import HistoryEntry, SdsMessage, raw, text
+from holdfast.channels.nim import NIM
+from holdfast.channels.protobuf import delimited, varint
+from holdfast.channels.snapshot import (
+    Buffered,
+    ChannelData,
+    ChannelMeta,
+    HistoryUpdate,
+    RepairRequest,
+    RepairResponse,
+    Unacknowledged,
+)
+from holdfast.channels.storage import (
+    decode_data,
+    decode_meta,
+    decode_update,
+    encode_data,
+    encode_meta,
+    encode_update,
+    store_message,
+    stored_message,
+)
+from holdfast.errors import Corrupt, Invalid
+from holdfast.testing.channel_contract import sample_message, sample_meta
+
+pytestmark = pytest.mark.unit
+
+GOLDEN = Path(__file__).parent / "data" / "storage_v2.json"
+VECTOR = NIM_VECTORS["channel_meta"]
+
+frugal = settings(max_examples=25, deadline=None)
+times = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
+bare = messages().map(SdsMessage.without_bloom)
+
+
+@st.composite
+def buffered(draw: st.DrawFn, version: int) -> Buffered:
+    """A message that waits for some of its causes."""
+    message = draw(messages() if version == 1 else bare)
+    causes = list(dict.fromkeys(entry.message_id for entry in message.causal_history))
+    missing = tuple(cause for cause in causes if draw(st.booleans()))
+    return Buffered(message, missing, draw(times) if version > 1 else 0)
+
+
+@st.composite
+def metas(draw: st.DrawFn, version: int) -> ChannelMeta:
+    """Snapshots, with what a version can say."""
+    message = messages() if version == 1 else bare
+    acks = st.integers(0, 3) if version > 1 else st.just(0)
+    unique = {"max_size": 3, "unique_by": lambda one: one.entry.message_id}
+    return ChannelMeta(
+        draw(times),
+        tuple(draw(st.lists(st.builds(Unacknowledged, message, times, st.integers(0, 9), acks), max_size=2))),
+        tuple(draw(st.lists(buffered(version), max_size=2))),
+        tuple(draw(st.lists(st.builds(RepairRequest, entries, times), **unique))),
+        tuple(draw(st.lists(st.builds(RepairResponse, entries, times, st.binary(max_size=40)), **unique))),
+        tuple(draw(st.lists(ids, max_size=2))) if version > 1 else (),
+        draw(st.sampled_from(["", "nim", "rfc"])) if version > 1 else "",
+    )
+
+
+versions = pytest.mark.parametrize("version", [1, 2])
+
+
+# -- version 1, as recorded -----------------------------------------------------------------------------------
+
+
+def test_the_recorded_snapshot_is_read_and_written_byte_for_byte():
+    """What nim-sds has stored, and what it said its state was."""
+    blob, state = bytes.fromhex(VECTOR["hex"]), VECTOR["state"]
+    meta = decode_meta(blob)
+    assert encode_meta(meta, version=1) == blob
+    assert meta.lamport == state["lamport"]
+    found = [{"id": e.message.message_id, "attempts": e.attempts, "t": e.sent_ms} for e in meta.outgoing]
+    assert found == state["outgoing"]
+    assert {one.message.message_id: list(one.missing) for one in meta.incoming} == state["incoming"]
+    assert {r.entry.message_id: r.due_ms for r in meta.requests} == {
+        name: one["t"] for name, one in state["outRepair"].items()
+    }
+    assert meta.requests[0].entry == HistoryEntry("b1", b"", "zed")
+    assert {r.entry.message_id: (r.due_ms, len(r.data)) for r in meta.responses} == {
+        name: (one["t"], one["cached"]) for name, one in state["inRepair"].items()
+    }
+    assert meta.outgoing[0].message.bloom_filter, "version 1 keeps filters"
+    assert meta.dialect == "", "version 1 does not say"
+
+
+@pytest.mark.parametrize("case", NIM_VECTORS["channel_meta_decode"], ids=lambda case: case["name"])
+def test_what_nim_sds_accepts_is_accepted_and_the_rest_refused(case):
+    """Each case by name; that there is no version is told as such (1.2-10)."""
+    blob, result = bytes.fromhex(case["hex"]), case["result"]
+    if "err" in result:
+        with pytest.raises(Corrupt) as caught:
+            decode_meta(blob)
+        assert caught.value.hint
+        assert ("version" in caught.value.message) == ("schemaVersion" in result["err"])
+        return
+    meta = decode_meta(blob)
+    counts = [len(part) for part in (meta.outgoing, meta.incoming, meta.requests, meta.responses)]
+    assert [meta.lamport, *counts] == [result[name] for name in ("lamport", "out", "inc", "orp", "irp")]
+    assert encode_meta(meta, version=1).hex() == result["re"]
+
+
+# -- version 2, as we wrote it --------------------------------------------------------------------------------
+
+
+def golden() -> dict[str, bytes]:
+    """What the golden file is made of; whoever changes version 2 breaks snapshots that are on disk."""
+    meta = sample_meta(5)
+    history = (sample_message("h1"), sample_message("h2", b"", "h1"), sample_message("\udcff", b"\0"))
+    return {
+        "meta": encode_meta(meta),
+        "named": encode_meta(meta, elsewhere={"o1", "i1"}),
+        "empty": encode_meta(ChannelMeta()),
+        "data": encode_data(ChannelData(meta, history)),
+        "update": encode_update(HistoryUpdate(history, ("gone", "\udcfe"))),
+        "message": store_message(msgspec.structs.replace(history[1], bloom_filter=b"not kept")),
+    }
+
+
+def test_version_two_is_written_as_it_always_was():
+    """Byte for byte."""
+    recorded = json.loads(GOLDEN.read_text())
+    assert {name: data.hex() for name, data in golden().items()} == recorded["bytes"]
+
+
+def test_version_two_is_read_as_it_always_was():
+    """From the recorded bytes to the values that they were made of."""
+    recorded = {name: bytes.fromhex(data) for name, data in json.loads(GOLDEN.read_text())["bytes"].items()}
+    meta = sample_meta(5)
+    named = {entry.message.message_id: entry.message for entry in (*meta.outgoing, *meta.incoming)}
+    assert decode_meta(recorded["meta"]) == meta
+    assert decode_meta(recorded["named"], elsewhere=named) == meta
+    assert decode_meta(recorded["empty"]) == ChannelMeta()
+    assert decode_data(recorded["data"]).meta == meta
+    assert [one.message_id for one in decode_data(recorded["data"]).history] == ["h1", "h2", "\udcff"]
+    assert decode_update(recorded["update"]).evict == ("gone", "\udcfe")
+    assert stored_message(recorded["message"]) == sample_message("h2", b"", "h1")
+
+
+# -- the twelve of nim-sds ------------------------------------------------------------------------------------
+
+
+@versions
+def test_an_empty_snapshot_comes_back(version):
+    """Empty in version 1 are four bytes."""
+    assert decode_meta(encode_meta(ChannelMeta(), version)) == ChannelMeta()
+    assert encode_meta(ChannelMeta(), 1).hex() == "08011000"
+
+
+@versions
+def test_a_snapshot_with_one_unacknowledged_message_comes_back(version):
+    """With its attempts, its time to the millisecond, and its content."""
+    entry = Unacknowledged(sample_message("o", b"\0content\xff"), 1_700_000_000_123, 2)
+    [found] = decode_meta(encode_meta(ChannelMeta(9, (entry,)), version)).outgoing
+    assert found == entry
+
+
+@versions
+def test_a_buffered_message_comes_back_with_what_it_waits_for(version):
+    """And with nothing else that it names."""
+    entry = Buffered(sample_message("i", b"i", "x", "y", "z"), ("x", "z"), 77 if version > 1 else 0)
+    [found] = decode_meta(encode_meta(ChannelMeta(incoming=(entry,)), version)).incoming
+    assert found == entry
+
+
+@versions
+def test_both_repair_buffers_come_back(version):
+    """Ids, hints, senders, times and bytes."""
+    meta = ChannelMeta(
+        requests=(RepairRequest(HistoryEntry("a", b"\xff", "zed"), 5), RepairRequest(HistoryEntry("b"), 2**40)),
+        responses=(RepairResponse(HistoryEntry("c", b"", "zed"), 0, b"\0cached\xff"),),
+    )
+    assert decode_meta(encode_meta(meta, version)) == meta
+
+
+@versions
+def test_a_full_snapshot_comes_back_in_order(version):
+    """Five, three, four and two entries."""
+    later = version > 1
+    meta = ChannelMeta(
+        2**62,
+        tuple(Unacknowledged(sample_message(f"o{n}"), n, n) for n in range(5)),
+        tuple(Buffered(sample_message(f"i{n}", b"i", "x"), ("x",), 3 if later else 0) for n in range(3)),
+        tuple(RepairRequest(HistoryEntry(f"q{n}"), n) for n in range(4)),
+        tuple(RepairResponse(HistoryEntry(f"r{n}"), n, b"data") for n in range(2)),
+        ("m1", "m2") if later else (),
+        "nim" if later else "",
+    )
+    assert decode_meta(encode_meta(meta, version)) == meta
+
+
+@pytest.mark.parametrize("version", [0, 3, 999, 2**32 + 1, 2**64 - 1])
+def test_an_unknown_version_is_refused_by_name(version):
+    """Loudly, with the number and the way out."""
+    with pytest.raises(Corrupt, match=f"version={version} ") as caught:
+        decode_meta(b"\x08" + varint(version) + b"\x10\x05")
+    assert "migration" in caught.value.hint
+
+
+@versions
+def test_an_empty_channel_comes_back(version):
+    """A snapshot without history."""
+    assert decode_data(encode_data(ChannelData(), version)) == ChannelData()
+
+
+@versions
+def test_a_channel_comes_back_with_its_history_in_order(version):
+    """As it was appended."""
+    history = tuple(sample_message(name) for name in ("h3", "h1", "h2"))
+    meta = ChannelMeta(3)
+    assert decode_data(encode_data(ChannelData(meta, history), version)) == ChannelData(meta, history)
+
+
+def test_an_empty_change_says_so_and_is_not_stored():
+    """Whoever asks first makes no call."""
+    assert HistoryUpdate().is_empty
+    with pytest.raises(Invalid):
+        encode_update(HistoryUpdate())
+
+
+@versions
+@pytest.mark.parametrize(
+    "update",
+    [
+        HistoryUpdate((sample_message("a"), sample_message("b"))),
+        HistoryUpdate((), ("x", "y")),
+        HistoryUpdate((sample_message("a"),), ("x", "\udcff")),
+    ],
+    ids=["append", "evict", "both"],
+)
+def test_a_change_of_history_comes_back(update, version):
+    """Appended messages, evicted ids, and both."""
+    assert not update.is_empty
+    assert decode_update(encode_update(update, version)) == update
+
+
+# -- round trips ----------------------------------------------------------------------------------------------
+
+
+@versions
+@frugal
+@given(st.data())
+def test_every_snapshot_comes_back(version, data):
+    """Whatever can be in it."""
+    meta = data.draw(metas(version))
+    assert decode_meta(encode_meta(meta, version)) == meta
+
+
+@versions
+@frugal
+@given(st.data())
+def test_every_channel_and_every_change_come_back(version, data):
+    """Version 1 with filters, version 2 without."""
+    message = messages() if version == 1 else bare
+    history = tuple(data.draw(st.lists(message, max_size=2)))
+    whole = ChannelData(data.draw(metas(version)), history)
+    assert decode_data(encode_data(whole, version)) == whole
+    update = HistoryUpdate(history, tuple(data.draw(st.lists(ids, min_size=1, max_size=2))))
+    assert decode_update(encode_update(update, version)) == update
+
+
+@frugal
+@given(messages())
+def test_filters_are_not_stored(message):
+    """A filter is 19 KB of what somebody knew then (1.2-5)."""
+    assert stored_message(store_message(message)) == message.without_bloom()
+    meta = ChannelMeta(outgoing=(Unacknowledged(message, 1),))
+    assert decode_meta(encode_meta(meta)).outgoing[0].message == message.without_bloom()
+
+
+def test_a_message_that_is_elsewhere_is_named():
+    """It is taken from there, and a snapshot that names what is nowhere is damage."""
+    meta = sample_meta()
+    everything = {entry.message.message_id: entry.message for entry in (*meta.outgoing, *meta.incoming)}
+    short = encode_meta(meta, elsewhere=everything)
+    assert len(short) < len(encode_meta(meta)) / 2
+    assert decode_meta(short, elsewhere=everything) == meta
+    for lacking in everything:
+        with pytest.raises(Corrupt, match="not there"):
+            decode_meta(short, elsewhere={name: one for name, one in everything.items() if name != lacking})
+
+
+def test_a_snapshot_stays_small():
+    """With 50 unacknowledged messages of 100 bytes and ten causes, below a twentieth of nim-sds' 982 033."""
+    known = [f"{number:032x}" for number in range(60)]
+    meta = ChannelMeta(
+        1_700_000_000,
+        tuple(
+            Unacknowledged(
+                SdsMessage(
+                    known[number + 10], "a room", 1_700_000_000 + number, bytes(100), "alice",
+                    tuple(HistoryEntry(known[number + cause], b"", "alice") for cause in range(10)), bytes(18_768),
+                ),
+                1_700_000_000_000,
+            )
+            for number in range(50)
+        ),
+    )  # fmt: skip
+    assert len(encode_meta(meta, version=1)) > 950_000
+    assert len(encode_meta(meta)) < 982_033 / 20
+    assert len(encode_meta(meta, elsewhere=known)) < 3_000
+
+
+# -- versions -------------------------------------------------------------------------------------------------
+
+
+def test_a_migration_makes_an_unknown_version_known():
+    """Also over several versions."""
+    steps = {7: lambda data: b"\x08\x08" + data[2:], 8: lambda data: b"\x08\x02" + data[2:]}
+    assert decode_meta(b"\x08\x07\x10\x2a", steps) == ChannelMeta(42)
+
+
+def test_a_known_version_needs_no_migration():
+    """A hook for it is not asked."""
+    assert decode_meta(b"\x08\x02\x10\x2a", {2: lambda data: b"nonsense"}) == ChannelMeta(42)
+
+
+def test_migrations_that_lead_nowhere_end():
+    """In a circle, to an unknown version, or to nonsense: Corrupt."""
+    circle = {7: lambda data: b"\x08\x08" + data[2:], 8: lambda data: b"\x08\x07" + data[2:]}
+    for steps in (circle, {7: lambda data: data}, {7: lambda data: b"\xff"}, {7: lambda data: b""}):
+        with pytest.raises(Corrupt):
+            decode_meta(b"\x08\x07\x10\x2a", steps)
+
+
+@versions
+def test_unknown_fields_are_passed_over(version):
+    """A later minor addition does not lock anybody out; as nim-sds does."""
+    blob = encode_meta(sample_meta() if version > 1 else decode_meta(bytes.fromhex(VECTOR["hex"])), version)
+    more = delimited(varint(99 << 3 | 2), b"later") + varint(100 << 3) + varint(7) + varint(101 << 3 | 5) + bytes(4)
+    assert decode_meta(blob + more) == decode_meta(blob)
+
+
+@pytest.mark.parametrize("field", [3, 4, 5, 6])
+@pytest.mark.parametrize("body", [b"", b"\x0a\x00", b"\x0a\x01x", b"\xff"], ids=["empty", "hollow", "junk", "no field"])
+def test_a_bad_entry_fails_the_whole_snapshot(field, body):
+    """Half a state is worse than none."""
+    with pytest.raises(Corrupt):
+        decode_meta(b"\x08\x02\x10\x05" + delimited(varint(field << 3 | 2), body))
+
+
+def test_a_channel_without_a_snapshot_is_refused():
+    """It is required."""
+    with pytest.raises(Corrupt, match="no snapshot"):
+        decode_data(delimited(b"\x12", store_message(sample_message("h"))))
+
+
+def test_an_unknown_dialect_is_refused():
+    """Nobody guesses."""
+    with pytest.raises(Corrupt, match="dialect"):
+        decode_meta(b"\x08\x02\x10\x05" + delimited(b"\x42", b"klingon"))
+
+
+def test_an_error_says_nothing_of_what_was_stored():
+    """Contents are not for logs."""
+    meta = ChannelMeta(outgoing=(Unacknowledged(sample_message("o", b"a secret"), 1),))
+    blob = encode_meta(meta)
+    for cut in range(len(blob)):
+        try:
+            decode_meta(blob[:cut])
+        except Corrupt as error:
+            assert "secret" not in str(error)
+
+
+# -- damage ---------------------------------------------------------------------------------------------------
+
+
+def blobs() -> dict[str, bytes]:
+    return {"v1": bytes.fromhex(VECTOR["hex"]), "v2": encode_meta(sample_meta()), **golden()}
+
+
+@pytest.mark.parametrize("name", ["v1", "v2", "data", "update", "message"])
+def test_every_truncation_and_bit_flip_is_corrupt_or_valid(name):
+    """Nothing else is ever raised, and what is read can be written again."""
+    read, write = {
+        "data": (decode_data, encode_data),
+        "update": (decode_update, encode_update),
+        "message": (stored_message, store_message),
+    }.get(name, (decode_meta, encode_meta))
+    blob = blobs()[name]
+    variants = [blob[:cut] for cut in range(len(blob))]
+    variants += [blob[: n // 8] + bytes([blob[n // 8] ^ 1 << n % 8]) + blob[n // 8 + 1 :] for n in range(8 * len(blob))]
+    refused = 0
+    for variant in variants:
+        try:
+            value = read(variant)
+        except Corrupt as error:
+            assert error.hint
+            refused += 1
+        else:
+            if value != HistoryUpdate():
+                write(value)
+    assert refused > len(variants) / 4
+
+
+@versions
+@frugal
+@given(st.data())
+def test_damaged_snapshots_are_corrupt_or_what_google_reads(version, data):
+    """Whatever is accepted means the same to Google's protobuf."""
+    blob = damaged(encode_meta(data.draw(metas(version)), version), data)
+    try:
+        meta = decode_meta(blob)
+    except Corrupt:
+        return
+    assert google_meta(blob) == meta
+
+
+@versions
+@frugal
+@given(st.data())
+def test_google_reads_what_we_write_and_writes_what_we_read(version, data):
+    """The same values, both ways."""
+    meta = data.draw(metas(version))
+    assert google_meta(encode_meta(meta, version)) == meta
+    assert decode_meta(google_written(meta, version)) == meta
+
+
+@frugal
+@given(st.binary(max_size=60))
+def test_any_bytes_are_corrupt_or_a_snapshot(blob):
+    """Also behind a proper beginning."""
+    for data in (blob, b"\x08\x02\x10\x05" + blob):
+        try:
+            assert isinstance(decode_meta(data), ChannelMeta)
+        except Corrupt:
+            pass
+
+
+# -- google's protobuf ----------------------------------------------------------------------------------------
+
+# Everything nested is bytes: of a field that is there twice the last one counts, where google would merge.
+TYPES = {
+    "Meta": {1: "number", 2: "number", 3: "many", 4: "many", 5: "many", 6: "many", 7: "many", 8: "bytes"},
+    "Unacked": {1: "bytes", 2: "number", 3: "number", 4: "number", 5: "bytes"},
+    "Incoming": {1: "bytes", 2: "many", 3: "number", 5: "bytes", 6: "bytes"},
+    "KeyValue": {1: "bytes", 2: "bytes"},
+    "OutRepair": {1: "bytes", 2: "number"},
+    "InRepair": {1: "bytes", 2: "bytes", 3: "number"},
+    "Entry": {1: "bytes", 2: "bytes", 3: "bytes"},
+}
+
+
+@cache
+def google() -> SimpleNamespace:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="stored.proto", package="stored", syntax="proto2")
+    kind = descriptor_pb2.FieldDescriptorProto
+    for name, numbers in TYPES.items():
+        message = file.message_type.add(name=name)
+        for number, what in numbers.items():
+            message.field.add(
+                name=f"f{number}",
+                number=number,
+                label=kind.LABEL_REPEATED if what == "many" else kind.LABEL_OPTIONAL,
+                type=kind.TYPE_UINT64 if what == "number" else kind.TYPE_BYTES,
+            )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return SimpleNamespace(
+        **{name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"stored.{name}")) for name in TYPES}
+    )
+
+
+def google_meta(blob: bytes) -> ChannelMeta:
+    """The snapshot in these bytes by google; no message of it is elsewhere."""
+    types = google()
+    meta = types.Meta.FromString(blob)
+
+    def entry(data: bytes) -> HistoryEntry:
+        found = types.Entry.FromString(data)
+        return HistoryEntry(text(found.f1), found.f2, text(found.f3))
+
+    def message(data: bytes) -> SdsMessage:
+        return google_decode("nim", data)
+
+    def waiting(data: bytes) -> Buffered:
+        found = types.Incoming.FromString(data)
+        about = message(found.f1)
+        bits = int.from_bytes(found.f6, "little")
+        missing = [*map(text, found.f2), *(c.message_id for n, c in enumerate(about.causal_history) if bits >> n & 1)]
+        return Buffered(about, tuple(dict.fromkeys(missing)), found.f3)
+
+    def keyed(pairs: list[bytes]) -> list[bytes]:
+        parsed = [types.KeyValue.FromString(pair) for pair in pairs]
+        return list({pair.f1: pair.f2 for pair in parsed}.values())
+
+    unacked = [types.Unacked.FromString(data) for data in meta.f3]
+    out = [types.OutRepair.FromString(data) for data in keyed(meta.f5)]
+    back = [types.InRepair.FromString(data) for data in keyed(meta.f6)]
+    return ChannelMeta(
+        meta.f2,
+        tuple(Unacknowledged(message(one.f1), one.f2, one.f3, one.f4) for one in unacked),
+        tuple(map(waiting, meta.f4)),
+        tuple(RepairRequest(entry(one.f1), one.f2) for one in out),
+        tuple(RepairResponse(entry(one.f1), one.f3, one.f2) for one in back),
+        tuple(map(text, meta.f7)),
+        meta.f8.decode(),
+    )
+
+
+def google_written(meta: ChannelMeta, version: int) -> bytes:
+    """The snapshot's bytes by google, ids of what is missing in full."""
+    types = google()
+
+    def entry(one: HistoryEntry) -> bytes:
+        return types.Entry(f1=raw(one.message_id), f2=one.retrieval_hint, f3=raw(one.sender_id)).SerializeToString()
+
+    written = types.Meta(f1=version, f2=meta.lamport)
+    for one in meta.outgoing:
+        unacked = types.Unacked(f1=NIM.encode(one.message), f2=one.sent_ms, f3=one.attempts, f4=one.possible_acks)
+        written.f3.append(unacked.SerializeToString())
+    for one in meta.incoming:
+        waiting = types.Incoming(f1=NIM.encode(one.message), f2=map(raw, one.missing), f3=one.received_ms)
+        written.f4.append(waiting.SerializeToString())
+    for one in meta.requests:
+        body = types.OutRepair(f1=entry(one.entry), f2=one.due_ms).SerializeToString()
+        written.f5.append(types.KeyValue(f1=raw(one.entry.message_id), f2=body).SerializeToString())
+    for one in meta.responses:
+        body = types.InRepair(f1=entry(one.entry), f2=one.data, f3=one.due_ms).SerializeToString()
+        written.f6.append(types.KeyValue(f1=raw(one.entry.message_id), f2=body).SerializeToString())
+    written.f7.extend(map(raw, meta.met))
+    written.f8 = meta.dialect.encode()
+    return written.SerializeToString()
