@@ -42,8 +42,12 @@ from holdfast.topic import Topic
 from holdfast.typed_topic import TypedTopic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
+    from holdfast.channels.manager import Channels
+    from holdfast.channels.snapshot import ChannelData
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.persistence import Shipper, Unshipped
     from holdfast.shipping.reconcile_store import StoreReconciler
@@ -125,6 +129,7 @@ class Log:
         self._lock = Lock()
         self._open = False
         self._store_reconciler: StoreReconciler | None = None
+        self._channels: list[Channels] = []
         opened = _look if read_only else _own
         self._journal = opened(directory, settings, keyring, cipher, clock)
         self._manifest = Manifest(self._journal, directory.segments)
@@ -259,6 +264,69 @@ class Log:
         parts = self._journal.topics.partitions[topic]
         return Partitions(topic, parts, self._journal, self._manifest, self._clock).marks()
 
+    # -- channels -----------------------------------------------------------------------------------------
+
+    def channels(
+        self,
+        participant_id: str,
+        *,
+        topic: str | None = "_channels",
+        retrieval_hint: Callable[[str, str], bytes | None] | None = None,
+        recover: Literal["fail", "empty"] = "fail",
+    ) -> Channels:
+        """The reliable channels of one participant, kept in this log; closed with it, or by `close()`.
+
+        What happens in them is appended to `topic` in the same commits; None leaves that out. The other arguments are
+        those of `Channels`, whose settings are the log's own under `channels`.
+        """
+        from holdfast.channel_log import LogPersistence
+        from holdfast.channels.manager import Channels
+
+        if self._journal.read_only:
+            raise Invalid("this log is open for reading only", hint="kept_channels() and kept_channel() look at them")
+        partition = None
+        if topic is not None:
+            self.topic(topic, partitions=1)
+            partition = self._journal.topics.partitions[topic][0]
+        settings = self.settings.channels
+        most = min(settings.content_bytes_max, self.settings.journal.payload_bytes_max)
+        with self._lock:
+            self._channels = [one for one in self._channels if not one.closed]
+            if any(one.participant_id == participant_id for one in self._channels):
+                raise Invalid(
+                    f"this participant's channels are open already participant={participant_id!r}",
+                    hint="use those, or close() them first",
+                )
+            opened = Channels(
+                participant_id,
+                LogPersistence(self._journal, participant_id, partition, ack_timeout_ms=settings.ack_timeout_ms),
+                settings=msgspec.structs.replace(settings, content_bytes_max=most),
+                clock=self._clock,
+                retrieval_hint=retrieval_hint,
+                recover=recover,
+            )
+            self._channels.append(opened)
+        return opened
+
+    def kept_channels(self) -> list[tuple[str, str]]:
+        """Participant and id of every channel that is kept in this log."""
+        from holdfast.channel_log import kept_channels
+
+        return kept_channels(self._journal)
+
+    def kept_channel(self, participant_id: str, channel_id: str) -> ChannelData:
+        """What is kept of a channel; nothing, if it is not kept here."""
+        from holdfast.channel_log import LogPersistence
+
+        return LogPersistence(self._journal, participant_id).load_channel(channel_id)
+
+    def _close_channels(self) -> None:
+        for channels in self._channels:
+            try:
+                channels.close()
+            except HoldfastError as error:  # what was acknowledged is kept; the journal tells what it could not store
+                logger.error("closing channels: %s", error.message, extra={"action": "channels_close_failed"})
+
     # -- segments -----------------------------------------------------------------------------------------
 
     def seal(self, topic: str | None = None, *, timeout: float | None = None) -> None:
@@ -385,6 +453,7 @@ class Log:
             return
         patience = self.settings.journal.close_timeout_ms / 1000 if timeout is None else timeout
         deadline = self._clock.monotonic() + patience
+        self._close_channels()
         try:
             self._keeping.close(patience)
             if self._shipper is not None:
@@ -406,6 +475,8 @@ class Log:
         """In a forked child."""
         self._open = False
         self._lock = Lock()
+        for channels in self._channels:
+            channels.forget()
         if self._shipper is not None:
             self._shipper.forget()
         self._keeping.forget()
