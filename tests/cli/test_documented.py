@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import RebuildReport, Receipt, RestoreReport
 from holdfast.cli import (
+    channel,
     config,
     exits,
     lines,
@@ -106,6 +107,18 @@ def test_global_options_are_documented() -> None:
         ("holdfast rebuild", [RebuildReport, Lost]),
         ("holdfast ship", [ship.ShipReport, ship.Left]),
         ("holdfast restore", [RestoreReport]),
+        (
+            "holdfast channel",
+            [
+                channel.ChannelLine,
+                channel.ChannelReport,
+                channel.OutgoingLine,
+                channel.WaitingLine,
+                channel.MissingLine,
+                channel.RepairLine,
+                channel.MessageLine,
+            ],
+        ),
         ("holdfast spark", [spark.SparkAnswer]),
         ("holdfast config", [config.Config, config.Setting, prices.Cost]),
     ],

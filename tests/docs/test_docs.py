@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import get_args
 
@@ -18,7 +19,8 @@ import pytest
 
 import holdfast
 import pyspark_holdfast
-from holdfast import Settings, errors
+from holdfast import Settings, channels, errors
+from holdfast.channels.snapshot import NoteKind
 from holdfast.rebuilding import Lost
 from holdfast.segments.classify import Finding, Kind
 from holdfast.segments.reconcile import Repair
@@ -236,10 +238,74 @@ def test_every_alarm_of_shipping_is_in_the_runbook():
 
 def test_every_promise_names_a_test_that_exists():
     """The files named in the guarantees are there."""
-    named = re.findall(r"`(\w+/test_\w+\.py)`", (ROOT / "docs/guarantees.md").read_text())
+    named = re.findall(r"`((?:\w+/)+test_\w+\.py)`", (ROOT / "docs/guarantees.md").read_text())
     assert len(named) > 30
     for file in set(named):
         assert (ROOT / "tests" / file).exists(), file
+
+
+# -- channels ----------------------------------------------------------------------------------------------
+
+CHANNELS_PAGE = ROOT / "docs/reference/channels.md"
+
+
+def test_every_public_name_of_channels_is_documented():
+    """Each name of `holdfast.channels.__all__`, each public method of what is for users, and each callback."""
+    page = CHANNELS_PAGE.read_text()
+    kinds = (channels.Channels, channels.Persistence, channels.Link, channels.UdpTransport, channels.Bus)
+    methods = [m for kind in kinds for m in dir(kind) if not m.startswith("_")]
+    coroutines = {name for name in methods if name.removesuffix("_async") in methods and name.endswith("_async")}
+    callbacks = [name for name in signature(channels.Channels.set_callbacks).parameters if name != "self"]
+    for name in [*channels.__all__, *methods, *callbacks, "channels", "kept_channels", "kept_channel"]:
+        if name not in coroutines:
+            assert re.search(rf"`[^`]*\b{name}\b[^`]*`", page), name
+
+
+def test_what_has_a_form_for_coroutines_is_said():
+    """The column of the operations' table says yes exactly where there is a method of that name with `_async`."""
+    part = CHANNELS_PAGE.read_text().partition("## Operations")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in part.splitlines() if line.startswith("| `")]
+    marked = {name for call, also in rows if also.strip() == "yes" for name in re.findall(r"(\w+)\(", call)}
+    public = [name for name in dir(channels.Channels) if not name.startswith("_")]
+    there = {name.removesuffix("_async") for name in public if name.endswith("_async")}
+    named = {name for _, also in rows for name in re.findall(r"`(\w+)_async\(", also)}
+    assert marked | named == there
+    assert not marked & named
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        getattr(channels, name)
+        for name in channels.__all__
+        if issubclass(getattr(channels, name), msgspec.Struct) and name != "ChannelSettings"
+    ],
+)
+def test_every_field_of_what_channels_give_is_documented(kind):
+    """Each field of events, results, statistics and values is named on the page of channels."""
+    page = CHANNELS_PAGE.read_text()
+    for field in msgspec.structs.fields(kind):
+        assert f"`{field.name}`" in page, field.name
+
+
+def test_every_kind_of_record_of_the_topic_is_documented():
+    """Each kind is in the how-to and in the format, and so is each header."""
+    headers = re.findall(
+        r'headers\["(\w+)"\]|"(\w+)": (?:raw|self|b")', (ROOT / "src/holdfast/channel_log.py").read_text()
+    )
+    names = {one or other for one, other in headers}
+    assert {"participant_id", "message_id", "missing"} <= names
+    for page in (ROOT / "docs/howto/channels.md", ROOT / "docs/formats/0007-channels.md"):
+        text = page.read_text()
+        for name in [*get_args(NoteKind), *names]:
+            assert f"`{name}`" in text, f"{name_of(page)}: {name}"
+
+
+def test_every_alarm_of_channels_is_in_the_runbook():
+    """Each sign that somebody should look at a channel has its row in the operations page."""
+    page = (ROOT / "docs/operations.md").read_text()
+    for field in ("persistence.ok", "persistence.pending", "refused_total", "incoming", "outgoing"):
+        assert re.search(rf"^\| .*`[^`]*\b{field}`", page, re.MULTILINE), field
 
 
 # -- Spark -------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from holdfast.errors import Corrupt, HoldfastError
 
 VERBS = (
     "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
-    "inspect", "spark", "config",
+    "inspect", "channel", "spark", "config",
 )  # fmt: skip
 
 
