@@ -10,6 +10,7 @@ import logging
 import os
 import warnings
 import weakref
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Lock
@@ -139,7 +140,8 @@ class Log:
             if self._shipper is not None:
                 self._start_shipping(self._shipper)
         except BaseException:
-            self._journal.close(settings.journal.close_timeout_ms / 1000)
+            with suppress(HoldfastError):  # what kept it from opening matters more
+                self._journal.close(settings.journal.close_timeout_ms / 1000)
             directory.release()
             raise
         self._open = True
