@@ -30,6 +30,7 @@ from holdfast import disk
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.signing import Signer
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
@@ -40,14 +41,15 @@ from holdfast.segments.rebuild_plan import with_tree
 from holdfast.segments.store_manifest import StoreManifest, facts_of, in_parallel
 from holdfast.settings import Settings
 from holdfast.settled import tail_walk
-from holdfast.settled.root_reading import RootReader, Where, check_schemas, read_log
+from holdfast.settled.root_reading import RootReader, Where, check_schemas
 from holdfast.settled.tail_walk import Walked
 from holdfast.shipping.takeover import Takeover
 from holdfast.store import commit_batch, layout, opening
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
 from holdfast.store.inheritance import Inherited
-from holdfast.store.port import Store
+from holdfast.store.root_form import RootForm
+from holdfast.store.root_store import RootStore
 
 _AT_ONCE = 6
 _ATTEMPTS = 5
@@ -106,13 +108,17 @@ def restore(
     cipher: PayloadCipher | None = None,
     clock: Clock | None = None,
     copy: bool = False,
+    log_id: str = "",
+    allow_unsigned: bool = False,
     progress: Progress | None = None,
 ) -> RestoreReport:
     """Bring a log back from its store into a new or empty directory, and take it over.
 
     The old owner, wherever it still runs, can ship nothing more. With `copy=True` the store is left as it is, and the
     log here is a copy to look at. An encrypted log needs its keyring or cipher: without it nothing is taken over, here
-    or there. Interrupted, it can be run again. Idempotency keys of older appends do not come back.
+    or there, and nothing is believed that its keys did not sign. `log_id` says which log must be there; a root that was
+    written before objects were signed needs `allow_unsigned`. Interrupted, it can be run again. Idempotency keys of
+    older appends do not come back.
 
     Raises Closed if another restore of the same log was faster, Corrupt at what is damaged on the store.
     """
@@ -121,11 +127,12 @@ def restore(
         keyring = Keyring.from_reference(settings.crypto.keyring)
     clock = clock or SystemClock()
     address = msgspec.structs.replace(settings.store, url=os.fspath(store))
-    source = opening.open_any_store(address.url, address, clock)
+    form = RootForm(Signer.of(keyring, cipher), log=log_id, allow_unsigned=allow_unsigned)
+    source = RootStore(opening.open_any_store(address.url, address, clock), form)
     directory = Directory(Path(path).absolute())
     try:
         _refuse_foreign(directory)  # before anything is written here
-        log = read_log(source)
+        log = source.log()
         directory.own(damaged=True)
         _refuse_foreign(directory)  # once more, now that nobody else can begin here
         return _Restore(source, log, directory, keyring, cipher, clock, copy, progress or _silent).run()
@@ -161,7 +168,7 @@ class _Restore:
     """One restore."""
 
     def __init__(
-        self, store: Store, log: LogDocument, directory: Directory, keyring: Keyring | None,
+        self, store: RootStore, log: LogDocument, directory: Directory, keyring: Keyring | None,
         cipher: PayloadCipher | None, clock: Clock, copy: bool, progress: Progress,
     ) -> None:  # fmt: skip
         self._store = store

@@ -16,12 +16,11 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from holdfast.clock import SystemClock
 from holdfast.settled.columns import Shaping, choose, sources_of, width_of
 from holdfast.settled.options import ReadOptions
 from holdfast.settled.plan import Piece, Task, tasks_of
 from holdfast.settled.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
-from holdfast.settled.root import SettledRoot, shared_store
+from holdfast.settled.root import SettledRoot, root_store
 from holdfast.settled.root_reading import versions
 from holdfast.settled.rows import TaskReader
 from holdfast.store.documents import TopicDocument
@@ -98,7 +97,7 @@ class RowReading:
         # Spark sends this object before it is asked for tasks: all that planning found out is in the task.
         is_raw, is_sealed = not any(task.pieces[0].schema), self._options.encrypted == "sealed"
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_sealed=is_sealed)
-        store = shared_store(self._place, self._options.store, SystemClock())
+        store = root_store(self._place, self._options)
         yield from TaskReader(store, self._options, Shaping(sources, target), self._bounds).read(task)
 
     def _tail_rows(self, task: TailTask) -> Iterator[pa.RecordBatch]:
@@ -106,7 +105,7 @@ class RowReading:
 
         sources = sources_of(self._schema.fieldNames(), is_raw=task.is_raw)
         shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"))
-        root = SettledRoot.open(self._place, self._options.store)
+        root = SettledRoot.open(self._place, self._options)
         return TailReader(root, self._options, shaping, self._bounds).read(task)
 
 
@@ -121,7 +120,7 @@ class BatchReader(RowReading, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks of this read; the marks of its DataFrame are its end, or the tail's end of this moment."""
-        root = SettledRoot.open(self._place, self._options.store)
+        root = SettledRoot.open(self._place, self._options)
         if self._options.include_tail:
             return self._with_tail(root)
         resolved = resolve(root, self._options, marks_in(self._schema), starts_in(self._schema))

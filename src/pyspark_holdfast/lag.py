@@ -227,7 +227,7 @@ class LagListener(StreamingQueryListener):
 
     def _opened(self) -> SettledRoot:
         if self._root is None:
-            self._root = SettledRoot.open(self._place, self._options.store, self._clock)
+            self._root = SettledRoot.open(self._place, self._options, self._clock)
         return self._root
 
     def _lag(self, found: Mapping[Where, Unread]) -> Lag:

@@ -84,5 +84,5 @@ def marks_of(frame: DataFrame) -> str:
 def settled_marks(root: str, **options: str) -> str:
     """How far each partition is settled at this moment; options as of the format: topic, topicPattern, endpoint …"""
     _, read = parse_options({"path": root, **options})
-    opened = SettledRoot.open(root, read.store)
+    opened = SettledRoot.open(root, read)
     return format_offsets(opened.marks(opened.topics(read)))

@@ -79,7 +79,7 @@ def read(
     reason = reason_of_options(given, asked)
     if reason is not None:
         return through_format(spark, given, reason)
-    opened = SettledRoot.open(place, asked.store)
+    opened = SettledRoot.open(place, asked)
     resolved = resolve(opened, asked)
     shape, bounds = resolved.shape, bounds_of(asked)
     found = pieces(opened, resolved.spans, asked, bounds)

@@ -57,7 +57,7 @@ def read_stream(
     given = native.given_options(root, topic, columns, options)
     place, asked = parse_options(given)
     check_endless(asked)
-    opened = SettledRoot.open(place, asked.store)
+    opened = SettledRoot.open(place, asked)
     topics = opened.topics(asked)
     taken = _path(spark, opened, topics, given, asked)
     native.tell(taken)

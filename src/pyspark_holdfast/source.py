@@ -47,7 +47,7 @@ class HoldfastSource(DataSource):
         place, options = self._parsed()
         if options.emit == "segments":
             return SEGMENT_ROWS
-        root = SettledRoot.open(place, options.store)
+        root = SettledRoot.open(place, options)
         if is_table(self.options):
             columns = shape_of(root.topics(options), options).columns
             return with_options(spark_schema(columns), own_options(self.options))

@@ -142,7 +142,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _opened(self) -> SettledRoot:
         if self._root is None:
-            self._root = SettledRoot.open(self._place, self._options.store)
+            self._root = SettledRoot.open(self._place, self._options)
         return self._root
 
     def _marks(self) -> dict[Where, int]:

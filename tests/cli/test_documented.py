@@ -30,6 +30,7 @@ from holdfast.cli import (
     topics,
 )
 from holdfast.cli.program import program
+from holdfast.migrating import MigrationReport
 from holdfast.rebuilding import Lost
 from holdfast.segments.classify import Finding
 from holdfast.segments.reconcile import Repair
@@ -71,7 +72,7 @@ def test_every_option_is_documented(verb: str) -> None:
 
 def test_every_verb_is_in_the_overview() -> None:
     """The list at the top names each verb once, in the order of the help."""
-    assert re.findall(r"^holdfast (\w+)", DOCUMENT, re.MULTILINE) == VERBS
+    assert re.findall(r"^holdfast ([\w-]+)", DOCUMENT, re.MULTILINE) == VERBS
 
 
 def test_global_options_are_documented() -> None:
@@ -105,6 +106,7 @@ def test_global_options_are_documented() -> None:
         ("holdfast retain", [RetentionReport, Removed]),
         ("holdfast reconcile", [reconcile.Reconciled, Finding, Repair]),
         ("holdfast rebuild", [RebuildReport, Lost]),
+        ("holdfast migrate-root", [MigrationReport]),
         ("holdfast ship", [ship.ShipReport, ship.Left]),
         ("holdfast restore", [RestoreReport]),
         (

@@ -107,7 +107,7 @@ def test_damage_on_the_store_is_found_with_exit_code_3(run: Run, shipped_log: Pa
     assert code == 3
     assert [(f["kind"], f["number"], f["name"], f["where"]) for f in report["findings"]] == [
         ("missing", 1, f"topics/orders/0/segments/{segment.name}", "store"),
-        ("missing", 2, f"topics/orders/0/manifest/{listed.name}", "store"),
+        ("missing", 2, f"topics/orders/0/_manifest/{listed.name}", "store"),
     ]
     assert segment.name in run("reconcile", shipped_log, "--remote").stdout
 

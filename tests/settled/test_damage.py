@@ -228,7 +228,7 @@ def test_a_manifest_object_that_says_something_else_does_not_fit_its_neighbours(
     rewritten(manifest_path(log, 1), **changes)
     with pytest.raises(Corrupt) as found:
         read(log)
-    assert "/manifest/" in (found.value.path or "")
+    assert "/_manifest/" in (found.value.path or "")
 
 
 @pytest.mark.parametrize("changes", [{"size": 10}, {"footer": "ab" * 16}, {"time_max": 0, "time_min": 0}], ids=str)

@@ -27,11 +27,12 @@ from holdfast.settled.options import ReadOptions
 from holdfast.settled.plan import Bounds, Task, pieces_of, tasks_of
 from holdfast.settled.resolve import Span, resolve
 from holdfast.settled.root import SettledRoot
-from holdfast.settled.root_reading import read_log
 from holdfast.settled.tail_rows import TailReader, TailTask, plan_tail
 from holdfast.store import commit_batch, layout
 from holdfast.store.commit_batch import TailEntry
 from holdfast.store.directory import DirectoryStore
+from holdfast.store.root_form import RootForm
+from holdfast.store.root_store import RootStore
 from holdfast.testing.manual_clock import ManualClock
 from tests.segments.planting import TEN
 from tests.settled.manifests import LOG, manifests
@@ -308,7 +309,7 @@ def test_what_is_settled_after_planning_is_found_in_segments(written, root):
 
 
 def test_what_is_settled_between_marks_and_planning_is_not_left_out(written, shipped_store):
-    root = SettledRoot(shipped_store, read_log(shipped_store))
+    root = SettledRoot(RootStore(shipped_store, RootForm(None)))
     options = ReadOptions(topics=("orders",), include_tail=True)
     resolved = resolve(root, options)
     written.settle()
@@ -357,7 +358,7 @@ class Interfering(DirectoryStore):
 
 
 def planned(store: DirectoryStore, **options: Any) -> tuple[TailReader, TailTask]:
-    root = SettledRoot(store, read_log(store))
+    root = SettledRoot(RootStore(store, RootForm(None)))
     read_options = ReadOptions(topics=("orders",), include_tail=True, starting_offsets="latest", **options)
     plan = plan_tail(root, resolve(root, read_options), read_options, Bounds())
     reader = TailReader(root, read_options, Shaping([c.source for c in RAW], schema_of(RAW)), Bounds())
@@ -597,13 +598,13 @@ def test_with_another_key_sealed_entries_are_refused(open_shipped, root, keyring
     made = Written(open_shipped, keyring=keyring)
     made.append(0, 3)
     Keyring.generate(clock=ManualClock(seed=99)).save(tmp_path / "keys")
-    with pytest.raises(Invalid, match="is not the key"):
+    with pytest.raises(Invalid, match="did not sign this root"):
         read(root, keyring=f"file:{tmp_path / 'keys'}").to_arrow()
 
 
 def test_plain_entries_do_not_pass_where_a_key_was_given(written, root, key_file):
     """Whoever names a keyring expects sealed records: plain ones may have been put there."""
-    with pytest.raises(Invalid, match="are not encrypted, but a keyring was given"):
+    with pytest.raises(Invalid, match="a keyring was given, and the log at this root has no keys"):
         read(root, keyring=key_file).to_arrow()
 
 

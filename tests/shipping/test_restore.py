@@ -503,7 +503,7 @@ def test_a_segment_that_the_old_owner_settles_during_the_takeover_is_adopted(ope
     fill(log, "orders", 1)
     log.ship(20)
     log.topic("orders").append_batch([b"x"] * 4, durability="shipped")
-    gate = faults.hold("manifest/", times=1)
+    gate = faults.hold("_manifest/", times=1)
     reports: list[RestoreReport] = []
     thread = threading.Thread(target=lambda: reports.append(bring()))
     thread.start()
@@ -757,9 +757,9 @@ def test_a_directory_where_a_restore_runs_is_not_taken_by_another_one(open_shipp
 @pytest.mark.parametrize(
     ("part", "verbs"),
     [
-        ("log.json", ("get",)), ("tail/", ("list",)), ("topics/", ("list",)), ("manifest/", ("get",)),
+        ("log.json", ("get",)), ("tail/", ("list",)), ("topics/", ("list",)), ("_manifest/", ("get",)),
         ("tail/", ("get",)), ("segments/", ("get_range",)), ("epochs/", ("create",)), (".adopted", ("create",)),
-        ("manifest/", ("create",)),
+        ("_manifest/", ("create",)),
     ],
 )  # fmt: skip
 def test_a_store_that_fails_half_way_ends_it_and_running_it_again_goes_on(
@@ -785,7 +785,7 @@ def test_a_store_that_fails_half_way_ends_it_and_running_it_again_goes_on(
     assert len(contents(open_shipped("back"))["orders"]) == 31
 
 
-@pytest.mark.parametrize("part", ["epochs/", ".adopted", "manifest/"])
+@pytest.mark.parametrize("part", ["epochs/", ".adopted", "_manifest/"])
 def test_lost_replies_change_nothing(open_shipped, bring, root, faults, part, monkeypatch):
     monkeypatch.setattr("holdfast.shipping.takeover._PAUSE_S", 0.001)
     log = open_shipped(segments=TEN)

@@ -109,7 +109,7 @@ def plain(made: Callable[..., Root]) -> Root:
 
 
 def without_checkpoints(root: Root) -> Root:
-    root.store.delete([info.key for info in root.infos() if "/checkpoints/" in info.key])
+    root.store.delete([info.key for info in root.infos() if "/_checkpoints/" in info.key])
     return root
 
 
@@ -120,9 +120,9 @@ def numbered(root: Root, part: str, index: int = -1) -> str:
 
 KINDS = {
     "log": ("log.json", 0), "claim": ("epochs/", -1), "batch": (".arrow", 1), "floor": (".floor", -1),
-    "adoption": (".adopted", -1), "topic": ("orders/topic/", -1), "segment": ("orders/1/segments/", -1),
-    "manifest": ("orders/1/manifest/", 1), "start": ("orders/1/manifest/", 2), "expiry": ("/expired/", -1),
-    "typed segment": ("rows/0/segments/", 0), "first manifest": ("rows/0/manifest/", 0),
+    "adoption": (".adopted", -1), "topic": ("orders/_topic/", -1), "segment": ("orders/1/segments/", -1),
+    "manifest": ("orders/1/_manifest/", 1), "start": ("orders/1/_manifest/", 2), "expiry": ("/_expired/", -1),
+    "typed segment": ("rows/0/segments/", 0), "first manifest": ("rows/0/_manifest/", 0),
 }  # fmt: skip
 
 SPOILS: dict[str, Callable[[bytes], bytes]] = {
@@ -169,7 +169,7 @@ def test_a_damaged_object_is_told_with_its_key(shipped, bring, keys, kind, spoil
     assert bring(of=shipped, **keys).records == RECORDS
 
 
-MISSING = {"manifest": None, "first manifest": None, "segment": None, "typed segment": None, "topic": "orders/topic/"}
+MISSING = {"manifest": None, "first manifest": None, "segment": None, "typed segment": None, "topic": "orders/_topic/"}
 
 
 @pytest.mark.parametrize("kind", MISSING)
@@ -186,14 +186,14 @@ def test_a_missing_object_is_told(shipped, bring, keys, kind):  # noqa: F811
 @pytest.mark.parametrize("spoil", [*SPOILS, "missing"])
 def test_a_checkpoint_says_nothing_that_the_objects_do_not_say(plain, bring, spoil):  # noqa: F811
     """A damaged one, or none, is passed over."""
-    key = numbered(plain, "orders/0/checkpoints/")
+    key = numbered(plain, "orders/0/_checkpoints/")
     data = plain.store.get(key)
     replace(plain, key, SPOILS[spoil](data) if spoil in SPOILS else None)
     assert bring(of=plain).records == RECORDS
 
 
 def test_a_checkpoint_does_not_hide_what_came_after_it(plain, bring):  # noqa: F811
-    key = numbered(plain, "orders/0/checkpoints/")
+    key = numbered(plain, "orders/0/_checkpoints/")
     known = list(checkpoint.decode(plain.store.get(key), key))
     replace(plain, key, None)
     shorter = layout.checkpoint_key("orders", 0, len(known) - 2)
@@ -203,17 +203,17 @@ def test_a_checkpoint_does_not_hide_what_came_after_it(plain, bring):  # noqa: F
 
 def test_a_newest_manifest_object_that_is_missing_is_told_by_the_tail(shipped, bring, keys):  # noqa: F811
     """A chain does not show that its last link is gone; the commit batches do, whose floor counts on it."""
-    key = numbered(without_checkpoints(shipped), "orders/0/manifest/")
+    key = numbered(without_checkpoints(shipped), "orders/0/_manifest/")
     replace(shipped, key, None)
     assert "segments are missing that a floor counts on" in refused(shipped, bring, **keys).message
 
 
 SWAPS = [
-    ("orders/0/segments/", 1, "orders/1/segments/", 0), ("orders/0/manifest/", 1, "orders/1/manifest/", 1),
-    ("orders/0/manifest/", 0, "orders/0/manifest/", 1), ("orders/topic/", 0, "rows/topic/", 0),
+    ("orders/0/segments/", 1, "orders/1/segments/", 0), ("orders/0/_manifest/", 1, "orders/1/_manifest/", 1),
+    ("orders/0/_manifest/", 0, "orders/0/_manifest/", 1), ("orders/_topic/", 0, "rows/_topic/", 0),
     (".arrow", 0, ".arrow", 1), ("epochs/", -1, "epochs/", 0), (".floor", 0, ".adopted", 0),
     ("orders/0/segments/", 1, "orders/0/segments/", 2), ("log.json", 0, "epochs/", 0),
-    ("orders/1/manifest/", 2, "orders/0/manifest/", 2),
+    ("orders/1/_manifest/", 2, "orders/0/_manifest/", 2),
 ]  # fmt: skip
 
 
@@ -255,11 +255,11 @@ def forge(root: Root, key: str, **values: object) -> None:
 
 FORGERIES = [
     ("log.json", {"log": "../../etc"}), ("log.json", {"created_us": 2**80}),
-    ("orders/topic/", {"partitions": 1}), ("orders/topic/", {"partitions": 10**15}),
-    ("orders/topic/", {"topic": "../../etc"}), ("orders/topic/", {"first_offset": 2**70}),
-    ("rows/topic/", {"schemas": ()}), ("rows/topic/", {"schemas": (documents.SchemaVersion("00" * 16, "AAAA"),)}),
-    ("orders/1/manifest/", {"sha256": "xyz"}), ("orders/1/manifest/", {"first": 3}),
-    ("orders/1/manifest/", {"topic": "../../x"}), ("/expired/", {"upto": 2**70}), ("/expired/", {"first": 11}),
+    ("orders/_topic/", {"partitions": 1}), ("orders/_topic/", {"partitions": 10**15}),
+    ("orders/_topic/", {"topic": "../../etc"}), ("orders/_topic/", {"first_offset": 2**70}),
+    ("rows/_topic/", {"schemas": ()}), ("rows/_topic/", {"schemas": (documents.SchemaVersion("00" * 16, "AAAA"),)}),
+    ("orders/1/_manifest/", {"sha256": "xyz"}), ("orders/1/_manifest/", {"first": 3}),
+    ("orders/1/_manifest/", {"topic": "../../x"}), ("/_expired/", {"upto": 2**70}), ("/_expired/", {"first": 11}),
     (".floor", {"seq": 2**60}), (".adopted", {"epoch": 7}), ("epochs/", {"epoch": 77}), ("epochs/", {"log": "00" * 16}),
 ]  # fmt: skip
 
@@ -289,7 +289,7 @@ def test_hostile_json_is_damage(plain, bring, kind, data):  # noqa: F811
 
 def test_an_object_of_a_newer_holdfast_is_no_damage(plain, bring):  # noqa: F811
     """It says: upgrade."""
-    key = numbered(plain, "orders/topic/")
+    key = numbered(plain, "orders/_topic/")
     replace(plain, key, plain.store.get(key).replace(b'"format":1', b'"format":2'))
     with pytest.raises(Invalid, match="newer holdfast"):
         bring(of=plain)
@@ -298,9 +298,9 @@ def test_an_object_of_a_newer_holdfast_is_no_damage(plain, bring):  # noqa: F811
 def test_foreign_keys_are_left_alone(plain, bring):  # noqa: F811
     """Whatever somebody keeps beside a log in its root."""
     foreign = [
-        "README.md", "topics/README", "topics/orders/notes.txt", "topics/-x/topic/" + "0" * 20 + ".json",
-        "tail/notes", "epochs/notes", "topics/orders/topic/draft.json", "topics/orders/0/segments/x.parquet",
-        "topics/a b/0/manifest/" + "0" * 20 + ".json", "backup/log.json",
+        "README.md", "topics/README", "topics/orders/notes.txt", "topics/-x/_topic/" + "0" * 20 + ".json",
+        "tail/notes", "epochs/notes", "topics/orders/_topic/draft.json", "topics/orders/0/segments/x.parquet",
+        "topics/a b/0/_manifest/" + "0" * 20 + ".json", "backup/log.json",
     ]  # fmt: skip
     for key in foreign:
         plain.store.create(key, Body.of(b"mine"))
@@ -326,7 +326,7 @@ def test_a_plain_log_does_not_pass_for_an_encrypted_one(open_shipped, root, brin
     path = next(forged.path.rglob("*.parquet"))
     with SegmentReader(path, None, None, None) as reader:
         facts = reader.verify()
-    key = numbered(root, "orders/0/manifest/")
+    key = numbered(root, "orders/0/_manifest/")
     document = documents.decode_manifest(root.store.get(key), key)
     assert isinstance(document, SegmentDocument)
     segment = layout.segment_key("orders", 0, 0, facts.sha256)
@@ -384,7 +384,7 @@ def test_a_topic_document_may_be_an_older_one_if_nothing_needs_the_newer(open_sh
     wider = log.topic("rows", schema=pa.schema({"n": pa.int64(), "m": pa.int64()}))
     wider.append([{"n": 2, "m": 3}], durability="shipped")
     log.close()
-    key = numbered(root, "rows/topic/")
+    key = numbered(root, "rows/_topic/")
     whole = root.store.get(key)
     assert documents.decode(whole, key, TopicDocument).version == 2
     replace(root, key, None)

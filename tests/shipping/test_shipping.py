@@ -219,7 +219,7 @@ def test_a_lost_reply_is_recognised_as_our_own_object(open_shipped, faults, root
     assert stats.ended is None
 
 
-@pytest.mark.parametrize("key", ["log.json", "epochs/", "/topic/", "/segments/", "/manifest/"])
+@pytest.mark.parametrize("key", ["log.json", "epochs/", "/_topic/", "/segments/", "/_manifest/"])
 def test_any_reply_may_be_lost(open_shipped, faults, root, key):
     """Whichever object it is about, nothing is doubled and nothing stops."""
     faults.lose(key)
@@ -251,7 +251,7 @@ def test_what_was_trimmed_before_it_was_shipped_counts_when_its_segments_are_set
     wait_for(lambda: log._journal.taken_after(0, 10, 10**6)[0] == [])
     tail = topic.submit(b"tail")
     tail.result()
-    gate = faults.hold("/manifest/00000000000000000001")
+    gate = faults.hold("/_manifest/00000000000000000001")
     faults.back()
     assert gate.arrived.wait(20)
     wait_for(lambda: mark(log).shipped == 10)
@@ -281,7 +281,7 @@ def test_ship_returns_when_what_is_sealed_is_settled(open_shipped, either):
 
 def test_ship_gives_up_in_time(open_shipped, faults):
     log = open_shipped(segments=TEN)
-    faults.fail("/manifest/")
+    faults.fail("/_manifest/")
     fill(log, "orders", 1)
     with pytest.raises(Unavailable, match=r"not all that is sealed is on the store within 0\.05 s"):
         log.ship(0.05)
@@ -307,10 +307,10 @@ def test_a_manifest_object_comes_after_its_file_and_after_all_before_it(open_shi
     gate = faults.hold("/segments/00000000000000000000")
     faults.back()
     faults.wait(lambda: sum("/segments/" in r.key for r in faults.done if r.verb == "create") == 2)
-    assert faults.count("create", "/manifest/") == 0
+    assert faults.count("create", "/_manifest/") == 0
     gate.open()
     log.ship(20)
-    order = [r.key.rpartition("/")[2][:20] for r in faults.done if r.verb == "create" and "/manifest/" in r.key]
+    order = [r.key.rpartition("/")[2][:20] for r in faults.done if r.verb == "create" and "/_manifest/" in r.key]
     assert order == sorted(order)
     assert len(order) == 3
 
@@ -415,11 +415,11 @@ def test_an_unchanged_topic_is_not_described_again(open_shipped, faults, root):
     log.set_retention("orders", records_max=7)
     log.topic("orders").append(b"x", durability="shipped")
     log.close()
-    asked = faults.count("create", "/topic/")
+    asked = faults.count("create", "/_topic/")
     log = open_shipped()
     log.topic("orders").append(b"x", durability="shipped")
     assert [document.version for document in root.topic_documents("orders")] == [1, 2]
-    assert faults.count("create", "/topic/") == asked == 2
+    assert faults.count("create", "/_topic/") == asked == 2
 
 
 def test_checkpoints_hold_the_manifest_objects_before_them(open_shipped, either):

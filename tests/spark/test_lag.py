@@ -14,9 +14,9 @@ from urllib.request import urlopen
 import pytest
 
 from holdfast import Invalid, Log
+from holdfast.settled.options import ReadOptions
 from holdfast.settled.root import SettledRoot
 from holdfast.store import layout
-from holdfast.store.settings import StoreSettings
 from holdfast.testing.manual_clock import ManualClock
 from pyspark_holdfast import LagListener
 from pyspark_holdfast.lag import Lag, PartitionLag, Unread, exposition, unread
@@ -82,7 +82,7 @@ def test_what_is_unread_is_counted_from_segments(log, clock):
     for _ in range(3):
         fill(log, "orders", 1)
         clock.advance(1)
-    segments = SettledRoot.open(str(log.path), StoreSettings()).segments(("orders", 0))
+    segments = SettledRoot.open(str(log.path), ReadOptions(topics=("orders",))).segments(("orders", 0))
     sizes = [segment.size for segment in segments]
     assert unread(segments, 0, 30) == Unread(30, sum(sizes), segments[0].time_min)
     assert unread(segments, 10, 20) == Unread(10, sizes[1], segments[1].time_min)

@@ -574,7 +574,7 @@ def test_a_segment_that_expires_while_it_is_to_be_read_is_an_error_that_says_so(
     with holdfast.open(tmp_path / "log") as log:
         fill(log, partitions=1)
         place, asked = parse_options({"path": str(tmp_path / "log"), "topic": "orders"})
-        root = SettledRoot.open(place, asked.store)
+        root = SettledRoot.open(place, asked)
         resolved = resolve(root, asked)
         found = pieces(root, resolved.spans, asked, bounds_of(asked))
         log.set_retention("orders", records_max=20)

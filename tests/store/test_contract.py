@@ -217,10 +217,10 @@ def test_deleted_objects_are_gone_and_deleting_again_is_no_error(store: Store) -
 
 @pytest.mark.parametrize("topic", ["a", "A-b_c.d", "0", "_x", "a" * 200, "Z9.-_", "a.b-c_d.e"])
 def test_keys_have_every_character_of_a_topic_name(store: Store, topic: str) -> None:
-    key = f"topics/{topic}/0/manifest/{7:020d}.json"
+    key = f"topics/{topic}/0/_manifest/{7:020d}.json"
     create(store, key, topic.encode())
     assert store.get(key) == topic.encode()
-    assert keys(store.list(f"topics/{topic}/0/manifest/")) == [key]
+    assert keys(store.list(f"topics/{topic}/0/_manifest/")) == [key]
     store.delete([key])
     assert store.head(key) is None
 
@@ -265,7 +265,7 @@ def test_a_store_says_where_it_is(store: Store) -> None:
 
 def test_folders_right_below_a_prefix_are_named_once_and_nothing_deeper(store: Store) -> None:
     """What lies in them, and objects beside them, are not folders."""
-    for key in ("topics/b/0/segments/1", "topics/a/topic/1", "topics/a/topic/2", "topics/plain", "topics-2/c/1"):
+    for key in ("topics/b/0/segments/1", "topics/a/_topic/1", "topics/a/_topic/2", "topics/plain", "topics-2/c/1"):
         store.create(key, Body.of(b"x"))
     assert list(store.folders("topics/")) == ["a", "b"]
     assert list(store.folders("topics/b/")) == ["0"]

@@ -27,7 +27,7 @@ OBJECTS = {
     "log.json": b"{}\n",
     "tail/1/1-1.arrow": b"a" * 3_000,
     "tail/1/2-9.arrow": b"b" * 700,
-    "topics/orders/0/manifest/0.json": b"manifest",
+    "topics/orders/0/_manifest/0.json": b"manifest",
     "topics/orders/0/segments/0.parquet": b"PAR1" * 1_000,
 }
 

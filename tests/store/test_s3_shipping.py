@@ -194,9 +194,9 @@ def flip(server: S3Server, key: str) -> None:
 
 KINDS = {
     "segment": "/0/segments/",
-    "manifest object": "/0/manifest/",
+    "manifest object": "/0/_manifest/",
     "commit batch": f"/{layout.TAIL}",
-    "topic document": "/topic/",
+    "topic document": "/_topic/",
     "log document": f"/{layout.LOG}",
 }
 
@@ -225,7 +225,7 @@ def test_a_restore_names_what_was_damaged_on_the_store(
 
 
 @pytest.mark.parametrize(
-    "part", ["/0/segments/", "/0/manifest/", f"/{layout.TAIL}"], ids=["segment", "manifest", "batch"]
+    "part", ["/0/segments/", "/0/_manifest/", f"/{layout.TAIL}"], ids=["segment", "manifest", "batch"]
 )
 def test_reconciling_finds_what_was_damaged_on_the_store(
     part: str, open_shipped: OpenShipped, s3_server: S3Server, prefix: str

@@ -464,7 +464,7 @@ def decode_object(key: str, data: bytes) -> object:
         return commit_batch.decode(data, key)
     if key.endswith(".parquet"):
         return checkpoint.decode(data, key)
-    if "/manifest/" in key:
+    if "/_manifest/" in key:
         return documents.decode_manifest(data, key)
     kind = type(make.store_documents()[key]) if key in make.store_documents() else documents.EpochDocument
     return documents.decode(data, key, kind)

@@ -28,7 +28,7 @@ from holdfast.errors import Corrupt, HoldfastError
 
 VERBS = (
     "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
-    "inspect", "channel", "spark", "config",
+    "migrate-root", "inspect", "channel", "spark", "config",
 )  # fmt: skip
 
 
@@ -42,7 +42,8 @@ class Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The verb of that name, imported now."""
         if cmd_name in VERBS:
-            return cast("click.Command", getattr(import_module(f"holdfast.cli.{cmd_name}"), f"{cmd_name}_command"))
+            name = cmd_name.replace("-", "_")
+            return cast("click.Command", getattr(import_module(f"holdfast.cli.{name}"), f"{name}_command"))
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(

@@ -38,11 +38,14 @@ How the store is reached (endpoint, region, credentials) comes from the settings
 @click.argument("url", metavar="URL", callback=parsed_url)
 @directory_argument
 @click.option("--copy", is_flag=True, help="Only copy: the owner goes on, and the copy never ships.")
+@click.option("--log-id", default="", metavar="ID", help="Refuse any other log than this one.")
+@click.option("--allow-unsigned", is_flag=True, help="Take an encrypted log from a root that nobody signed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @keyring_option
 @json_option
 def restore_command(
-    url: str, directory: Path, copy: bool, yes: bool, reference: str | None, as_json: bool
+    url: str, directory: Path, copy: bool, log_id: str, allow_unsigned: bool, yes: bool, reference: str | None,
+    as_json: bool,
 ) -> int:  # fmt: skip
     """Bring the log at the store URL back into DIR, which is new or empty, and take it over."""
     settings = Settings.load()
@@ -54,7 +57,8 @@ def restore_command(
     try:
         with Working() as working:
             report = holdfast.restore(
-                url, directory, settings=settings, keyring=keyring, copy=copy,
+                url, directory, settings=settings, keyring=keyring, copy=copy, log_id=log_id,
+                allow_unsigned=allow_unsigned,
                 progress=lambda what, done, total: working.show(f"{what}: {done} of {total}"),
             )  # fmt: skip
     except Invalid as error:

@@ -18,6 +18,7 @@ from holdfast.crypto import chain
 from holdfast.crypto.cipher import SALT_BYTES, AesGcmCipher, NotAuthentic, PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import SealedWith, SegmentKey, opening_key, sealing_key
+from holdfast.crypto.signing import Signer
 from holdfast.errors import Corrupt, Invalid
 
 PLAIN = 0
@@ -62,6 +63,11 @@ class Vault:
     def sources(self) -> tuple[Keyring | None, PayloadCipher | None]:
         """What this vault was made of."""
         return self._keyring, self._injected
+
+    @property
+    def signer(self) -> Signer | None:
+        """Who signs this log's objects on a store, under whatever key is current; None in a log without keys."""
+        return Signer(self.sources) if self.keyed else None
 
     def attach(self, fetch: Callable[[int], KeyEpoch | None]) -> None:
         """Say where stored key epochs are found."""

@@ -5,14 +5,19 @@ manifest object is written beside it, durably; a topic's document comes before t
 object before files are removed. Used by the roller's thread, also to write what a crash left unwritten. A log that
 ships to another store publishes there and nothing here: what it published before is withdrawn, so that nobody reads it
 and takes it for all there is.
+
+Documents of a log with keys are signed. A directory from before there were signatures is published anew beside what
+stands there, and its `log.json`, by which readers choose, comes last; without keys it is written on in its old layout.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 
 from holdfast import disk
-from holdfast.errors import Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
@@ -23,10 +28,15 @@ from holdfast.segments.manifest_documents import (
     topic_state,
 )
 from holdfast.store import documents, layout
-from holdfast.store.documents import LogDocument
+from holdfast.store.documents import ROOT, LogDocument
+from holdfast.store.old_layout import old_key
+from holdfast.store.port import Body
+from holdfast.store.root_form import RootForm
 
 _RETRY_S = 5.0
 _SLEEP_S = 3600.0
+
+logger = logging.getLogger("holdfast")
 
 
 def withdraw(root: Path) -> None:
@@ -44,6 +54,8 @@ class Publishing:
         self._folders: set[Path] = set()
         self._known: dict[str, tuple[int, bytes]] = {}
         """What the newest document of each topic says: how many schemas, and which policy."""
+        self._form, self._is_renewed = self._standing()
+        """What this root is like; renewed: `log.json` does not say so yet."""
         self._has_log = False
         self._published: dict[Partition, int] = {}
         """How many segments of each partition have their manifest objects."""
@@ -62,6 +74,10 @@ class Publishing:
                 self.publish(partition)
             except Unavailable:
                 return now + _RETRY_S
+        try:
+            self._finish_renewal()
+        except OSError:
+            return now + _RETRY_S
         return now + _SLEEP_S
 
     def publish(self, partition: Partition) -> None:
@@ -101,14 +117,13 @@ class Publishing:
         return self._published[partition]
 
     def _path(self, partition: Partition, number: int) -> Path:
-        return self._root / layout.manifest_key(partition.topic, partition.number, number)
+        return self._place(layout.manifest_key(partition.topic, partition.number, number))
 
     def _describe(self, partition: Partition) -> None:
         """The log's document and the topic's newest one, before anything that needs them."""
         journal, topic = self._journal, partition.topic
-        if not self._has_log:
-            document = LogDocument(log=journal.vault.log_id.hex(), created_us=journal.row.created_us)
-            self._write(layout.LOG, documents.encode(document))
+        if not self._has_log and not self._is_renewed:
+            self._write(layout.LOG, self._log_document())
             self._has_log = True
         state = topic_state(journal, topic)
         if self._known.get(topic) != state:
@@ -116,16 +131,79 @@ class Publishing:
             self._known[topic] = state
 
     def _write_topic(self, topic: str) -> None:
-        folder = self._root / layout.topic_folder(topic)
+        folder = self._place(layout.topic_folder(topic))
         numbers = [layout.parse_number(path.name) for path in folder.iterdir()] if folder.is_dir() else []
         newest = max((number for number in numbers if number is not None), default=0)
-        standing = (self._root / layout.topic_key(topic, newest)).read_bytes() if newest else None
+        standing = self._read(layout.topic_key(topic, newest)) if newest else None
         document = next_topic_document(self._journal, self._manifest, topic, newest, standing)
         if document is not None:
             self._write(layout.topic_key(topic, document.version), documents.encode(document))
 
+    # -- the root's form ----------------------------------------------------------------------------------
+
+    def _standing(self) -> tuple[RootForm, bool]:
+        """The form of what stands here, to be written on; else that of a new root, and whether an older one is there.
+
+        With keys, only what they signed is written on: whoever can write here could make a root look old.
+        """
+        signer, log = self._journal.vault.signer, self._journal.vault.log_id.hex()
+        form = RootForm(signer, log=log)
+        try:
+            form.proved(layout.LOG, (self._root / layout.LOG).read_bytes())
+            return form, False
+        except FileNotFoundError:
+            is_renewed = False
+        except (OSError, HoldfastError):  # of an older format, damaged, or somebody else's: all of it can be made again
+            is_renewed = True
+        form = RootForm(signer, log=log)
+        form.signed(layout.LOG, Body.of(self._log_document(ROOT)))
+        return form, is_renewed
+
+    def _log_document(self, root_format: int | None = None) -> bytes:
+        journal = self._journal
+        return documents.encode(
+            LogDocument(
+                format=self._form.format if root_format is None else root_format, log=journal.vault.log_id.hex(),
+                created_us=journal.row.created_us,
+            )
+        )  # fmt: skip
+
+    def _finish_renewal(self) -> None:
+        """Everything is published anew: readers may take it from here on."""
+        if self._is_renewed:
+            for partition in self._journal.topics.by_id.values():
+                if partition.sealed.first_segment:
+                    self.expire(partition)
+            self._write(layout.LOG, self._log_document())
+            self._is_renewed = False
+            self._remove_old()
+            logger.warning(
+                "published the manifest of this directory anew, in the present format: its log.json was of an older"
+                " one, or not this log's", extra={"action": "root_renewed"},
+            )  # fmt: skip
+
+    def _remove_old(self) -> None:
+        """Documents of the old layout, which nobody finds any more."""
+        for topic, partitions in self._journal.topics.partitions.items():
+            places = [(topic, partition.number) for partition in partitions]
+            folders = [layout.topic_folder(topic), *(layout.manifest_folder(*place) for place in places)]
+            folders += [layout.expired_folder(*place) for place in places]
+            for folder in (self._root / old_key(folder) for folder in folders):
+                if folder.is_dir():
+                    disk.remove_all(folder, os.listdir(folder))
+
+    def _place(self, key: str) -> Path:
+        return self._root / self._form.outside(key)
+
+    def _read(self, key: str) -> bytes | None:
+        """A document that stands here; None where it is none of ours, and is written anew."""
+        try:
+            return self._form.proved(key, self._place(key).read_bytes())
+        except HoldfastError:
+            return None
+
     def _write(self, key: str, data: bytes) -> None:
-        path = self._root / key
+        path, data = self._place(key), self._form.signed(key, Body.of(data)).read()
         if path.parent not in self._folders:
             disk.make_directory(path.parent, root=self._root)
             self._folders.add(path.parent)

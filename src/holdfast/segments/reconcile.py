@@ -36,6 +36,7 @@ from holdfast.segments.segment import chain_value
 from holdfast.segments.settings import ReconcileSettings
 from holdfast.segments.unfinished import Unfinished
 from holdfast.store import layout
+from holdfast.store.old_layout import new_key
 
 _STATES: dict[int, State] = {LIVE: "live", EXPIRING: "expiring", EXPIRED: "expired"}
 
@@ -329,7 +330,7 @@ class Pass:
 
     def _is_document(self, key: str) -> bool:
         """Whether a file is a manifest object or another document of this log's own directory."""
-        topic = layout.parse_document(key)
+        topic = layout.parse_document(new_key(key))
         return topic == "" or topic in self._journal.topics.partitions
 
     def _strangers(self) -> Iterator[None]:

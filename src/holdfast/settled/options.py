@@ -28,6 +28,7 @@ Emit = Literal["rows", "segments"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KEYRING = re.compile(r"(env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:.{1,4096})\Z")
+_LOG_ID = re.compile(r"[0-9a-f]{32}\Z")
 _READER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 SPLIT_BYTES = 128 * 2**20
 
@@ -53,6 +54,10 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     schema_mode: SchemaMode = "latest"
     encrypted: Encrypted = "open"
     keyring: str = ""
+    log_id: str = ""
+    """The log that must be at the root; another one is refused."""
+    allow_unsigned: bool = False
+    """Read a root of an encrypted log that was written before objects were signed."""
     fail_on_data_loss: bool = True
     min_partitions: int = 0
     split_bytes: int = SPLIT_BYTES
@@ -86,6 +91,7 @@ def _problems(options: ReadOptions) -> list[str | None]:
         None
         if not options.keyring or _KEYRING.match(options.keyring)
         else "keyring must be env:NAME or file:PATH; a key does not belong here",
+        None if not options.log_id or _LOG_ID.match(options.log_id) else "logId must be 32 hex digits",
         None if not options.reader or _READER.match(options.reader) else "reader must be a plain name",
         None if options.min_partitions >= 0 else "minPartitions must not be negative",
         None if options.split_bytes > 0 else "splitBytes must be above zero",
@@ -200,6 +206,8 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "schemaMode": ("schema_mode", _choice("latest", "known", "strict")),
     "encrypted": ("encrypted", _choice("open", "sealed")),
     "keyring": ("keyring", str),
+    "logId": ("log_id", str),
+    "allowUnsigned": ("allow_unsigned", _flag),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "minPartitions": ("min_partitions", _positive),
     "splitBytes": ("split_bytes", _positive),

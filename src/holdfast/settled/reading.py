@@ -49,6 +49,8 @@ def read(
     schema_mode: SchemaMode = "latest",
     encrypted: Encrypted = "open",
     keyring: str = "",
+    log_id: str = "",
+    allow_unsigned: bool = False,
     fail_on_data_loss: bool = True,
     store: Mapping[str, Any] | StoreSettings | None = None,
 ) -> SettledReading:
@@ -57,6 +59,8 @@ def read(
     Times are datetimes with a zone, or microseconds since 1970; `starting_timestamp` is included, `ending_timestamp` is
     not. Offsets are "earliest", "latest" or text such as '{"orders":{"0":1200}}'. `include_tail` adds what the store
     has above what is settled (only one that a log ships to has that).
+
+    With a `keyring` nothing is believed that this log's keys did not sign; `log_id` also says which log must be there.
     """
     options = ReadOptions(
         topics=(topic,) if isinstance(topic, str) else tuple(topic),
@@ -72,6 +76,8 @@ def read(
         schema_mode=schema_mode,
         encrypted=encrypted,
         keyring=keyring,
+        log_id=log_id,
+        allow_unsigned=allow_unsigned,
         fail_on_data_loss=fail_on_data_loss,
         store=store if isinstance(store, StoreSettings) else _store(store or {}),
     )
@@ -105,7 +111,7 @@ class SettledReading:
 
     def __init__(self, root: str, options: ReadOptions) -> None:
         self._options = options
-        self._root = SettledRoot.open(root, options.store)
+        self._root = SettledRoot.open(root, options)
         self._resolved: Resolved = resolve(self._root, options)
         from holdfast.settled.columns import schema_of
 

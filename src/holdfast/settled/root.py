@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.signing import Signer
 from holdfast.errors import Corrupt, NotFound
 from holdfast.segments import store_manifest
 from holdfast.settled.offsets import Where
 from holdfast.settled.options import ReadOptions
-from holdfast.settled.root_reading import read_log
 from holdfast.store import documents, layout
 from holdfast.store.address import parse_url
 from holdfast.store.documents import ExpiredDocument, LogDocument, ManifestDocument, SegmentDocument, TopicDocument
@@ -24,6 +25,8 @@ from holdfast.store.names import is_name
 from holdfast.store.numbered import newest, numbered
 from holdfast.store.opening import open_any_store
 from holdfast.store.port import Store
+from holdfast.store.root_form import RootForm
+from holdfast.store.root_store import RootStore
 from holdfast.store.settings import StoreSettings
 
 _opened: dict[tuple[str, StoreSettings], Store] = {}
@@ -37,6 +40,13 @@ def shared_store(place: str, settings: StoreSettings, clock: Clock) -> Store:
     if store is None:
         store = _opened[url, settings] = open_any_store(url, settings, clock)
     return store
+
+
+def root_store(place: str, options: ReadOptions, clock: Clock | None = None) -> RootStore:
+    """The root of a read, with the keys that are to prove it; asks nothing of the store yet."""
+    keyring = Keyring.from_reference(options.keyring) if options.keyring else None
+    form = RootForm(Signer.of(keyring), log=options.log_id, allow_unsigned=options.allow_unsigned)
+    return RootStore(shared_store(place, options.store, clock or SystemClock()), form)
 
 
 def root_url(place: str) -> str:
@@ -55,18 +65,20 @@ def root_url(place: str) -> str:
 class SettledRoot:
     """What is settled at one root."""
 
-    def __init__(self, store: Store, log: LogDocument) -> None:
+    def __init__(self, store: RootStore, *, is_keyed: bool = False) -> None:
+        """`is_keyed` means that whoever reads has the log's keys: then nothing that is not encrypted is the log's."""
         self.store = store
-        self.log = log.log
+        self.document: LogDocument = store.log()
+        self.log = self.document.log
+        self._is_keyed = is_keyed
         self._manifests: dict[Where, list[ManifestDocument]] = {}
         self._last: dict[Where, ManifestDocument] = {}
         self._topics: dict[str, TopicDocument] = {}
 
     @classmethod
-    def open(cls, place: str, settings: StoreSettings, clock: Clock | None = None) -> SettledRoot:
-        """Open a root; raises NotFound where there is none."""
-        store = shared_store(place, settings, clock or SystemClock())
-        return cls(store, read_log(store))
+    def open(cls, place: str, options: ReadOptions, clock: Clock | None = None) -> SettledRoot:
+        """Open a root; raises NotFound where there is none, Invalid where it is not the one that is meant."""
+        return cls(root_store(place, options, clock), is_keyed=bool(options.keyring))
 
     def is_shipped_to(self) -> bool:
         """Whether a log ships here, so that there are claims, commit batches and leases; or it is a log's own."""
@@ -107,11 +119,24 @@ class SettledRoot:
         """The manifest objects of a partition, as they are now, proved."""
         known = self._manifests.get(where)
         if known:
+            before = len(known)
             store_manifest.follow(self.store, self.log, *where, known)
+            self._require_encrypted(known[before:])
             return known
         found = store_manifest.read_manifest(self.store, self.log, *where)
+        self._require_encrypted(found.documents)
         self._manifests[where] = list(found.documents)
         return self._manifests[where]
+
+    def _require_encrypted(self, found: Iterable[ManifestDocument]) -> None:
+        for document in found if self._is_keyed else ():
+            if isinstance(document, SegmentDocument) and not document.key_id and not store_manifest.is_filler(document):
+                raise Corrupt(
+                    "a segment of this log is not encrypted, and a keyring was given",
+                    path=layout.manifest_key(document.topic, document.partition, document.slot), topic=document.topic,
+                    partition=document.partition, offset=document.first,
+                    hint="if the log has no keys, leave the keyring out; else somebody else put this segment there",
+                )  # fmt: skip
 
     def segments(self, where: Where) -> list[SegmentDocument]:
         """The segments of a partition, as they are now, retired ones included."""
@@ -131,6 +156,7 @@ class SettledRoot:
         if last is None or self.store.head(layout.manifest_key(*where, last.slot + 1)) is not None:
             last = self._newest(where)
         if last is not None:
+            self._require_encrypted([last])
             self._last[where] = last
         return last
 
@@ -140,6 +166,8 @@ class SettledRoot:
         at = None if checkpoint is None else layout.parse_number(checkpoint)
         after = None if at is None else layout.manifest_key(*where, at - 1) if at else None
         keys = numbered(self.store, layout.manifest_folder(*where), after)
+        if not keys and after is not None:  # the checkpoint's name is not proved: it may promise what is not there
+            keys = numbered(self.store, layout.manifest_folder(*where))
         if not keys:
             return None
         last = documents.decode_manifest(self.store.get(keys[-1]), keys[-1])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
 
-from holdfast.errors import Corrupt, NotFound
+from holdfast.errors import Corrupt
 from holdfast.segments.schema import TopicSchema
 from holdfast.segments.segment import NO_SCHEMA
 from holdfast.segments.store_manifest import StoreManifest, in_parallel, read_manifest, read_topic
@@ -21,25 +21,8 @@ from holdfast.store.inheritance import Inherited, inherit
 from holdfast.store.names import is_name
 from holdfast.store.port import Store
 
-_LOG_ID_DIGITS = 32
-
 Where = tuple[str, int]
 """A topic's name and a partition's number."""
-
-
-def read_log(store: Store) -> LogDocument:
-    """Whose root this is; raises NotFound."""
-    try:
-        log = documents.decode(store.get(layout.LOG), layout.LOG, LogDocument)
-    except NotFound:
-        raise NotFound(
-            f"there is no log at this root store={store.url}",
-            hint="give the URL of the store that the log ships to: s3://bucket/prefix or file:///directory;"
-            " a log without a store is its own root, once something is sealed",
-        ) from None
-    if len(log.log) != _LOG_ID_DIGITS or set(log.log) - set("0123456789abcdef") or not 0 <= log.created_us < 2**62:
-        raise Corrupt("the log's document says what cannot be", path=layout.LOG)
-    return log
 
 
 class RootReader:

@@ -22,12 +22,13 @@ from holdfast.settled.object_bytes import open_bytes
 from holdfast.settled.options import ReadOptions
 from holdfast.settled.plan import Bounds, Piece, Task
 from holdfast.store.port import Store
+from holdfast.store.root_store import RootStore
 
 
 class TaskReader:
     """Reads tasks of one read."""
 
-    def __init__(self, store: Store, options: ReadOptions, shaping: Shaping, bounds: Bounds) -> None:
+    def __init__(self, store: RootStore, options: ReadOptions, shaping: Shaping, bounds: Bounds) -> None:
         self._store = store
         self._options = options
         self._shaping = shaping
@@ -75,11 +76,13 @@ class TaskReader:
                 hint="name a keyring that executors find: option keyring = env:NAME or file:PATH;"
                 " or read its sealed blocks with encrypted=sealed",
             )
+        if self._keyring is not None and not piece.key_id:
+            raise Corrupt("a segment of this log is not encrypted, and a keyring was given", path=piece.key)
         vault = Vault(log, self._keyring)
         opener = vault.segment_opener if piece.key_id else None
         return SegmentReader(
             piece.key, piece.head(log), piece.facts(), opener,
-            source=open_bytes(self._store, piece.key, piece.size), compare_blocks=self._options.verify != "off",
+            source=open_bytes(self._store.files, piece.key, piece.size), compare_blocks=self._options.verify != "off",
         )  # fmt: skip
 
     def _batches(self, reader: SegmentReader, piece: Piece) -> Iterator[pa.RecordBatch]:

@@ -37,7 +37,7 @@ from holdfast.settled.options import ReadOptions
 from holdfast.settled.plan import Bounds, Task
 from holdfast.settled.resolve import Resolved, Span, pieces
 from holdfast.settled.root import SettledRoot
-from holdfast.settled.root_reading import RootReader, check_schemas, read_log, versions
+from holdfast.settled.root_reading import RootReader, check_schemas, versions
 from holdfast.settled.rows import TaskReader
 from holdfast.store import commit_batch, layout
 from holdfast.store.commit_batch import CommitBatch
@@ -124,7 +124,7 @@ def _asked_end(where: Where, options: ReadOptions, end: int) -> int:
 def _on_store(root: SettledRoot) -> tuple[dict[Where, int], frozenset[tuple[str, bytes]]]:
     """Up to where the store has each partition of the log, in segments or batches; and the schemas in those batches."""
     # The tail first: what is settled and removed from it in between is in the manifests then.
-    inherited = _listed(RootReader(root.store, read_log(root.store)))
+    inherited = _listed(RootReader(root.store, root.document))
     topics = root.topics(_EVERY_TOPIC)
     settled = root.marks(topics)
     batches = (batch for _, batch in _batches(root.store, inherited))
@@ -214,7 +214,7 @@ class TailReader:
         self._root, self._options = root, options
         self._shaping, self._bounds = shaping, bounds
         self._segments = TaskReader(root.store, options, shaping, bounds)
-        self._tail = RootReader(root.store, read_log(root.store))
+        self._tail = RootReader(root.store, root.document)
         self._keys: dict[int, KeyEpoch] = {}
         self._vault = Vault(
             bytes.fromhex(root.log), Keyring.from_reference(options.keyring) if options.keyring else None

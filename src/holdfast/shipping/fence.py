@@ -169,7 +169,11 @@ class Fence:
 
     async def _is_overtaken(self) -> bool:
         key = layout.epoch_key(self.epoch + 1)
-        return await self._asking.until_answered("look for a higher claim", lambda: self._remote.head(key)) is not None
+        if await self._asking.until_answered("look for a higher claim", lambda: self._remote.head(key)) is None:
+            return False
+        # Reading proves it: a claim that somebody without the key has put there shuts nobody out, and is Corrupt.
+        found = await self._asking.until_answered("read the higher claim", lambda: self._remote.read(key))
+        return found is not None and documents.decode(found, key, EpochDocument).log == self._log_id.hex()
 
     def _overtaken(self) -> Closed:
         return Closed(

@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.clock import Clock
-from holdfast.shipping.remote import Remote, StoreRemote
+from holdfast.shipping.remote import Remote, RootRemote, StoreRemote
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.store.address import parse_url
 from holdfast.store.port import Store
+from holdfast.store.root_store import RootStore
 from holdfast.store.settings import StoreSettings
 
 _THREADS_MAX = 16
 
 
 def remote_for(
+    url: str, store: RootStore, settings: StoreSettings, shipping: ShippingSettings, clock: Clock
+) -> Callable[[], Remote]:
+    """How the shipper's thread reaches the root: by a pool of its own for S3, by a few threads for all others."""
+    connect = _connections(url, store.files, settings, shipping, clock)
+    return lambda: RootRemote(connect(), store.form)
+
+
+def _connections(
     url: str, store: Store, settings: StoreSettings, shipping: ShippingSettings, clock: Clock
 ) -> Callable[[], Remote]:
-    """How the shipper's thread makes its connections: a pool of its own for S3, a few threads for all others."""
     address = parse_url(url)
     if address.scheme != "s3":
         return lambda: StoreRemote(store, min(_THREADS_MAX, shipping.max_in_flight_requests))

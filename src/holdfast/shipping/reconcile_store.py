@@ -39,6 +39,8 @@ from holdfast.shipping.store_repairs import StoreRepairs
 from holdfast.store import layout, opening
 from holdfast.store.address import parse_url
 from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
+from holdfast.store.root_form import RootForm
+from holdfast.store.root_store import RootStore
 from holdfast.store.settings import StoreSettings
 
 _UNCLAIMED = "the store could not be claimed: it does not answer"
@@ -57,7 +59,8 @@ class StoreReconciler:
         _check(journal, address)
         self.journal = journal
         self.manifest = manifest
-        self.store = opening.open_any_store(address.url, address, clock)
+        form = RootForm(journal.vault.signer, log=journal.vault.log_id.hex(), allow_unsigned=True)
+        self.store = RootStore(opening.open_any_store(address.url, address, clock), form)
         self.unit_segments = settings.unit_segments
         self.clock = clock
         self._epoch = epoch

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.errors import NotFound
 from holdfast.shipping.cost import Counter
 from holdfast.store.port import Body, ObjectInfo, Store
+from holdfast.store.root_form import RootForm
 
 Result = TypeVar("Result")
 
@@ -88,6 +89,40 @@ class CountedRemote:
         self._cost.add("head", state.heartbeats_total - self._heartbeats)
         self._heartbeats = state.heartbeats_total
         return state
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._remote.close()
+
+
+class RootRemote:
+    """Another remote, as the root of one log: keys as the layout spells them, objects signed and proved."""
+
+    def __init__(self, remote: Remote, form: RootForm) -> None:
+        self._remote = remote
+        self._form = form
+
+    async def start(self) -> None:
+        """Begin to open connections."""
+        await self._remote.start()
+
+    async def create(self, key: str, body: Body) -> None:
+        """Create an object."""
+        await self._remote.create(self._form.outside(key), self._form.signed(key, body))
+
+    async def read(self, key: str) -> bytes | None:
+        """An object's bytes, proved; raises Corrupt where they are not this log's."""
+        found = await self._remote.read(self._form.outside(key))
+        return None if found is None else self._form.proved(key, found)
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """What there is under a key."""
+        found = await self._remote.head(self._form.outside(key))
+        return None if found is None else self._form.inside(found)
+
+    def pool(self) -> PoolState:
+        """The connections."""
+        return self._remote.pool()
 
     async def close(self) -> None:
         """Close all connections."""

@@ -44,7 +44,14 @@ PROFILES: dict[str, dict[str, int | float]] = {
 }
 """The values that each profile stands for; `low-latency` spells out the defaults."""
 
-_MAY_BE_ZERO = ("delete_after_ms", "store_bytes_max", "store_age_max_ms", "max_retry_attempts", "retry_base_delay_ms")
+_MAY_BE_ZERO = (
+    "delete_after_ms",
+    "lease_delay_max_ms",
+    "store_bytes_max",
+    "store_age_max_ms",
+    "max_retry_attempts",
+    "retry_base_delay_ms",
+)
 _NO_NUMBERS = ("profile", "commit_batches", "send_when_idle", "escalation")
 _OWN_RULES = ("target_pool_size", "retry_delay_max_ms")
 
@@ -116,6 +123,9 @@ class ShippingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     delete_after_ms: float = 7 * _DAY_MS
     """How long objects stay on the store after they expired there."""
+
+    lease_delay_max_ms: float = 30 * _DAY_MS
+    """How much longer readers' leases can keep them; beyond that they go, whoever says that he needs them."""
 
     store_bytes_max: int = 0
     """Bytes of segments that each partition keeps on the store; 0 = all."""

@@ -1,20 +1,22 @@
 """Retention on the store: what is retired, and when its files go.
 
-    expired/<number>.json says that segments below a number are retired → `delete_after_ms` later their files are
+    _expired/<number>.json says that segments below a number are retired → `delete_after_ms` later their files are
     removed, but never one that a reader's lease names
 
 Readers begin behind the newest `expired` object; whoever is in the middle of older segments has `delete_after_ms`, and
 as long as he renews his lease, to finish. Times of leases are compared with this machine's clock: readers and owner
-should agree within minutes.
+should agree within minutes. Leases are not signed, since readers may have no key: all that anybody can do with one is
+to keep retired files for `lease_delay_max_ms` longer, and one that makes no sense is passed over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from holdfast.clock import Clock
+from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
@@ -109,14 +111,20 @@ class StoreRetention:
     def _remove(self, partition: Partition, leases: dict[tuple[str, int], int]) -> None:
         deadline = self._clock.now_us() - int(self._settings.delete_after_ms * 1000)
         retired = list(all_expired(self._store, partition.topic, partition.number))
-        upto = max((document.upto for document in retired if document.expired_us <= deadline), default=0)
-        upto = min(upto, leases.get((partition.topic, partition.number), upto))
+        upto = _retired_by(deadline, retired)
+        # Whatever leases say: nobody can keep files for ever.
+        overdue = _retired_by(deadline - int(self._settings.lease_delay_max_ms * 1000), retired)
+        upto = max(overdue, min(upto, leases.get((partition.topic, partition.number), upto)))
         if upto <= self._removed.get(partition, 0):
             return
         keys = [key for _, key in segments_below(self._store, partition.topic, partition.number, upto)]
         for start in range(0, len(keys), _AT_ONCE):
             self._store.delete(keys[start : start + _AT_ONCE])
         self._removed[partition] = upto
+
+
+def _retired_by(deadline_us: int, retired: Sequence[ExpiredDocument]) -> int:
+    return max((document.upto for document in retired if document.expired_us <= deadline_us), default=0)
 
 
 def all_expired(store: Store, topic: str, partition: int) -> Iterator[ExpiredDocument]:
@@ -140,11 +148,20 @@ def needed(store: Store, now_us: int) -> dict[tuple[str, int], int]:
             present[parsed[0]] = max(present.get(parsed[0], (-1, "")), (parsed[1], info.key))
     lowest: dict[tuple[str, int], int] = {}
     for _, key in present.values():
+        for place, number in _needs(store, key, now_us).items():
+            lowest[place] = min(lowest.get(place, number), number)
+    return lowest
+
+
+def _needs(store: Store, key: str, now_us: int) -> dict[tuple[str, int], int]:
+    """What one lease needs; nothing where it has ended, or makes no sense."""
+    try:
         lease = documents.decode(store.get(key), key, LeaseDocument)
         if lease.until_us <= now_us:
-            continue
-        for topic, partitions in lease.needs.items():
-            for partition, number in partitions.items():
-                place = (topic, int(partition))
-                lowest[place] = min(lowest.get(place, number), number)
-    return lowest
+            return {}
+        return {(topic, int(part)): number for topic, parts in lease.needs.items() for part, number in parts.items()}
+    except NotFound:  # its reader has renewed it, or given it up
+        return {}
+    except (Corrupt, Invalid, ValueError):
+        logger.warning("a lease makes no sense, and is passed over key=%s", key, extra={"action": "lease_damaged"})
+        return {}

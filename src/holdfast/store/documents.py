@@ -3,7 +3,8 @@
 A document is a pure function of what is durable where it was written: equal facts give equal bytes, which is how a
 writer recognises its own object. The last field, `check`, is a hash over all the others; what does not match it, is
 not JSON, or does not have these fields is `Corrupt` with the object's key. Fields that a newer holdfast adds are
-refused by format number, not ignored.
+refused by format number, not ignored. The `format` of `log.json` is that of the whole root (`root_form`), which also
+says whether objects are signed; signatures are taken off before a document comes here.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import msgspec
 from blake3 import blake3
 
 from holdfast.errors import Corrupt, Invalid
+from holdfast.store import layout
 
 FORMAT = 1
+OLD_ROOT, ROOT = 1, 2
+"""Formats of a root: what its `log.json` says."""
 _CONTEXT = "holdfast 1 store document"
 _DOCUMENT_BYTES_MAX = 64 * 2**20
 
@@ -29,8 +33,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class LogDocument(Document, frozen=True, kw_only=True, tag="log"):
-    """`log.json`: whose root this is."""
+    """`log.json`: whose root this is, and in which format."""
 
+    format: int = ROOT
     created_us: int
     check: str = ""
 
@@ -206,9 +211,10 @@ def _decode(data: bytes, key: str) -> AnyDocument:
     except (msgspec.DecodeError, ValueError, RecursionError):
         _refuse_newer(data, key)
         raise Corrupt("an object of the store is damaged", path=key) from None
-    if document.format != FORMAT:
+    if document.format > _known(document):
         _refuse_newer(data, key)
-    if document.format < 1 or encode(document) != data:  # its check, and that it is spelled as we spell it
+    # The second is its check, and that it is spelled as we spell it.
+    if not 1 <= document.format <= _known(document) or encode(document) != data:
         raise Corrupt("an object of the store is damaged", path=key)
     return document
 
@@ -216,6 +222,10 @@ def _decode(data: bytes, key: str) -> AnyDocument:
 def _check(document: AnyDocument) -> str:
     blank = msgspec.structs.replace(document, check="")
     return blake3(msgspec.json.encode(blank), derive_key_context=_CONTEXT).digest(length=16).hex()
+
+
+def _known(document: AnyDocument) -> int:
+    return ROOT if isinstance(document, LogDocument) else FORMAT
 
 
 class _Format(msgspec.Struct):
@@ -227,8 +237,9 @@ def _refuse_newer(data: bytes, key: str) -> None:
         found = msgspec.json.decode(data, type=_Format).format
     except (msgspec.DecodeError, ValueError, RecursionError):
         return
-    if found > FORMAT:
+    known = ROOT if key == layout.LOG else FORMAT
+    if found > known:
         raise Invalid(
-            f"this object was written by a newer holdfast key={key} format={found} known={FORMAT}",
+            f"this object was written by a newer holdfast key={key} format={found} known={known}",
             hint="upgrade holdfast: pip install -U holdfast",
         )

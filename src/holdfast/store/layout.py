@@ -5,12 +5,15 @@
     tail/<epoch>/<first seq>-<last seq>.arrow               one object per commit batch
     tail/<epoch>/<seq>.floor                                everything up to here is settled: batches below may be gone
     tail/<epoch>/<seq>.adopted                              a takeover adopted older batches up to here, and no more
-    topics/<topic>/topic/<20 digits>.json                   partitions, schema versions, retention
+    topics/<topic>/_topic/<20 digits>.json                  partitions, schema versions, retention
     topics/<topic>/<partition>/segments/<20 digits>-<16 hex digits of sha256>.parquet
-    topics/<topic>/<partition>/manifest/<20 digits>.json    one per segment, and one per takeover
-    topics/<topic>/<partition>/checkpoints/<20 digits>.parquet   all manifest objects up to this one, in one
-    topics/<topic>/<partition>/expired/<20 digits>.json     segments below this number are retired
+    topics/<topic>/<partition>/_manifest/<20 digits>.json   one per segment, and one per takeover
+    topics/<topic>/<partition>/_checkpoints/<20 digits>.parquet  all manifest objects up to this one, in one
+    topics/<topic>/<partition>/_expired/<20 digits>.json    segments below this number are retired
     leases/<reader>/<20 digits>.json                        what a reader still needs
+
+Folders that hold no data begin with `_`: `topics/<topic>/` may also be the root of a table of another kind, whose
+cleaning removes every other folder that it does not know. Roots of format 1 have them without it (`old_layout`).
 
 A log's own `segments/` directory is such a root. Names are made here and taken apart here; what does not come
 apart is not ours. All names in one folder have one shape, so that every store lists them in the same order.
@@ -25,6 +28,7 @@ TEMPORARY = ".tmp"
 EXPIRED = ".expired"
 
 _SEGMENT = re.compile(r"([0-9]{20})-([0-9a-f]{16})\.parquet\Z")
+_IN_SEGMENTS = re.compile(r"topics/[^/]+/[0-9]+/segments/[^/]+\Z")
 _TEMPORARY = re.compile(r"([0-9]{20})(?:-[0-9]+)?\.parquet\.tmp\Z")
 
 
@@ -64,6 +68,11 @@ def segment_key(topic: str, partition: int, number: int, sha256: bytes) -> str:
     return f"{segments_folder(topic, partition)}/{segment_name(number, sha256)}"
 
 
+def is_segment_key(key: str) -> bool:
+    """Whether a key is in a folder of segment files."""
+    return _IN_SEGMENTS.match(key) is not None
+
+
 def parse_segment_name(name: str) -> SegmentName | None:
     """A finished segment's file name, or None."""
     found = _SEGMENT.match(name)
@@ -89,7 +98,7 @@ _BATCH = re.compile(r"tail/([0-9]{20})/([0-9]{20})-([0-9]{20})\.arrow\Z")
 _FLOOR = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.floor\Z")
 _ADOPTED = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.adopted\Z")
 _DOCUMENT = re.compile(
-    r"(?:topics/([^/]+)/(?:topic|[0-9]+/(?:manifest|checkpoints|expired))|epochs|leases/[^/]+)"
+    r"(?:topics/([^/]+)/(?:_topic|[0-9]+/(?:_manifest|_checkpoints|_expired))|epochs|leases/[^/]+)"
     r"/[0-9]{20}\.(?:json|parquet)\Z"
 )
 _PARTITION = re.compile(r"topics/([^/]+)/([0-9]+)/")
@@ -146,7 +155,7 @@ def parse_adopted_key(key: str) -> tuple[int, int] | None:
 
 def topic_folder(topic: str) -> str:
     """Where the documents about one topic are."""
-    return f"{TOPICS}{topic}/topic/"
+    return f"{TOPICS}{topic}/_topic/"
 
 
 def topic_key(topic: str, version: int) -> str:
@@ -156,7 +165,7 @@ def topic_key(topic: str, version: int) -> str:
 
 def manifest_folder(topic: str, partition: int) -> str:
     """Where one partition's manifest objects are."""
-    return f"{partition_folder(topic, partition)}/manifest/"
+    return f"{partition_folder(topic, partition)}/_manifest/"
 
 
 def manifest_key(topic: str, partition: int, slot: int) -> str:
@@ -166,7 +175,7 @@ def manifest_key(topic: str, partition: int, slot: int) -> str:
 
 def checkpoints_folder(topic: str, partition: int) -> str:
     """Where one partition's checkpoints are."""
-    return f"{partition_folder(topic, partition)}/checkpoints/"
+    return f"{partition_folder(topic, partition)}/_checkpoints/"
 
 
 def checkpoint_key(topic: str, partition: int, slot: int) -> str:
@@ -176,7 +185,7 @@ def checkpoint_key(topic: str, partition: int, slot: int) -> str:
 
 def expired_folder(topic: str, partition: int) -> str:
     """Where one partition's expiries are."""
-    return f"{partition_folder(topic, partition)}/expired/"
+    return f"{partition_folder(topic, partition)}/_expired/"
 
 
 def expired_key(topic: str, partition: int, upto: int) -> str:

@@ -1,0 +1,232 @@
+"""Signatures of objects: attached where nobody trips over them, taken off exactly, and proving place, log and bytes."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.test_checkpoint import partition
+
+from holdfast import Corrupt, Invalid, Keyring
+from holdfast.clock import SystemClock
+from holdfast.crypto.signing import Signature, Signer
+from holdfast.store import documents, layout, signed
+from holdfast.store.documents import FloorDocument, LogDocument, SegmentDocument
+from holdfast.store.memory import MemoryStore
+from holdfast.store.old_layout import new_key, old_key
+from holdfast.store.port import Body
+from holdfast.store.root_form import RootForm
+from holdfast.store.root_store import RootStore
+
+pytestmark = pytest.mark.unit
+
+LOG, OTHER = "0a" * 16, "0b" * 16
+FLOOR = layout.floor_key(2, 9)
+SIGNATURE = Signature("k1", bytes(range(32)))
+keyring = Keyring({"k1": bytes(32), "k0": bytes(range(32))})
+stranger = Keyring({"k1": b"\x01" * 32})
+
+
+def floor(log: str = LOG) -> bytes:
+    return documents.encode(FloorDocument(log=log, epoch=2, seq=9))
+
+
+def log_json(log: str = LOG, root_format: int = documents.ROOT) -> bytes:
+    return documents.encode(LogDocument(format=root_format, log=log, created_us=5))
+
+
+def a_root(ring: Keyring | None = keyring) -> tuple[MemoryStore, RootStore]:
+    """An empty store, and the root of a log in it."""
+    store = MemoryStore("x", SystemClock())
+    root = RootStore(store, RootForm(Signer.of(ring)))
+    root.create(layout.LOG, Body.of(log_json()))
+    return store, root
+
+
+def seen_by(store: MemoryStore, ring: Keyring | None, **options: object) -> RootStore:
+    return RootStore(store, RootForm(Signer.of(ring), **options))
+
+
+def put(store: MemoryStore, key: str, data: bytes) -> None:
+    store.delete([key])
+    store.create(key, Body.of(data))
+
+
+# -- where signatures stand -------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=200), st.sampled_from(["", "k1", "2026-11_a.b" * 5]), st.binary(min_size=32, max_size=32))
+def test_a_signature_comes_off_as_it_was_put_on(data: bytes, key_id: str, mac: bytes) -> None:
+    for key in (layout.batch_key(1, 1, 2), layout.checkpoint_key("t", 0, 1)):
+        assert signed.detach(key, signed.attach(key, data, Signature(key_id, mac))) == (data, Signature(key_id, mac))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_can_be_looked_at(data: bytes) -> None:
+    for key in (FLOOR, layout.LOG, layout.batch_key(1, 1, 2), layout.checkpoint_key("t", 0, 1)):
+        bare, signature = signed.detach(key, data)
+        assert signature is not None or bare == data
+
+
+def test_a_signed_document_is_one_json_object_on_one_line() -> None:
+    data = signed.attach(FLOOR, floor(), SIGNATURE)
+    assert json.loads(data) == {**json.loads(floor()), "key_id": "k1", "mac": SIGNATURE.mac.hex()}
+    assert data.count(b"\n") == 1
+    assert signed.detach(FLOOR, data) == (floor(), SIGNATURE)
+
+
+def test_a_signed_parquet_file_is_read_by_any_tool() -> None:
+    """Between data and footer nobody looks."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"a": [1, 2]}), sink)
+    data = signed.attach(layout.checkpoint_key("t", 0, 1), sink.getvalue().to_pybytes(), SIGNATURE)
+    assert pq.read_table(pa.BufferReader(data))["a"].to_pylist() == [1, 2]
+
+
+def test_segments_and_leases_are_not_signed_and_all_else_is() -> None:
+    unsigned = [layout.segment_key("t", 0, 1, bytes(32)), layout.lease_key("reader", 1)]
+    others = [
+        layout.LOG, layout.epoch_key(1), layout.batch_key(1, 1, 2), FLOOR, layout.adopted_key(1, 2),
+        layout.topic_key("t", 1), layout.manifest_key("t", 0, 0), layout.checkpoint_key("t", 0, 0),
+        layout.expired_key("t", 0, 1), "topics/t/0/_what-comes-later/1.json",
+    ]  # fmt: skip
+    assert [key for key in unsigned + others if signed.is_signed_kind(key)] == others
+
+
+# -- what they prove --------------------------------------------------------------------------------------
+
+
+def test_what_the_log_wrote_is_read_back_by_those_with_the_keys() -> None:
+    store, root = a_root()
+    root.create(FLOOR, Body.of(floor()))
+    assert store.get(FLOOR) != floor()
+    assert root.get(FLOOR) == seen_by(store, keyring).get(FLOOR) == floor()
+    assert seen_by(store, None).get(FLOOR) == floor(), "without keys it is read, and not proved"
+    assert seen_by(store, keyring).log().log == LOG
+
+
+@pytest.mark.parametrize("forged", [
+    floor(), signed.attach(FLOOR, floor(), SIGNATURE), signed.attach(FLOOR, floor(), Signature("gone", bytes(32))),
+    signed.attach(FLOOR, floor(), Signature("", bytes(32))),
+    signed.attach(FLOOR, floor(), Signer.of(stranger).sign(LOG, FLOOR, floor())),
+    signed.attach(FLOOR, floor(), Signer.of(keyring).sign(OTHER, FLOOR, floor())),
+    signed.attach(FLOOR, floor(), Signer.of(keyring).sign(LOG, layout.floor_key(2, 10), floor())),
+    b"", b"{}\n",
+], ids=[
+    "unsigned", "made up", "unknown key", "no key", "stranger", "other log", "other place", "empty", "nothing",
+])  # fmt: skip
+def test_an_object_that_the_log_did_not_sign_for_this_place_is_corrupt(forged: bytes) -> None:
+    store, _ = a_root()
+    put(store, FLOOR, forged)
+    with pytest.raises(Corrupt) as caught:
+        seen_by(store, keyring).get(FLOOR)
+    assert FLOOR in str(caught.value)
+    assert caught.value.hint
+
+
+@given(st.data())
+def test_a_flipped_bit_is_found(data: st.DataObject) -> None:
+    store, root = a_root()
+    root.create(FLOOR, Body.of(floor()))
+    stored = bytearray(store.get(FLOOR))
+    stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    put(store, FLOOR, bytes(stored))
+    with pytest.raises(Corrupt):
+        seen_by(store, keyring).get(FLOOR)
+
+
+def test_an_older_key_proves_what_it_signed() -> None:
+    store, _ = a_root(Keyring({"k0": bytes(range(32))}))
+    assert seen_by(store, keyring).log().log == LOG
+    with pytest.raises(Invalid, match="has no key 'k0'"):
+        seen_by(store, Keyring({"k1": bytes(32)})).log()
+
+
+def test_after_a_rotation_new_objects_are_signed_with_the_new_key() -> None:
+    rings = [Keyring({"k0": bytes(range(32))})]
+    signer = Signer(lambda: (rings[-1], None))
+    assert signer.sign(LOG, FLOOR, floor()).key_id == "k0"
+    rings.append(rings[0].rotated("k7"))
+    signature = signer.sign(LOG, FLOOR, floor())
+    assert signature.key_id == "k7"
+    assert signer.proves(LOG, FLOOR, floor(), signature)
+
+
+# -- keyrings and roots that do not belong together -------------------------------------------------------
+
+
+def test_a_keyring_for_a_root_without_keys_is_refused() -> None:
+    store, _ = a_root(None)
+    with pytest.raises(Invalid, match="has no keys"):
+        seen_by(store, keyring).log()
+
+
+def test_another_logs_keyring_is_refused_in_words_about_keyrings() -> None:
+    store, _ = a_root()
+    with pytest.raises(Invalid, match="did not sign this root"):
+        seen_by(store, stranger).log()
+
+
+def test_a_root_that_was_made_to_look_old_is_refused_unless_somebody_insists() -> None:
+    """Whoever can write to the store could strip signatures and say format 1."""
+    store, _ = a_root()
+    put(store, layout.LOG, log_json(root_format=documents.OLD_ROOT))
+    with pytest.raises(Invalid, match="before objects were signed") as caught:
+        seen_by(store, keyring).log()
+    assert "migrate-root" in caught.value.hint
+    assert seen_by(store, keyring, allow_unsigned=True).log().format == documents.OLD_ROOT
+
+
+def test_another_log_under_the_same_keyring_is_refused_where_the_log_was_named() -> None:
+    store = MemoryStore("x", SystemClock())
+    RootStore(store, RootForm(Signer.of(keyring))).create(layout.LOG, Body.of(log_json(OTHER)))
+    assert seen_by(store, keyring, log=OTHER).log().log == OTHER
+    with pytest.raises(Invalid, match=f"this root belongs to another log log={OTHER} expected={LOG}"):
+        seen_by(store, keyring, log=LOG).log()
+
+
+def test_without_its_first_document_nothing_of_a_root_is_believed() -> None:
+    store, root = a_root()
+    root.create(FLOOR, Body.of(floor()))
+    store.delete([layout.LOG])
+    with pytest.raises(Corrupt, match="document is missing"):
+        seen_by(store, keyring).get(FLOOR)
+
+
+# -- the old layout ---------------------------------------------------------------------------------------
+
+KEYS = [
+    layout.LOG, layout.epoch_key(1), layout.batch_key(1, 1, 2), layout.topic_key("t", 1), layout.topic_key("_topic", 1),
+    layout.manifest_key("manifest", 0, 0), layout.checkpoint_key("topic", 3, 0), layout.expired_key("_t", 10, 1),
+    layout.segment_key("expired", 0, 1, bytes(32)), layout.lease_key("topics", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_keys_of_the_old_layout_come_back(key: str) -> None:
+    assert new_key(old_key(key)) == key
+    assert not any(part in ("_manifest", "_checkpoints", "_expired") for part in old_key(key).split("/")[2:])
+
+
+def test_an_old_root_is_read_and_written_on_in_its_layout() -> None:
+    store = MemoryStore("x", SystemClock())
+    store.create(layout.LOG, Body.of(log_json(root_format=documents.OLD_ROOT)))
+    document = partition([True])[0]
+    assert isinstance(document, SegmentDocument)
+    document = msgspec.structs.replace(document, log=LOG)
+    key = layout.manifest_key(document.topic, document.partition, 0)
+    root = seen_by(store, None)
+    root.create(key, Body.of(documents.encode(document)))
+    assert [info.key for info in store.list("topics/")] == [old_key(key)]
+    assert store.get(old_key(key)) == root.get(key) == documents.encode(document)
+    folder = layout.manifest_folder(document.topic, document.partition)
+    assert [info.key for info in root.list(folder)] == [info.key for info in root.list("topics/")] == [key]
+    assert root.head(key).key == key
+    assert list(root.list(folder, after=key)) == []
+    root.delete([key])
+    assert list(store.list("topics/")) == []
