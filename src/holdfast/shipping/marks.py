@@ -91,7 +91,7 @@ class ShippedMarks:
 
 def attach(journal: Journal, root: str, owner: bytes, firsts: Mapping[Partition, int]) -> None:
     """Say where the log is shipped to from now on, durably; partitions that never were begin at these offsets."""
-    shipping = ShippingRow(root, owner, 0, 0, 0, 0, b"")
+    shipping = ShippingRow(root, owner, 0, 0, 0)
     for partition in journal.topics.by_id.values():
         partition.shipment = ShipmentRow(partition.id, 0, 0, firsts[partition], firsts[partition])
     # Before it is durable: topics that are created meanwhile must know that they are shipped.
