@@ -76,6 +76,8 @@ class Fence:
         """The highest number that this directory knows it has claimed."""
         self._claim_interval = claim_interval
         """How often to ask for the own claim, in seconds, while the other question is asked."""
+        self.is_forgotten = False
+        """Whether the store has lost claims that this directory made: whatever is there may be of anybody."""
         self._claim_seen = -inf
         self._claim: bytes = b""
         self._asked = self._answered = 0
@@ -197,6 +199,7 @@ class Fence:
             )
 
     async def _require_own(self, newest: int, *, rebuild: bool = False) -> None:
+        self.is_forgotten |= newest < self._remembered
         if newest < self._remembered and rebuild:
             return  # whoever made these claims was overtaken by this log
         if newest < self._remembered:

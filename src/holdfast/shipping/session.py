@@ -197,7 +197,10 @@ class Session:
         )  # fmt: skip
         await self._refilling.refill(standings, claim)
         inherited = await self._past.inherited(fence)
-        shipped = marks.shipped_seq
+        if fence.is_forgotten:
+            # Somebody else may have written these in between: all that is not in segments is sent again.
+            inherited = Inherited(0, 0, (), (), inherited.floors)
+        shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
         records = self._fall(marks, inherited, standings)
         with journal.backend.reading() as connection:
             self._counters.backlog_bytes = stored.bytes_after(connection, marks.shipped_seq) - journal.commits.bytes

@@ -118,7 +118,7 @@ def _fill(
     if not present:
         return objects, starts, 0
     there = set(present)
-    known = {slot: _required(store, partition, slot) for slot in _beside_holes(present)}
+    known = {slot: _required(store, manifest, partition, slot) for slot in _beside_holes(present)}
     number, slot = 0, 0
     for stop in (slot for slot in present if slot in known):
         document = known[stop]
@@ -180,11 +180,20 @@ def _document(store: Store, partition: Partition, slot: int) -> ManifestDocument
         return None
 
 
-def _required(store: Store, partition: Partition, slot: int) -> ManifestDocument:
+def _required(store: Store, manifest: Manifest, partition: Partition, slot: int) -> ManifestDocument:
     document = _document(store, partition, slot)
     if document is None:
         raise _damaged("a manifest object next to a missing one, or the newest one, is damaged", partition, slot)
+    if isinstance(document, SegmentDocument) and not _is_own(document, manifest, partition):
+        raise _damaged("the store has other segments than the log", partition, slot)
     return document
+
+
+def _is_own(document: SegmentDocument, manifest: Manifest, partition: Partition) -> bool:
+    """By its chain value, which covers all segments before it, too."""
+    if document.number >= partition.sealed.segments:
+        return False
+    return document.chain == manifest.row(partition, document.number).chain.hex()
 
 
 def _damaged(message: str, partition: Partition, slot: int) -> Corrupt:
