@@ -2,7 +2,7 @@
 
 A log remembers the store that it is shipped to. Opened with another one it is refused, because marks of one store say
 nothing about another; opened with none it does not ship, says so, and keeps its marks: retention still removes nothing
-that the store does not have.
+that the store does not have. A log that was taken over remembers it, and takes no more records wherever it is opened.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ logger = logging.getLogger("holdfast")
 def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock: Clock) -> Shipper | None:
     """The shipper of a log, not started yet; None where no store is configured."""
     shipping = journal.topics.shipping
+    _refuse_stranded(journal)
     if not settings.store.url:
         if shipping is not None and not shipping.copy and not journal.read_only:
             logger.warning(
@@ -56,10 +57,12 @@ def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock:
     # Only now: whoever does not ship does not load what shipping needs.
     from holdfast.segments.manifest_documents import first_offset
     from holdfast.segments.publishing import withdraw
-    from holdfast.shipping.marks import attach
+    from holdfast.shipping.marks import attach, fenced_by
     from holdfast.shipping.opening import remote_for
     from holdfast.shipping.persistence import Shipper
 
+    if shipping is not None and shipping.root != root and (fenced := fenced_by(journal)) is not None:
+        raise fenced  # moving it elsewhere would make two logs of one
     if shipping is None or shipping.root != root:
         # Who this directory is stays the same wherever it ships to.
         owner = clock.random_bytes(16) if shipping is None else shipping.owner
@@ -69,6 +72,15 @@ def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock:
     store = RootStore(opening.open_any_store(settings.store.url, settings.store, clock), form)
     remote = remote_for(settings.store.url, store, settings.store, settings.shipping, clock)
     return Shipper(journal, manifest, store, remote, settings.shipping, clock, os.abort)
+
+
+def _refuse_stranded(journal: Journal) -> None:
+    """A log that was taken over takes no more records, with a store or without: they would be nowhere else."""
+    shipping = journal.topics.shipping
+    if shipping is not None and shipping.fenced and not journal.read_only:
+        from holdfast.shipping.marks import fenced_by
+
+        journal.queue.hold("fenced", fenced_by(journal))
 
 
 def _has_shipped(journal: Journal) -> bool:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.channels.manager import Channels
     from holdfast.channels.snapshot import ChannelData
     from holdfast.shipping.events import Subscription
+    from holdfast.shipping.forgotten import RebuildReport
     from holdfast.shipping.persistence import Shipper, Unshipped
     from holdfast.shipping.reconcile_store import StoreReconciler
 
@@ -422,6 +423,16 @@ class Log:
         Of a log that another process has taken over these are the stranded ones: readable here, and only here.
         """
         return () if self._shipper is None else self._shipper.unshipped()
+
+    def rebuild_store(self, *, accept_loss: bool = False, timeout: float | None = None) -> RebuildReport:
+        """Bring back a store that was emptied, made anew or put back from an old copy, from what is here.
+
+        Returns when it is known what is missing there, and shipping of it has begun; `ship()` waits for the rest. What
+        retention removed here, and only the store had, cannot be brought back: then it is StoreForgot, which says what
+        that is, and nothing is done, unless `accept_loss` gives it up. Raises Unavailable after `timeout` seconds
+        (default: 60), and Closed if another process has taken the log over.
+        """
+        return self._ships().rebuild(accept_loss=accept_loss, timeout=60.0 if timeout is None else timeout)
 
     def _ships(self) -> Shipper:
         if self._shipper is None:

@@ -139,7 +139,7 @@ class Subject:
             ShipmentRow(p.id, p.sealed.segments, p.sealed.segments, p.sealed.sealed_offset, p.sealed.sealed_offset)
             for p in journal.topics.by_id.values()
         ]
-        journal.settle(journal.note_shipped(ShippingRow("file:///store", b"o" * 16, 1, 1, 0, 0, b""), marks))
+        journal.settle(journal.note_shipped(ShippingRow("file:///store", b"o" * 16, 1, 1, 0), marks))
         self._keep(log)
 
     def _write_spaces(self, log: Log, clock: ManualClock) -> None:

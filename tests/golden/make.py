@@ -6,6 +6,7 @@ Everything is fixed: clock, randomness, keys and pid; so two runs store the same
 lay the same rows out in other bytes, and two of Arrow the same columns.)
 
     plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired, spaces
+    schema-5/, schema-5-sealed/     the same, bound to a store, their databases at schema version 5
     schema-4/, schema-4-sealed/     the same before there were spaces, their databases at schema version 4
     schema-3/, schema-3-sealed/     the same before there were stores, their databases at schema version 3
     schema-2/, schema-2-sealed/     logs without segments, their databases at schema version 2
@@ -61,6 +62,7 @@ from holdfast.journal.spaces import stored_name, weigh
 from holdfast.journal.sqlite import SqliteBackend
 from holdfast.record import NOW
 from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.shipping.marks import attach
 from holdfast.store import checkpoint, commit_batch, documents, layout
 from holdfast.store.commit_batch import CommitBatch, TailEntry, TailKey
 from holdfast.store.documents import AnyDocument, ManifestDocument
@@ -76,6 +78,7 @@ WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
 
 RELEASED = (
     "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "schema-4", "schema-4-sealed",
+    "schema-5", "schema-5-sealed",
     "damaged/database-gone", "damaged/flipped-body", "damaged/format-garbage", "damaged/format-version",
     "damaged/frame-version", "damaged/truncated", "damaged/user-version",
 )  # fmt: skip
@@ -187,7 +190,7 @@ class Scribe:
         return found | ({"spaces": self.spaces} if self.spaces else {})
 
 
-def make_log(path: Path, keyring: Keyring | None = None, *, spaces: bool = True) -> Expected:
+def make_log(path: Path, keyring: Keyring | None = None, *, spaces: bool = True, shipping: bool = False) -> Expected:
     """A log with everything in it: a tail, then segments and spaces, in three ownerships."""
     clock = ManualClock(seed=2026)
     scribe = Scribe(clock)
@@ -197,6 +200,8 @@ def make_log(path: Path, keyring: Keyring | None = None, *, spaces: bool = True)
         _write_segments(log, scribe)
         if spaces:
             scribe.write_spaces(log)
+        if shipping:
+            _attach(log)
     return scribe.told() | {"segments": segments_of(path), "arrow": pa.__version__}
 
 
@@ -220,6 +225,17 @@ def _write_segments(log: Log, scribe: Scribe) -> None:
     scribe.append_rows(log, "readings", NARROW, [{"sensor": "a", "celsius": 21.5}, {"sensor": None, "celsius": -0.0}])
     _seal(log, "readings")
     scribe.append_rows(log, "readings", WIDE, [{"sensor": "grüß", "tags": ["x", None]}])
+
+
+def _attach(log: Log) -> None:
+    """Say that the log is shipped somewhere, and how far; nothing is."""
+    journal = log._journal
+    attach(
+        journal, "memory://golden", bytes(range(16)), {p: p.sealed.first_offset for p in journal.topics.by_id.values()}
+    )
+    row = journal.topics.shipping
+    assert row is not None
+    journal.settle(journal.note_shipped(row._replace(epoch=3, shipped_seq=2), []))
 
 
 def _seal(log: Log, topic: str) -> None:
@@ -286,6 +302,13 @@ def _write_tail(path: Path, keyring: Keyring | None, clock: ManualClock, scribe:
         scribe.append(log, "orders", b"last", key=b"c-42", kind="closed", headers={})
 
 
+def make_schema_5(path: Path, keyring: Keyring | None = None) -> Expected:
+    """The same log before it was remembered that a store is another's now; one that is shipped."""
+    expected = make_log(path, keyring, shipping=True)
+    _as_schema(path, 5)
+    return expected
+
+
 def make_schema_4(path: Path, keyring: Keyring | None = None) -> Expected:
     """The same log before there were spaces."""
     expected = make_log(path, keyring, spaces=False)
@@ -342,6 +365,8 @@ def _as_schema(path: Path, version: int) -> None:
 MAKERS = {
     "plain": make_log,
     "sealed": lambda path: make_log(path, FIRST),
+    "schema-5": make_schema_5,
+    "schema-5-sealed": lambda path: make_schema_5(path, FIRST),
     "schema-4": make_schema_4,
     "schema-4-sealed": lambda path: make_schema_4(path, FIRST),
     "schema-3": make_schema_3,

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import Log, Settings, harbouring
 from holdfast.clock import Clock, SystemClock
-from holdfast.shipping import persistence
+from holdfast.shipping import session
 from holdfast.shipping.janitor import Janitor
 from holdfast.store import commit_batch, documents, layout, memory, opening
 from holdfast.store.commit_batch import CommitBatch
@@ -161,7 +161,7 @@ def sweep(monkeypatch: pytest.MonkeyPatch) -> Callable[[Log], None]:
             made.append(self)
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(persistence, "Janitor", Patient)
+    monkeypatch.setattr(session, "Janitor", Patient)
 
     def sweep_now(log: Log) -> None:
         shipper = log._shipper

@@ -64,7 +64,7 @@ class ModelLog:
         names = sorted({topic for topic, _ in places})
         self.topics = SimpleNamespace(
             by_id=by_id, bell=bell, is_changed=False, harbour=Harbour(), schemas={}, policies={},
-            shipping=ShippingRow(ROOT, owner or sha256(name.encode()).digest()[:16], 0, 0, 0, 0, b""),
+            shipping=ShippingRow(ROOT, owner or sha256(name.encode()).digest()[:16], 0, 0, 0),
             partitions={name: [p for p in by_id.values() if p.topic == name] for name in names},
         )  # fmt: skip
         self.vault = SimpleNamespace(log_id=LOG_ID)

@@ -29,7 +29,7 @@ from holdfast.journal.partition import Partition
 from holdfast.segments.store_manifest import StoreManifest, prove
 from holdfast.settled import tail_walk
 from holdfast.settled.tail_walk import Walked
-from holdfast.shipping import janitor, persistence, tail_lane
+from holdfast.shipping import janitor, persistence, session, tail_lane
 from holdfast.shipping.events import Event
 from holdfast.shipping.marks import ShippedMarks
 from holdfast.shipping.ordering import Outcome, Stage
@@ -250,7 +250,7 @@ def instruments() -> Iterator[None]:
         patch.object(janitor, "_SWEEP_BATCHES", 3),
         patch.object(janitor, "_SWEEP_S", 2.0),
         patch.object(tail_lane, "Stage", WatchedStage),
-        patch.object(persistence, "ShippedMarks", WatchedMarks),
+        patch.object(session, "ShippedMarks", WatchedMarks),
         patch.object(stored, "ends_upto", ModelLog.ends_upto),
         patch.object(stored, "bytes_after", ModelLog.bytes_after),
     ):
@@ -315,7 +315,7 @@ class Session:
 
     async def stop(self, deadline: float) -> bool:
         """Drain within a time, then cancel; True when everything was drained."""
-        self.shipper._stop.set()
+        self.shipper._calls.stop.set()
         await asyncio.wait([self._task], timeout=deadline)
         drained = self._task.done()
         await self.kill()

@@ -159,3 +159,14 @@ def test_an_alarm_soon_after_another_is_told_within_a_minute(lines):
     alarm.clear(3.0)
     assert actions(lines) == []
     assert failing(alarm, 4.0, 200.0, step=1.0) == [60.0, 120.0]
+
+
+def test_a_new_cause_is_told_at_once_and_an_old_one_is_not(lines):
+    """Whoever was told of a slow store hears of missing credentials now, not when the slow store is due again."""
+    alarm = Alarm()
+    for now, cause in ((0.0, "slow_down"), (1.0, "slow_down"), (2.0, "credentials"), (3.0, "slow_down"), (4.0, "dns")):
+        alarm.raise_(now, cause, f"because of {cause}")
+    assert [line.cause for line in lines] == ["slow_down", "credentials", "dns"]
+    alarm.clear(5.0)
+    alarm.raise_(100.0, "dns", "again")
+    assert [line.cause for line in lines if line.action == "shipping_alarm"][3:] == ["dns"]

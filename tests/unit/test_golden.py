@@ -50,6 +50,8 @@ TYPED = "readings"
 KEYRINGS: dict[str, Keyring | None] = {
     "plain": None,
     "sealed": make.ROTATED,
+    "schema-5": None,
+    "schema-5-sealed": make.ROTATED,
     "schema-4": None,
     "schema-4-sealed": make.ROTATED,
     "schema-3": None,
@@ -67,6 +69,8 @@ OLDER = {
     "schema-3-sealed": 3,
     "schema-4": 4,
     "schema-4-sealed": 4,
+    "schema-5": 5,
+    "schema-5-sealed": 5,
 }
 
 
@@ -208,8 +212,10 @@ def test_an_old_schema_is_upgraded_in_place(golden: Callable[[str], Path], name:
     assert len(after["idempotency"]) == len(before.get("idempotency", ())) + 1
     assert len(after["policies"]) == len(before.get("policies", ())) + 1
     assert len(after["segments"]) > len(before.get("segments", ()))
-    assert after["shipping"] == after["shipments"] == []
-    assert (len(after["spaces"]), len(after["space_items"])) == (1, 1)
+    for table in ("shipping", "shipments"):
+        assert len(after[table]) == len(before.get(table, ()))
+    spaces_before, items_before = len(before.get("spaces", ())), len(before.get("space_items", ()))
+    assert (len(after["spaces"]), len(after["space_items"])) == (spaces_before + 1, items_before + 1)
     with opened(path, keyring=KEYRINGS[name], read_only=True) as log:
         assert not log.problems
         assert log._journal.load_space("new") == [(b"k", 1, b"body")]
@@ -286,7 +292,7 @@ def test_golden_spaces_are_loaded_exactly(golden: Callable[[str], Path], name: s
             for space in journal.spaces()
         }
     assert found == EXPECTED[name].get("spaces", {})
-    assert (name in OLDER) == (found == {})
+    assert (OLDER.get(name, NEWEST) < 5) == (found == {})
 
 
 def without(names: set[str], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

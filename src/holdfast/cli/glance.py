@@ -42,6 +42,8 @@ SHIPPING_SINCE = 4
 """The version that brought the store: where the log is shipped to, and how far."""
 SPACES_SINCE = 5
 """The version that brought spaces."""
+SHIPPING_STATE_SINCE = 6
+"""The version that remembers what shipping says about itself."""
 _COUNTED_SINCE = dict.fromkeys(("segments", "schemas", "policies"), SEGMENTS_SINCE) | {"spaces": SPACES_SINCE}
 _ALL = -1
 
@@ -164,7 +166,7 @@ def glance(backend: SqliteBackend, newest: int | None = None) -> Glance:
             seen.schemas = table.read("schemas", SchemaRow, "ORDER BY topic_id, version")
             seen.policies = table.read("policies", PolicyRow, "ORDER BY topic_id")
         if seen.version >= SHIPPING_SINCE:
-            seen.shipping = next(iter(table.read("shipping", ShippingRow)), None)
+            seen.shipping = next(iter(table.read_shipping()), None)
             seen.shipments = table.shipments() if seen.shipping is not None else {}
     if seen.log is None:
         seen.problems.append(Corrupt("the database has lost the log's own row", path=str(backend.path)))
@@ -203,6 +205,13 @@ class _Tables:
         version = self._seen.version
         columns = ["0" if version < _COUNTED_SINCE.get(name, 0) else name for name in LogRow.__annotations__]
         return self._select("log", LogRow, f"SELECT {', '.join(columns)} FROM log", ())
+
+    def read_shipping(self) -> list[ShippingRow]:
+        """Where the log is shipped to; what an older database does not remember yet is zero or empty."""
+        later = {} if self._seen.version >= SHIPPING_STATE_SINCE else ShippingRow._field_defaults
+        kept = ("key_epoch", "stamp")
+        columns = [repr(later[name]) if name in later and name not in kept else name for name in ShippingRow._fields]
+        return self._select("shipping", ShippingRow, f"SELECT {', '.join(columns)} FROM shipping", ())
 
     def shipments(self) -> dict[int, ShipmentRow]:
         """How far each partition is on the store; one that was made after the marks were written last is not at all."""

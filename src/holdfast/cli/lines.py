@@ -154,6 +154,9 @@ class ShippingLine(Line, frozen=True, tag="shipping"):
     copy: bool
     key_epoch: int
     stamp_check: str
+    epoch: int = 0
+    fenced: int = 0
+    root_format: int = 0
 
 
 class ShipmentLine(Line, frozen=True, tag="shipment"):
@@ -333,7 +336,9 @@ def watermark_line(row: WatermarkRow, examination: Examination) -> WatermarkLine
 def shipping_line(row: ShippingRow, examination: Examination) -> ShippingLine:
     """Where the log is shipped to."""
     check = examination.stamp(row, "what was shipped")
-    return ShippingLine(row.root, row.shipped_seq, bool(row.copy), row.key_epoch, check)
+    return ShippingLine(
+        row.root, row.shipped_seq, bool(row.copy), row.key_epoch, check, row.epoch, row.fenced, row.root_format
+    )
 
 
 def shipment_line(row: ShipmentRow, examination: Examination) -> ShipmentLine:

@@ -2,6 +2,7 @@
 
 Needs ownership: a service that owns the log ships by itself. Exit code 0 means that every record that was durable is
 on the store and every sealed segment is listed there; anything less is told with what is left and another exit code.
+`--rebuild-store` first brings back a store that was emptied, made anew or put back from an old copy.
 Nothing is at stake when it ends early: what is left is durable here, and the next owner goes on exactly there.
 """
 
@@ -31,6 +32,7 @@ from holdfast.cli.progress import Working
 from holdfast.directory import Directory
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.quantity import parse_seconds
+from holdfast.shipping.forgotten import LostSpan, RebuildReport, StoreForgot
 from holdfast.shipping.stats import ShippingStats
 from holdfast.store.address import parse_url
 
@@ -40,6 +42,7 @@ EPILOG = """\b
 Examples:
   holdfast ship data
   holdfast ship data --store s3://bucket/prefix --seal --timeout 10min
+  holdfast ship data --rebuild-store
 Without --store it is the store of the settings, else the one that the log is shipped to already."""
 
 
@@ -68,6 +71,7 @@ class ShipReport(msgspec.Struct, frozen=True):
     records_left: int
     segments_left: int
     left: list[Left]
+    rebuilt: RebuildReport | None = None
 
 
 @click.command("ship", epilog=EPILOG)
@@ -75,15 +79,22 @@ class ShipReport(msgspec.Struct, frozen=True):
 @store_option
 @click.option("--seal", is_flag=True, help="Seal first, so that all of it lies in segments on the store.")
 @click.option(
+    "--rebuild-store", is_flag=True, help="First bring back a store that has lost what it had, from what is here."
+)
+@click.option("--accept-loss", is_flag=True, help="With --rebuild-store: give up what only the store had.")
+@click.option(
     "--timeout", metavar="TIME", default="60s", show_default=True, callback=parsed(parse_seconds),
     help="How long to wait in all, as '10min'.",
 )  # fmt: skip
 @keyring_option
 @json_option
 def ship_command(
-    directory: Path, url: str | None, seal: bool, timeout: float, reference: str | None, as_json: bool
-) -> int:
+    directory: Path, url: str | None, seal: bool, rebuild_store: bool, accept_loss: bool, timeout: float,
+    reference: str | None, as_json: bool,
+) -> int:  # fmt: skip
     """Ship what is durable in the log in DIR to its store, and wait until it is there."""
+    if accept_loss and not rebuild_store:
+        raise click.UsageError("--accept-loss goes with --rebuild-store")
     place = Directory(directory.absolute())
     place.require_log()
     with database(place.database) as backend:
@@ -98,20 +109,24 @@ def ship_command(
     except KeyboardInterrupt:  # opening waits a moment for the store's first word
         say("interrupted while the log was being opened; what is not on the store is durable here as before")
         return INTERRUPTED
+    rebuilt: RebuildReport | None = None
     with log:
         try:
+            if rebuild_store:
+                rebuilt = log.rebuild_store(accept_loss=accept_loss, timeout=timeout)
             _Shipping(log, place, began + timeout, clock).run(seal=seal)
         except KeyboardInterrupt:
             interrupted = True
         except HoldfastError as error:
             failure = error
         log.close()  # which ships what can be shipped within shipping.drain_timeout_ms
-        report = _report(log, _shipped(before, settings), clock.monotonic() - began)
+        report = _report(log, _shipped(before, settings), clock.monotonic() - began, rebuilt)
     _tell(report, as_json=as_json)
     if interrupted:
         say(f"interrupted; {_words(report.records_left, report.segments_left)} left, durable here as before")
         return INTERRUPTED
-    if failure is not None and (report.records_left or report.segments_left or not isinstance(failure, Unavailable)):
+    is_left = bool(report.records_left or report.segments_left)
+    if failure is not None and (is_left or not isinstance(failure, Unavailable) or isinstance(failure, StoreForgot)):
         raise failure
     return FINE
 
@@ -145,6 +160,7 @@ class _Shipping:
             backend = stack.enter_context(database(self._place.database)) if working.is_shown else None
             events = stack.enter_context(self._log.subscribe())
             while self._is_behind():
+                self._require_store()
                 remaining = self._remaining()
                 if not remaining:
                     raise self._late()
@@ -155,11 +171,18 @@ class _Shipping:
                     events.get(min(_TICK_S, remaining))  # raises what ended shipping
                 else:
                     self._settle(min(_TICK_S, remaining))
+        self._require_store()
         if self._log.unshipped():
             raise Unavailable(
                 "what is not sealed cannot be shipped: shipping.commit_batches is off",
                 hint="give --seal, or switch commit batches on",
             )
+
+    def _require_store(self) -> None:
+        """Raise where the store has lost what it had: what the marks say is not so then."""
+        forgotten = self._stats().forgotten
+        if forgotten is not None:
+            raise StoreForgot(forgotten)
 
     def _is_behind(self) -> bool:
         return bool((self._batches and self._log.unshipped()) or self._stats().unsettled_segments)
@@ -203,7 +226,7 @@ def _shipped(before: Glance, settings: Settings) -> dict[tuple[str, int], int]:
     return found
 
 
-def _report(log: Log, before: dict[tuple[str, int], int], seconds: float) -> ShipReport:
+def _report(log: Log, before: dict[tuple[str, int], int], seconds: float, rebuilt: RebuildReport | None) -> ShipReport:
     stats = _stats(log)
     left = [Left(span.topic, span.partition, span.first, span.records) for span in log.unshipped()]
     records = 0
@@ -224,6 +247,7 @@ def _report(log: Log, before: dict[tuple[str, int], int], seconds: float) -> Shi
         records_left=sum(span.records for span in left),
         segments_left=stats.unsettled_segments,
         left=left,
+        rebuilt=rebuilt,
     )
 
 
@@ -235,6 +259,14 @@ def _stats(log: Log) -> ShippingStats:
 
 def _words(records: int, segments: int) -> str:
     return f"{records} records and {segments} segments"
+
+
+def _rebuilt_facts(rebuilt: RebuildReport | None) -> list[tuple[str, object]]:
+    if rebuilt is None:
+        return []
+    lost = sum(span.records for span in rebuilt.lost)
+    missing = f"{rebuilt.records} records, {rebuilt.segments} segments, {rebuilt.manifests} manifest objects"
+    return [("missing there", f"{missing}: sent again"), ("given up", f"{lost} records that only the store had")]
 
 
 def _tell(report: ShipReport, *, as_json: bool) -> None:
@@ -249,8 +281,12 @@ def _tell(report: ShipReport, *, as_json: bool) -> None:
                 ("sent", f"{report.objects} objects, {report.bytes} bytes in {report.seconds:g} s"),
                 ("requests", f"{report.puts} PUTs; {dollars(report.dollars)} for all requests at S3's list price"),
                 ("left", _words(report.records_left, report.segments_left)),
+                *_rebuilt_facts(report.rebuilt),
             ]
         )
+        if report.rebuilt is not None and report.rebuilt.lost:
+            emit("")
+            emit_table(LostSpan.__struct_fields__, [msgspec.structs.astuple(span) for span in report.rebuilt.lost])
         if report.left:
             emit("")
             emit_table(Left.__struct_fields__, [msgspec.structs.astuple(left) for left in report.left])

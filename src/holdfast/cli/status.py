@@ -32,7 +32,8 @@ Marks, in offsets: everything below them is
   durable   on this machine's disk        sealed   in an immutable segment
   shipped   on the store                  settled  there in segments that are listed
 Without a store what is sealed is shipped and settled. Readable from 'first' on.
-Unshipped records are on this machine only. The store itself is not asked."""
+Unshipped records are on this machine only; of a log that was taken over they are stranded.
+The store itself is not asked."""
 
 
 class KeyName(msgspec.Struct, frozen=True):
@@ -52,6 +53,11 @@ class ShippingStatus(msgspec.Struct, frozen=True):
     lag_bytes: int
     unsettled_segments: int
     cost: Cost
+    fenced: bool = False
+    stranded_records: int = 0
+    alarm: str | None = None
+    ended: str | None = None
+    last_error: str | None = None
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -122,9 +128,14 @@ def _shipping(
         copy=bool(row.copy),
         shipped_seq=row.shipped_seq,
         lag_records=sum(partition.unshipped or 0 for partition in partitions),
-        lag_bytes=sum(kept.unshipped_bytes for kept in sizes.values()),
-        unsettled_segments=sum(partition.unsettled_segments or 0 for partition in partitions),
+        lag_bytes=0 if row.fenced else sum(kept.unshipped_bytes for kept in sizes.values()),
+        unsettled_segments=0 if row.fenced else sum(partition.unsettled_segments or 0 for partition in partitions),
         cost=cost_of(settings.shipping),
+        fenced=row.fenced > 0,
+        stranded_records=sum(partition.stranded or 0 for partition in partitions),
+        alarm=row.alarm or None,
+        ended=row.ended or None,
+        last_error=row.last_error or None,
     )
 
 
@@ -186,7 +197,8 @@ def _show(status: Status, problems: list[Corrupt]) -> None:
     if rows:
         wide = len(_COLUMNS) if status.shipping is not None else len(_COLUMNS) - _STORE_COLUMNS
         emit("")
-        emit_table(_COLUMNS[:wide], [row[:wide] for row in rows])
+        names = _COLUMNS if status.shipping is None or not status.shipping.fenced else _FENCED_COLUMNS
+        emit_table(names[:wide], [row[:wide] for row in rows])
     emit_problems(problems)
 
 
@@ -195,10 +207,20 @@ def _shipping_facts(shipping: ShippingStatus | None) -> list[tuple[str, object]]
         return [("store", "none: this directory is the only copy")]
     if shipping.copy:
         return [("store", f"{shipping.store}, of which this is a copy; it never ships")]
+    told = [("alarm", shipping.alarm), ("last error", shipping.last_error), ("shipping ended", shipping.ended)]
+    problems: list[tuple[str, object]] = [(name, text) for name, text in told if text is not None]
+    if shipping.fenced:
+        stranded = f"{shipping.stranded_records} records, which are durable here and nowhere else"
+        return [
+            ("store", f"{shipping.store}: another process has taken this log over"),
+            ("stranded", stranded),
+            *problems,
+        ]
     waiting = f"{shipping.lag_records} records, {shipping.lag_bytes} bytes in commits; {shipping.unsettled_segments} "
     return [
         ("store", shipping.store),
         ("not there yet", f"{waiting}segments"),
+        *problems,
         ("cost", shipping.cost.words(shipping.store)),
     ]
 
@@ -207,6 +229,7 @@ _COLUMNS = (
     "topic", "partition", "first", "appended", "durable", "sealed", "shipped", "settled", "tail", "segments",
     "unshipped", "unsettled",
 )  # fmt: skip
+_FENCED_COLUMNS = tuple("stranded" if name == "unshipped" else name for name in _COLUMNS)
 _STORE_COLUMNS = 2
 """The last columns, which say something only where there is a store."""
 
@@ -214,6 +237,7 @@ _STORE_COLUMNS = 2
 def _cells(partition: PartitionStatus) -> tuple[object, ...]:
     return (
         partition.partition, partition.first, partition.appended, partition.durable, partition.sealed,
-        partition.shipped, partition.settled, partition.tail_records, partition.segments, partition.unshipped,
+        partition.shipped, partition.settled, partition.tail_records, partition.segments,
+        partition.stranded or partition.unshipped,
         partition.unsettled_segments,
     )  # fmt: skip

@@ -31,6 +31,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     segment_bytes: int
     unshipped: int | None
     unsettled_segments: int | None
+    stranded: int | None = None
 
     @property
     def records(self) -> int:
@@ -67,9 +68,12 @@ def _partition(seen: Glance, head: HeadRow, kept: Kept) -> PartitionStatus:
     shipped, settled = (sealed, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
     marks = Marks(head.next_offset, head.next_offset, sealed, shipped, settled)
     all_segments = 0 if mark is None else mark.segments
+    left = None if shipment is None else max(0, head.next_offset - shipped)
+    # Of a log that was taken over nothing is on its way any more.
+    is_fenced = seen.shipping is not None and seen.shipping.fenced > 0
     return PartitionStatus(
         partition=head.number, first=first, **msgspec.structs.asdict(marks), tail_records=head.next_offset - sealed,
         tail_bytes=kept.tail_bytes, segments=segments, segment_bytes=kept.segment_bytes,
-        unshipped=None if shipment is None else max(0, head.next_offset - shipped),
+        unshipped=0 if is_fenced else left, stranded=left if is_fenced else None if left is None else 0,
         unsettled_segments=None if shipment is None else max(0, all_segments - shipment.settled_segments),
     )  # fmt: skip

@@ -234,8 +234,9 @@ class _Founding:
         if self._store is not None:
             store = self._store
             row = ShippingRow(
-                store.root, store.owner, store.epoch, self._tail.last_seq, int(store.is_copy), self._vault.epoch, b""
-            )
+                store.root, store.owner, store.epoch, self._tail.last_seq, int(store.is_copy),
+                key_epoch=self._vault.epoch,
+            )  # fmt: skip
             self._backend.store_shipping(stamped(row, self._vault))
         count = 0
         for entry in self._tail.entries:

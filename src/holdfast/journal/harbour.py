@@ -13,7 +13,7 @@ from holdfast.journal.bell import Bell
 class Harbour:
     """The way from one log to its store, as waiters see it."""
 
-    __slots__ = ("bell", "end", "ships", "timeout")
+    __slots__ = ("bell", "end", "ships", "timeout", "trouble")
 
     def __init__(self) -> None:
         self.bell = Bell()
@@ -21,8 +21,20 @@ class Harbour:
         """Whether a store is configured for this handle."""
         self.end: HoldfastError | None = None
         """Why nothing more is shipped through this handle."""
+        self.trouble: HoldfastError | None = None
+        """Why nothing is acknowledged at the moment, where waiting for it would be in vain: the store has forgotten."""
         self.timeout = 30.0
         """How long waiters wait unless they say otherwise, in seconds."""
+
+    @property
+    def refusal(self) -> HoldfastError | None:
+        """Why nobody should wait for the store."""
+        return self.end or self.trouble
+
+    def trouble_by(self, reason: HoldfastError | None) -> None:
+        """Nothing is acknowledged for this reason, or (None) again."""
+        self.trouble = reason
+        self.bell.ring()
 
     def finish(self, reason: HoldfastError) -> None:
         """Nothing more is shipped; the first reason stays."""

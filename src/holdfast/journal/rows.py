@@ -211,12 +211,23 @@ class ShippingRow(NamedTuple):
     epoch: int
     shipped_seq: int
     copy: int
-    key_epoch: int
-    stamp: bytes
+    root_format: int = 0
+    """Layout of the store's root; 0 = not known yet."""
+    fenced: int = 0
+    """The claim that took the log over; 0 = nobody's."""
+    alarm: str = ""
+    """What holds shipping up; empty when nothing does."""
+    ended: str = ""
+    """Why shipping ended for good in the handle that was open last."""
+    last_error: str = ""
+    """What the store said last when it failed."""
+    key_epoch: int = 0
+    stamp: bytes = b""
 
     def message(self) -> bytes:
-        """What the stamp covers: everything else."""
-        return chain.canonical("shipping", *self[:-1])
+        """What the stamp covers: everything else; columns that came later, only once one of them says something."""
+        later = self[5:10]
+        return chain.canonical("shipping", *self[:5], *(later if any(later) else ()), self.key_epoch)
 
 
 class ShipmentRow(NamedTuple):
@@ -235,6 +246,7 @@ class ShipmentRow(NamedTuple):
         return chain.canonical("shipments", *self[:-1])
 
 
+SHIPPING_TEXT_BYTES_MAX = 2_048
 SPACE_NAME_BYTES_MAX = 4_200
 ITEM_KEY_BYTES_MAX = 2_048
 """What is longer is neither written nor read."""

@@ -48,6 +48,7 @@ _ENTRY = (
 )
 
 _LOG = ", ".join(LogRow._fields)
+_SHIPPING = ", ".join(ShippingRow._fields)
 _LOG_CHANGES = ", ".join(f"{name}=?" for name in LogRow._fields)
 
 CAPABILITIES = Capabilities(name="sqlite", embedded=True, reads_while_owned=True)
@@ -255,7 +256,7 @@ class SqliteBackend:
 
     def store_shipping(self, row: ShippingRow) -> None:
         """Say where the log is shipped to, and how far."""
-        self._run(f"INSERT OR REPLACE INTO shipping VALUES (1, {_marks(ShippingRow)})", row)
+        self._run(f"INSERT OR REPLACE INTO shipping (id, {_SHIPPING}) VALUES (1, {_marks(ShippingRow)})", row)
 
     def store_shipments(self, rows: Sequence[ShipmentRow]) -> None:
         """Say how far partitions are on the store."""

@@ -19,6 +19,7 @@ from holdfast.errors import Corrupt
 from holdfast.journal.entry import Entry
 from holdfast.journal.rows import (
     ITEM_KEY_BYTES_MAX,
+    SHIPPING_TEXT_BYTES_MAX,
     SPACE_NAME_BYTES_MAX,
     EpochRow,
     HeadRow,
@@ -38,7 +39,10 @@ from holdfast.journal.rows import (
 _LONGEST = 256
 """No id, hash, salt or stamp is longer; bodies have limits of their own."""
 
-_LONG = {"definition": 16 * 2**20, "root": 4096, "name": SPACE_NAME_BYTES_MAX, "key": ITEM_KEY_BYTES_MAX}
+_LONG = {
+    "definition": 16 * 2**20, "root": 4096, "name": SPACE_NAME_BYTES_MAX, "key": ITEM_KEY_BYTES_MAX,
+    **dict.fromkeys(("alarm", "ended", "last_error"), SHIPPING_TEXT_BYTES_MAX),
+}  # fmt: skip
 """Columns that may be longer: as long as what is accepted, or a log that took it would not open again."""
 
 

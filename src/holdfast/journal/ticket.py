@@ -145,11 +145,11 @@ class ShippedTicket(Generic[Outcome]):
             deadline = monotonic() + patience
             while not _are_shipped(ends):
                 left = deadline - monotonic()
-                if harbour.end is not None:
-                    raise harbour.end.again()
+                if harbour.refusal is not None:
+                    raise harbour.refusal.again()
                 if left <= 0:
                     raise _not_shipped(ends, patience)
-                harbour.bell.sleep(lambda: _are_shipped(ends) or harbour.end is not None, left)
+                harbour.bell.sleep(lambda: _are_shipped(ends) or harbour.refusal is not None, left)
         return outcome
 
     def __await__(self) -> Generator[Any, None, Outcome]:
@@ -160,12 +160,12 @@ class ShippedTicket(Generic[Outcome]):
             loop = get_running_loop()
             deadline = loop.time() + harbour.timeout
             while not _are_shipped(ends):
-                if harbour.end is not None:
-                    raise harbour.end.again()
+                if harbour.refusal is not None:
+                    raise harbour.refusal.again()
                 if loop.time() >= deadline:
                     raise _not_shipped(ends, harbour.timeout)
                 future = harbour.bell.future(loop, deadline - loop.time())
-                if not _are_shipped(ends) and harbour.end is None:
+                if not _are_shipped(ends) and harbour.refusal is None:
                     yield from future
         return outcome
 

@@ -2,9 +2,9 @@
 
 `keep-trying` may go on for days, so somebody must hear of it, and go on hearing of it, without a line per attempt.
 The state is there for `stats()` from the first moment; the log gets a line at once and then after pauses of 1, 2, 4 …
-minutes, at most an hour. An alarm that comes and goes is told once a minute at most, with its recovery. Nothing here
-retries, waits or looks at a clock; times are seconds of one monotonic clock. Messages are those of our own errors and
-hold no secrets.
+minutes, at most an hour; a cause that is new is told at once. An alarm that comes and goes is told once a minute at
+most, with its recovery. Nothing here retries, waits or looks at a clock; times are seconds of one monotonic clock.
+Messages are those of our own errors and hold no secrets.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ class AlarmState(msgspec.Struct, frozen=True):
 class Alarm:
     """One alarm, raised and cleared by one thread; any thread may look at its state."""
 
-    __slots__ = ("_due_at", "_is_told", "_pause", "_state", "_told_at")
+    __slots__ = ("_causes", "_due_at", "_is_told", "_pause", "_state", "_told_at")
 
     def __init__(self) -> None:
         self._state: AlarmState | None = None
         self._told_at = self._due_at = -inf
         self._pause = _MINUTE
         self._is_told = False
+        self._causes: set[Cause] = set()
+        """Why attempts failed since the alarm was raised."""
 
     @property
     def state(self) -> AlarmState | None:
@@ -59,8 +61,11 @@ class Alarm:
         return self._state
 
     def raise_(self, now: float, cause: Cause, message: str) -> None:
-        """An attempt failed; logs when that is due."""
+        """An attempt failed; logs when that is due, and at once when it failed for a reason that was not told yet."""
         before = self._state
+        if before is not None and cause not in self._causes:
+            self._due_at = now
+        self._causes.add(cause)
         since, attempts = (now, 0) if before is None else (before.since, before.attempts)
         self._state = AlarmState(since, cause, attempts + 1, _level(now - since), message)
         self.remind(now)
@@ -85,6 +90,7 @@ class Alarm:
         if state is None:
             return
         self._state, self._is_told = None, False
+        self._causes.clear()
         # The next alarm is a new one and told at once, unless this one was told within the last minute.
         self._pause, self._due_at = _MINUTE, self._told_at + _MINUTE
         if is_told:

@@ -24,13 +24,18 @@ Hold = Callable[[HoldfastError | None], None]
 class Escalation:
     """The user's policy, applied to whatever is stuck."""
 
-    def __init__(self, policy: str, hold: Hold, abort: Callable[[], None]) -> None:
+    def __init__(
+        self, policy: str, hold: Hold, abort: Callable[[], None],
+        note: Callable[[AlarmState | None], None] = lambda state: None,
+    ) -> None:  # fmt: skip
         self._policy = policy
         self._hold = hold
         self._abort = abort
         self._stuck: set[str] = set()
         """Objects that ran out of attempts."""
         self._alarm = Alarm()
+        self._note = note
+        """Told when an alarm is raised, for a new cause, or cleared."""
 
     @property
     def state(self) -> AlarmState | None:
@@ -41,7 +46,10 @@ class Escalation:
         """An object ran out of attempts, once more."""
         first = not self._stuck
         self._stuck.add(key)
+        before = self._alarm.state
         self._alarm.raise_(now, cause, message)
+        if before is None or before.cause != cause:
+            self._note(self._alarm.state)
         if self._policy == "abort":
             logger.critical("the store failed, aborting: %s", message, extra={"action": "shipping_abort"})
             self._abort()
@@ -59,5 +67,6 @@ class Escalation:
             self._stuck.discard(key)
             if not self._stuck:
                 self._alarm.clear(now)
+                self._note(None)
                 if self._policy == "fail-appends":
                     self._hold(None)

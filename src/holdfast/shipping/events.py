@@ -1,4 +1,5 @@
-"""What subscribers see: `accepted` when a batch that is durable here was sent, `shipped` when it counts on the store.
+"""What subscribers see: `accepted` when a batch that is durable here was handed to a connection, `shipped` when it
+counts on the store, `resent` when the store has lost commits that it had acknowledged, and they are sent again.
 
 A subscription is a bounded buffer between the shipper and one consumer. Publishing appends and rings; it never waits
 for a consumer and never raises. When the buffer is full the oldest events make room, and the next one that is
@@ -29,7 +30,7 @@ _SLEEP_S = 3600.0
 class Event(msgspec.Struct, frozen=True):
     """Something that happened to a run of commits."""
 
-    kind: Literal["accepted", "shipped"]
+    kind: Literal["accepted", "shipped", "resent"]
     first_seq: int
     last_seq: int
     records: int

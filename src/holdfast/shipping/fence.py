@@ -5,23 +5,33 @@ any mark moves it asks whether the number after its own exists; an answer covers
 the question was asked, so one question serves everything that waits for it. A claim that comes later than the question
 lists what is there *after* it was made, and so sees all that was acknowledged before.
 
+A store that was emptied answers that question as well as one that is whole. So the owner asks for its own claim, too,
+now and then and together with the other question: where it is gone, or another one stands in its place, the store has
+forgotten this log (`StoreForgot`), and nothing counts there. A number that was used is never used again, also not on a
+store that has forgotten it; and since a missing claim would let in whoever was overtaken by it, holes are filled.
+
 *Already exists* with other bytes is decided here too: overtaken, or (nobody has a higher number) two logs on one root.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Literal, NoReturn, Protocol, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Corrupt, Invalid
+from holdfast.shipping.forgotten import StoreForgot
 from holdfast.store import documents, layout
 from holdfast.store.documents import EpochDocument, LogDocument
 from holdfast.store.numbered import numbered
 from holdfast.store.port import AlreadyExists, Body, Store, StoreUnavailable
+
+logger = logging.getLogger("holdfast.shipping")
 
 Result = TypeVar("Result")
 
@@ -51,7 +61,7 @@ class Fence:
 
     def __init__(
         self, log_id: bytes, created_us: int, store: Store, remote: Reads, asking: Asking, clock: Clock,
-        owner: bytes = b"",
+        owner: bytes = b"", remembered: int = 0, claim_interval: float = inf,
     ) -> None:  # fmt: skip
         self._log_id = log_id
         self._owner = owner.hex()
@@ -62,51 +72,115 @@ class Fence:
         self._clock = clock
         self.epoch = 0
         """The number that was claimed; 0 before."""
+        self._remembered = remembered
+        """The highest number that this directory knows it has claimed."""
+        self._claim_interval = claim_interval
+        """How often to ask for the own claim, in seconds, while the other question is asked."""
+        self.is_forgotten = False
+        """Whether the store has lost claims that this directory made: whatever is there may be of anybody."""
+        self._claim_seen = -inf
+        self._claim: bytes = b""
         self._asked = self._answered = 0
         self._question: asyncio.Task[None] | None = None
 
-    async def introduce(self) -> None:
-        """Make sure that this root is this log's, or nobody's; raises Invalid when it is another one's."""
-        log = self._log_id.hex()
-        mine = documents.encode(LogDocument(log=log, created_us=self._created_us))
-        found = await self._asking.until_answered("read log.json", lambda: self._remote.read(layout.LOG))
-        if found is None:
-            found = await self._create_or_read(layout.LOG, mine)
-        other = documents.decode(found, layout.LOG, LogDocument).log
-        if other != log:
-            raise Invalid(
-                f"this root belongs to another log store={self._store.url} log={other} this={log}",
-                hint="give every log a root of its own: s3://bucket/another-prefix",
-            )
+    async def introduce(self, *, rebuild: bool = False) -> bool:
+        """Make sure that this root is this log's, or nobody's, and that its document is there.
 
-    async def claim(self, purpose: Literal["open", "restore"]) -> EpochDocument:
+        Raises Invalid when it is another log's; StoreForgot when it was this log's before and is not any more; Closed
+        when somebody has taken over meanwhile. With `rebuild` nothing is written yet, a store may have forgotten, and
+        the answer is whether the document has to be written.
+        """
+        found = await self._asking.until_answered("read log.json", lambda: self._remote.read(layout.LOG))
+        is_missing = found is None or not self._is_ours(found)
+        if self._remembered:
+            await self.require_own(rebuild=rebuild)
+        if found is None and not rebuild:
+            await self.introduce_anew()
+        return is_missing
+
+    def _is_ours(self, found: bytes) -> bool:
+        """Whether this is the log's document; False where it is damaged. Raises where it is another log's."""
+        log = self._log_id.hex()
+        try:
+            other = documents.decode(found, layout.LOG, LogDocument).log
+        except Corrupt:
+            if not self._remembered:
+                raise
+            logger.error(
+                "log.json of the store is damaged: holdfast reconcile DIR --remote --fix repairs it",
+                extra={"action": "store_damaged", "path": layout.LOG},
+            )
+            return False
+        if other != log:
+            message = f"this root belongs to another log store={self._store.url} log={other} this={log}"
+            if self._remembered:
+                raise StoreForgot(message, hint="put the right store back, or ship to another root with store.move")
+            raise Invalid(message, hint="give every log a root of its own: s3://bucket/another-prefix")
+        return True
+
+    async def introduce_anew(self, *, replace: bool = False) -> None:
+        """Write the log's document; in the place of a damaged one, if that is wanted."""
+        mine = documents.encode(LogDocument(log=self._log_id.hex(), created_us=self._created_us))
+        if replace:
+            loop = asyncio.get_running_loop()
+            await self._asking.until_answered(
+                "remove the damaged log.json", lambda: loop.run_in_executor(None, self._store.delete, [layout.LOG])
+            )
+        self._is_ours(await self._create_or_read(layout.LOG, mine))
+        if self._remembered:
+            logger.warning(
+                "log.json was missing on the store and was written again store=%s", self._store.url,
+                extra={"action": "store_repaired", "path": layout.LOG},
+            )  # fmt: skip
+
+    async def claim(self, purpose: Literal["open", "restore"], *, rebuild: bool = False) -> EpochDocument:
         """Take the next number; from now on nobody below it moves a mark.
 
         Only a restore takes a log over. A directory that is opened again finds its own claim as the newest one, or
-        none; if another one has taken over meanwhile, it is too late for this one.
+        none; if another one has taken over meanwhile, it is too late for this one. Where the store has forgotten claims
+        that this directory made, only a `rebuild` goes on, above them.
         """
         nonce = self._clock.random_bytes(16).hex()
         while True:
-            newest = await self._asking.until_answered("list the claims", self._newest)
-            if newest and purpose == "open":
-                await self._require_own(newest)
-            claim = EpochDocument(
-                log=self._log_id.hex(), epoch=newest + 1, purpose=purpose, owner=self._owner, nonce=nonce,
-                claimed_us=self._clock.now_us(), host=socket.gethostname(), pid=os.getpid(),
-            )  # fmt: skip
+            claimed = await self._asking.until_answered("list the claims", self._claimed)
+            newest = max(claimed, default=0)
+            if purpose == "open":
+                await self._require_own(newest, rebuild=rebuild)
+            claim = self._claim_of(max(newest, self._remembered) + 1, purpose, nonce)
             body = documents.encode(claim)
             key = layout.epoch_key(claim.epoch)
             if await self._create_or_read(key, body) == body:
                 await self._require_create_only(key, body)
-                self.epoch = claim.epoch
+                await self._fill_holes(set(claimed), claim.epoch)
+                self.epoch, self._claim = claim.epoch, body
+                self._claim_seen = asyncio.get_running_loop().time()
                 return claim
 
-    async def require_own(self) -> None:
-        """Raise Closed when somebody else has taken over, also before the claim."""
+    def _claim_of(self, epoch: int, purpose: Literal["open", "restore"], nonce: str) -> EpochDocument:
+        return EpochDocument(
+            log=self._log_id.hex(), epoch=epoch, purpose=purpose, owner=self._owner, nonce=nonce,
+            claimed_us=self._clock.now_us(), host=socket.gethostname(), pid=os.getpid(),
+        )  # fmt: skip
+
+    async def _fill_holes(self, claimed: set[int], epoch: int) -> None:
+        """Claim numbers below ours that are missing: whoever has the one before must find that it was overtaken."""
+        missing = sorted(set(range(1, epoch)) - claimed)
+        for number in missing:
+            filler = self._claim_of(number, "open", self._clock.random_bytes(16).hex())
+            await self._create_or_read(layout.epoch_key(number), documents.encode(filler))
+        if missing:
+            logger.warning(
+                "%d claims were missing on the store and were filled in", len(missing),
+                extra={"action": "claims_filled", "claims": len(missing), "first": missing[0], "last": missing[-1]},
+            )  # fmt: skip
+
+    async def require_own(self, *, rebuild: bool = False) -> None:
+        """Raise Closed when somebody else has taken over, also before the claim; StoreForgot as `introduce` does."""
         if self.epoch:
             await self.check()
-        elif newest := await self._asking.until_answered("list the claims", self._newest):
-            await self._require_own(newest)
+        else:
+            claimed = await self._asking.until_answered("list the claims", self._claimed)
+            await self._require_own(max(claimed, default=0), rebuild=rebuild)
 
     async def _require_create_only(self, key: str, body: bytes) -> None:
         """All of this rests on a store that creates and never overwrites: have it refuse our own claim once more."""
@@ -124,7 +198,17 @@ class Fence:
                 hint="it ignores If-None-Match, so two owners could not be told apart; use another store",
             )
 
-    async def _require_own(self, newest: int) -> None:
+    async def _require_own(self, newest: int, *, rebuild: bool = False) -> None:
+        self.is_forgotten |= newest < self._remembered
+        if newest < self._remembered and rebuild:
+            return  # whoever made these claims was overtaken by this log
+        if newest < self._remembered:
+            raise StoreForgot(
+                "the store has forgotten claims that this log made: it was emptied, made anew, or put back from an old "
+                f"copy store={self._store.url} claimed={self._remembered} found={newest}"
+            )
+        if not newest:
+            return
         key = layout.epoch_key(newest)
         found = await self._asking.until_answered("read the newest claim", lambda: self._remote.read(key))
         claim = None if found is None else documents.decode(found, key, EpochDocument)
@@ -161,11 +245,38 @@ class Fence:
 
     async def _ask(self, covers: int) -> None:
         try:
-            if await self._is_overtaken():
-                raise self._overtaken()
+            if asyncio.get_running_loop().time() - self._claim_seen < self._claim_interval:
+                if await self._is_overtaken():
+                    raise self._overtaken()
+            else:
+                await self._look_for_both()
             self._answered = covers
         finally:
             self._question = None
+
+    async def _look_for_both(self) -> None:
+        """Both questions at once: is there a claim above ours, and is ours what it was?"""
+        now = asyncio.get_running_loop().time()
+        key = layout.epoch_key(self.epoch)
+        is_overtaken, own = await asyncio.gather(
+            self._is_overtaken(),
+            self._asking.until_answered("look for our claim", lambda: self._remote.read(key)),
+        )
+        if is_overtaken:
+            raise self._overtaken()
+        if own != self._claim:
+            what = "is gone" if own is None else "was replaced"
+            raise StoreForgot(
+                f"our claim on the store {what}: it was emptied, made anew, or put back from an old copy "
+                f"store={self._store.url} epoch={self.epoch}"
+            )
+        self._claim_seen = now
+
+    async def watch(self, interval: float) -> None:
+        """Ask now and then also where nothing else does, for ever: an idle log wants to know, too."""
+        while True:
+            await asyncio.sleep(interval)
+            await self.check()
 
     async def _is_overtaken(self) -> bool:
         key = layout.epoch_key(self.epoch + 1)
@@ -182,9 +293,9 @@ class Fence:
             hint="it goes on there; what was acknowledged here and not shipped stays readable: see holdfast status",
         )
 
-    async def _newest(self) -> int:
+    async def _claimed(self) -> list[int]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, lambda: newest_epoch(self._store))
+        return await loop.run_in_executor(None, lambda: claimed_epochs(self._store))
 
     async def _create_or_read(self, key: str, body: bytes) -> bytes:
         """Create an object, or read what stands there; the one that counts either way."""
@@ -208,6 +319,11 @@ def _look(question: asyncio.Task[None]) -> None:
         question.exception()
 
 
+def claimed_epochs(store: Store) -> list[int]:
+    """The numbers that were claimed, ascending."""
+    return sorted(filter(None, (layout.parse_number(key) for key in numbered(store, layout.EPOCHS))))
+
+
 def newest_epoch(store: Store) -> int:
     """The highest number that was ever claimed; 0 for none."""
-    return max((layout.parse_number(key) or 0 for key in numbered(store, layout.EPOCHS)), default=0)
+    return max(claimed_epochs(store), default=0)

@@ -2,7 +2,8 @@
 
 The live marks stand in the partitions, for everybody to read; whoever waits is woken once for all that moved together.
 The stored ones may lag: after a crash the shipper finds out from the store what it had already, and sends the rest
-again, the same bytes under the same names. Belongs to the shipper's thread.
+again, the same bytes under the same names. They fall only where the store has lost what it had acknowledged. Belongs to
+the shipper's thread.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import Closed, HoldfastError
 from holdfast.journal.group import Unit
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
-from holdfast.journal.rows import ShipmentRow, ShippingRow
+from holdfast.journal.rows import SHIPPING_TEXT_BYTES_MAX, ShipmentRow, ShippingRow
+
+_CLAIM_NOTED_S = 10.0
+_TEXT_CHARACTERS_MAX = SHIPPING_TEXT_BYTES_MAX // 4
 
 
 class ShippedMarks:
@@ -24,21 +28,39 @@ class ShippedMarks:
         self._journal = journal
         self._changed: set[Partition] = set()
         self._noted: Unit | None = None
-        shipping = journal.topics.shipping
-        assert shipping is not None
-        self._shipping = shipping
         self._is_noted = True
         self.changed = asyncio.Event()
         """Set while something is not written down."""
+
+    @property
+    def _shipping(self) -> ShippingRow:
+        return shipping_of(self._journal)
 
     @property
     def shipped_seq(self) -> int:
         """Entries up to this one are on the store."""
         return self._shipping.shipped_seq
 
-    def claimed(self, epoch: int) -> None:
-        """The store's root is claimed under this number."""
-        self._shipping = self._journal.topics.shipping = self._shipping._replace(epoch=epoch)
+    async def claimed(self, epoch: int) -> None:
+        """The store's root is claimed under this number; returns when that is written down.
+
+        A number that was used is not used again, also not on a store that has forgotten it.
+        """
+        self._say(self._shipping._replace(epoch=epoch))
+        self.note()
+        if self._noted is not None and not self._noted.group.done:
+            await self._noted.group.bell.future(asyncio.get_running_loop(), _CLAIM_NOTED_S)
+
+    def fall(self, seq: int, shipments: Iterable[ShipmentRow]) -> None:
+        """The store has lost something: the marks say again what is there."""
+        by_id = self._journal.topics.by_id
+        for shipment in shipments:
+            self._set(by_id[shipment.partition_id], shipment)
+        if seq < self._shipping.shipped_seq:
+            self._say(self._shipping._replace(shipped_seq=seq))
+
+    def _say(self, shipping: ShippingRow) -> None:
+        self._journal.topics.shipping = shipping
         self._is_noted = False
         self.changed.set()
 
@@ -49,9 +71,7 @@ class ShippedMarks:
             if end > shipment.shipped_offset:
                 self._set(partition, shipment._replace(shipped_offset=end))
         if seq > self._shipping.shipped_seq:
-            self._shipping = self._journal.topics.shipping = self._shipping._replace(shipped_seq=seq)
-            self._is_noted = False
-            self.changed.set()
+            self._say(self._shipping._replace(shipped_seq=seq))
         self._journal.topics.harbour.bell.ring()
 
     def settle(self, partition: Partition, slots: int, segments: int, end: int) -> None:
@@ -91,13 +111,45 @@ class ShippedMarks:
 
 def attach(journal: Journal, root: str, owner: bytes, firsts: Mapping[Partition, int]) -> None:
     """Say where the log is shipped to from now on, durably; partitions that never were begin at these offsets."""
-    shipping = ShippingRow(root, owner, 0, 0, 0, 0, b"")
+    shipping = ShippingRow(root, owner, 0, 0, 0)
     for partition in journal.topics.by_id.values():
         partition.shipment = ShipmentRow(partition.id, 0, 0, firsts[partition], firsts[partition])
     # Before it is durable: topics that are created meanwhile must know that they are shipped.
     journal.topics.shipping = shipping
     unit = journal.note_shipped(shipping, _all(journal.topics.by_id.values()))
     journal.settle(unit)
+
+
+def say(journal: Journal, **what: str | int) -> None:
+    """Write down what shipping says about itself (`ShippingRow`), if that is news; nobody waits for it."""
+    row = shipping_of(journal)
+    told = {name: text[:_TEXT_CHARACTERS_MAX] if isinstance(text, str) else text for name, text in what.items()}
+    news = row._replace(**told)  # type: ignore[arg-type]
+    if news == row:
+        return
+    journal.topics.shipping = news
+    try:
+        journal.note_shipped(news, [])
+    except HoldfastError:
+        pass  # the journal is closing or poisoned
+
+
+def fenced_by(journal: Journal) -> Closed | None:
+    """What a log that was taken over says to whoever appends; None for all others."""
+    shipping = journal.topics.shipping
+    if shipping is None or not shipping.fenced:
+        return None
+    return Closed(
+        f"another process has taken this log over store={shipping.root} epoch={shipping.fenced}", reason="fenced",
+        hint="it goes on there; what was not shipped stays readable here (holdfast status lists it): append it there",
+    )  # fmt: skip
+
+
+def shipping_of(journal: Journal) -> ShippingRow:
+    """Where a log is shipped to; every one that ships has such a row."""
+    shipping = journal.topics.shipping
+    assert shipping is not None
+    return shipping
 
 
 def _all(partitions: Iterable[Partition]) -> list[ShipmentRow]:

@@ -56,6 +56,7 @@ class SegmentLane:
         settings: ShippingSettings,
         counters: Counters,
         asking: Asking,
+        head: Callable[[str], Awaitable[object | None]],
     ) -> None:
         self._journal = journal
         self._manifest = manifest
@@ -67,6 +68,7 @@ class SegmentLane:
         self._room = asyncio.Semaphore(settings.segments_in_flight)
         self._counters = counters
         self._asking = asking
+        self._head = head
         self._workers: dict[Partition, asyncio.Task[None]] = {}
         self._behind: dict[Partition, int] = {}
         """Behind the last segment whose manifest object was sent."""
@@ -154,7 +156,8 @@ class SegmentLane:
             except FileGone:
                 continue  # retention took it (`allow_unsettled`), or somebody moved it away
             return
-        await self._expire(partition)
+        if not row.size or not await self._is_there(key):  # it may have come here before retention took it
+            await self._expire(partition)
 
     async def _until_there(self, partition: Partition, row: SegmentRow, path: Path) -> None:
         """A file that is not where it should be holds up its partition alone, with an alarm, until it is back."""
@@ -172,7 +175,11 @@ class SegmentLane:
         """Say that the partition begins later on the store, too."""
         document = gone_document(self._journal, partition)
         key = layout.expired_key(partition.topic, partition.number, document.upto)
-        await self._put(key, Body.of(documents.encode(document)))
+        if not await self._is_there(key):
+            await self._put(key, Body.of(documents.encode(document)))
+
+    async def _is_there(self, key: str) -> bool:
+        return await self._asking.until_answered(f"look for {key}", lambda: self._head(key)) is not None
 
     # -- in order -----------------------------------------------------------------------------------------
 

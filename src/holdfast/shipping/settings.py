@@ -45,14 +45,10 @@ PROFILES: dict[str, dict[str, int | float]] = {
 """The values that each profile stands for; `low-latency` spells out the defaults."""
 
 _MAY_BE_ZERO = (
-    "delete_after_ms",
-    "lease_delay_max_ms",
-    "store_bytes_max",
-    "store_age_max_ms",
-    "max_retry_attempts",
-    "retry_base_delay_ms",
-)
-_NO_NUMBERS = ("profile", "commit_batches", "send_when_idle", "escalation")
+    "claim_check_interval_ms", "delete_after_ms", "lease_delay_max_ms", "store_bytes_max", "store_age_max_ms",
+    "max_retry_attempts", "retry_base_delay_ms",
+)  # fmt: skip
+_NO_NUMBERS = ("profile", "commit_batches", "send_when_idle", "escalation", "rebuild_store")
 _OWN_RULES = ("target_pool_size", "retry_delay_max_ms")
 
 
@@ -99,6 +95,14 @@ class ShippingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     escalation: str = "keep-trying"
     """When retries are exhausted: `keep-trying` with a growing alarm, `fail-appends`, or `abort` the process."""
+
+    rebuild_store: bool = False
+    """Bring back a store that was emptied, or put back from an old copy, from what is here, without asking. Never where
+    something would be given up, and never over another log's."""
+
+    claim_check_interval_ms: float = 1_000
+    """How often an owner looks for its own claim while it ships, to find out that the store was emptied; 0 = before
+    every acknowledgement."""
 
     segments_in_flight: int = 4
     """Sealed segments under way at once."""

@@ -67,11 +67,11 @@ class JournalSource:
         """What the next batch has to wait for."""
         self._keys: dict[int, TailKey] = {}
 
-    def start(self, seq: int) -> None:
-        """Begin behind this entry."""
+    def start(self, seq: int, *, waits: bool = False) -> None:
+        """Begin behind this entry; the first batch `waits` for all that is sealed, if the store has lost segments."""
         self._base = self._cursor = seq
         # Numbers of a log that was rebuilt begin anew: no gap in them tells that segments lie before the first one.
-        self._needs = {} if seq else self.unsettled()
+        self._needs = self.unsettled() if waits or not seq else {}
 
     def pending(self) -> tuple[int, int]:
         """Commits and bytes that wait to be taken; very many when they were not counted."""

@@ -49,6 +49,14 @@ class ShippingStats(msgspec.Struct, frozen=True):
     last_error: str | None
     ended: str | None
     """Why nothing more is shipped through this handle, if so."""
+    fenced: bool = False
+    """Whether another process has taken the log over."""
+    stranded_records: int = 0
+    """Of a log that was taken over: records that are durable here and nowhere else; they are not on their way."""
+    forgotten: str | None = None
+    """What the store has lost, while nothing is acknowledged there for it."""
+    resent_total: int = 0
+    """Records that the store had acknowledged and lost, and that were sent again."""
 
 
 class Counters:
@@ -56,7 +64,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.in_flight = 0
-        self.batches = self.segments = self.objects = self.bytes = self.resolved = 0
+        self.batches = self.segments = self.objects = self.bytes = self.resolved = self.resent = 0
         self.acknowledged_bytes = self.backlog_bytes = 0
         self.retries: dict[str, int] = {}
         self.last_error: str | None = None

@@ -1,0 +1,144 @@
+"""Putting back what the store has lost of partitions, from what is here: manifest objects, segments, retirements.
+
+Under our own claim, create-only, each object until it is there. Files come first and manifest objects after them, so
+that no reader meets an object without its file. Then the marks fall to where the objects end, and the lanes go on from
+there: nothing more is acknowledged before all of it is there again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+
+from holdfast.clock import Clock
+from holdfast.errors import Corrupt
+from holdfast.journal.journal import Journal
+from holdfast.journal.partition import Partition
+from holdfast.segments.manifest import Manifest
+from holdfast.segments.manifest_documents import expired_document
+from holdfast.shipping.fence import Asking
+from holdfast.shipping.forgotten import REBUILD, LostSpan, StoreForgot
+from holdfast.shipping.remote import Remote
+from holdfast.shipping.standing import Standing, examine, is_newest, newest_file, newest_key
+from holdfast.store import documents, layout
+from holdfast.store.documents import EpochDocument
+from holdfast.store.port import Body, Store
+
+_AT_ONCE = 16
+
+logger = logging.getLogger("holdfast.shipping")
+
+
+class Refilling:
+    """Compares the partitions of one log with its store, and puts back what is missing."""
+
+    def __init__(
+        self, journal: Journal, manifest: Manifest, store: Store, asking: Asking, remote: Remote,
+        put: Callable[[str, Body], Awaitable[None]], clock: Clock,
+    ) -> None:  # fmt: skip
+        self._journal = journal
+        self._manifest = manifest
+        self._store = store
+        self._asking = asking
+        self._remote = remote
+        self._put = put
+        self._clock = clock
+
+    async def find(self, *, thorough: bool = False) -> list[Standing]:
+        """The partitions of which the store has lost something: those whose newest objects are gone, or (`thorough`)
+        any.
+        """
+        partitions = list(self._journal.topics.by_id.values())
+        room = asyncio.Semaphore(_AT_ONCE)
+        if not thorough:
+            whole = await asyncio.gather(*(self._seems_whole(partition, room) for partition in partitions))
+            partitions = [partition for partition, is_whole in zip(partitions, whole, strict=True) if not is_whole]
+        found = [await self._examined(partition, thorough) for partition in partitions]
+        return [standing for standing in found if standing is not None and not standing.is_whole]
+
+    async def _seems_whole(self, partition: Partition, room: asyncio.Semaphore) -> bool:
+        """Whether the newest manifest object, and the newest segment, are what they were."""
+        key = newest_key(partition)
+        if key is None:
+            return True
+        async with room:
+            data = await self._asking.until_answered(f"look for {key}", lambda: self._remote.read(key))
+            file = newest_file(self._manifest, partition) if is_newest(data, partition) else None
+            if file is None:
+                return is_newest(data, partition)
+            return await self._asking.until_answered(f"look for {file}", lambda: self._remote.head(file)) is not None
+
+    async def _examined(self, partition: Partition, thorough: bool) -> Standing | None:
+        loop, log = asyncio.get_running_loop(), self._journal.vault.log_id.hex()
+        try:
+            return await self._asking.until_answered(
+                f"compare {partition.topic}/{partition.number} with the store",
+                lambda: loop.run_in_executor(None, examine, self._store, self._manifest, log, partition),
+            )
+        except Corrupt as damage:
+            if thorough:
+                raise
+            # A damaged object is not a lost one: shipping goes on, and reconciliation repairs it.
+            logger.error("the store is damaged: %s", damage.message, extra={"action": "store_damaged"})
+            return None
+
+    def require_no_loss(self, standings: Iterable[Standing]) -> None:
+        """Raise StoreForgot where something is nowhere any more."""
+        lost = lost_spans(standings)
+        if lost:
+            records, places = sum(span.records for span in lost), ", ".join(map(_words, lost[:5]))
+            raise StoreForgot(
+                f"the store has lost {records} records that were there alone store={self._store.url}: {places}"
+                f"{' …' if len(lost) > 5 else ''}",
+                hint=f"if no copy of the store can be found: {REBUILD} --accept-loss retires them",
+            )
+
+    async def refill(self, standings: Iterable[Standing], claim: EpochDocument) -> None:
+        """Put back what can be; what is lost is retired."""
+        for standing in standings:
+            await self._retire(standing)
+            for row in standing.files:
+                path = self._manifest.path(standing.partition, row)
+                key = layout.segment_key(standing.partition.topic, standing.partition.number, row.number, row.sha256)
+                await self._put(key, Body.file(path, row.size, row.sha256))
+            starts = {
+                slot: documents.encode(msgspec.structs.replace(start, epoch=claim.epoch, nonce=claim.nonce))
+                for slot, start in standing.starts.items()
+            }
+            for slot, body in sorted((standing.objects | starts).items()):
+                key = layout.manifest_key(standing.partition.topic, standing.partition.number, slot)
+                await self._put(key, Body.of(body))
+            self._tell(standing)
+
+    async def _retire(self, standing: Standing) -> None:
+        if not standing.lost:
+            return
+        partition, last = standing.partition, standing.lost[-1]
+        key = layout.expired_key(partition.topic, partition.number, last.number + 1)
+        if await self._asking.until_answered(f"look for {key}", lambda: self._remote.head(key)) is None:
+            document = expired_document(self._journal, partition, last.number + 1, last.end, self._clock.now_us())
+            await self._put(key, Body.of(documents.encode(document)))
+
+    def _tell(self, standing: Standing) -> None:
+        partition, lost = standing.partition, sum(row.rows for row in standing.lost)
+        segments = len(standing.files) + standing.behind
+        logger.warning(
+            "the store had lost %d manifest objects and %d segments of %s/%d; they are sent again, %d records are lost",
+            len(standing.objects), segments, partition.topic, partition.number, lost,
+            extra={
+                "action": "store_refilled", "topic": partition.topic, "partition": partition.number,
+                "objects": len(standing.objects), "segments": segments, "records_lost": lost,
+            },
+        )  # fmt: skip
+
+
+def lost_spans(standings: Iterable[Standing]) -> tuple[LostSpan, ...]:
+    """What is nowhere any more."""
+    return tuple(span for standing in standings if (span := standing.span) is not None)
+
+
+def _words(span: LostSpan) -> str:
+    return f"{span.topic}/{span.partition} offsets {span.first} to {span.first + span.records - 1}"

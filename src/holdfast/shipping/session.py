@@ -1,0 +1,295 @@
+"""One stretch of shipping under one claim: from the first look at the store until told to stop, fenced, or forgotten.
+
+    introduce → wait for something to ship → what is there, and what is not any more → claim → put back what is missing
+    → lanes and chores, side by side, until told to stop
+
+A rebuild goes the same way, but looks at everything, goes on where the store has forgotten this log, and gives up what
+is nowhere any more if it is told to. Nothing is written before that is known. Belongs to the shipper's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError
+from holdfast.journal import stored
+from holdfast.journal.journal import Journal
+from holdfast.journal.partition import Partition
+from holdfast.journal.rows import ShipmentRow
+from holdfast.segments.manifest import Manifest
+from holdfast.shipping.events import Event, Subscribers
+from holdfast.shipping.fence import Fence
+from holdfast.shipping.forgotten import RebuildReport
+from holdfast.shipping.janitor import Janitor
+from holdfast.shipping.marks import ShippedMarks, say, shipment_of, shipping_of
+from holdfast.shipping.past import Past
+from holdfast.shipping.rebuild_order import Ordered, RebuildOrder
+from holdfast.shipping.refilling import Refilling, lost_spans
+from holdfast.shipping.remote import Remote
+from holdfast.shipping.segment_lane import SegmentLane
+from holdfast.shipping.settings import ShippingSettings
+from holdfast.shipping.source import JournalSource
+from holdfast.shipping.standing import Standing
+from holdfast.shipping.stats import Counters
+from holdfast.shipping.tail_lane import TailLane
+from holdfast.shipping.topic_documents import TopicDocuments
+from holdfast.shipping.uploading import Requests, Uploader
+from holdfast.store import documents, layout
+from holdfast.store.documents import AdoptedDocument, EpochDocument
+from holdfast.store.inheritance import Inherited
+from holdfast.store.port import Body, Store
+
+_NOTE_INTERVAL_S = 0.1
+_SWEEP_AT_END_S = 2.0
+_IDLE_S = 3600.0
+
+logger = logging.getLogger("holdfast.shipping")
+
+
+class Calls:
+    """What the shipper's thread is asked to do by others."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.ordered = asyncio.Event()
+        """An order to rebuild the store is waiting."""
+        self.is_claim_wanted = False
+
+    async def any(self) -> None:
+        """Return when one of them comes."""
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self.stop, self.ordered)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def obey(self) -> None:
+        """For ever; raises Ordered when an order comes."""
+        await self.ordered.wait()
+        raise Ordered
+
+
+class Session:
+    """One log and its store, for one claim."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        manifest: Manifest,
+        store: Store,
+        remote: Remote,
+        requests: Requests,
+        settings: ShippingSettings,
+        clock: Clock,
+        counters: Counters,
+        subscribers: Subscribers,
+        calls: Calls,
+    ) -> None:
+        self._journal = journal
+        self._manifest = manifest
+        self._store = store
+        self._requests = requests
+        self._settings = settings
+        self._clock = clock
+        self._counters = counters
+        self._subscribers = subscribers
+        self._calls = calls
+        shipping = shipping_of(journal)
+        self.fence = Fence(
+            journal.vault.log_id, journal.row.created_us, store, remote, requests, clock, shipping.owner,
+            shipping.epoch, settings.claim_check_interval_ms / 1000,
+        )  # fmt: skip
+        self.lane: TailLane | None = None
+        self._remote = remote
+        self._uploader = Uploader(remote, requests, self.fence, counters)
+        self._past = Past(journal, store, requests, counters)
+        self._refilling = Refilling(journal, manifest, store, requests, remote, self._uploader.put, clock)
+
+    async def run(self, remembered: Callable[[], None], *, is_doubtful: bool) -> None:
+        """Ship; `remembered` is called once the store turned out to be what it was."""
+        await self.fence.introduce()
+        if is_doubtful:
+            self._refilling.require_no_loss(await self._refilling.find())
+        remembered()
+        await self._until_work()
+        if self._calls.stop.is_set() and not self._has_work():
+            return
+        await self._past.inherited(self.fence)  # before the claim: whoever was rolled back overtakes nobody
+        standings = await self._refilling.find()
+        self._refilling.require_no_loss(standings)
+        await self._ship(await self.fence.claim("open"), standings)
+
+    async def rebuild(self, order: RebuildOrder, remembered: Callable[[], None]) -> None:
+        """Bring back what the store has lost, and ship on."""
+        is_missing = await self.fence.introduce(rebuild=True)
+        await self._past.inherited(self.fence)
+        standings = await self._refilling.find(thorough=True)
+        if not order.accept_loss:
+            self._refilling.require_no_loss(standings)
+        if is_missing:
+            await self.fence.introduce_anew(replace=True)
+        claim = await self.fence.claim("open", rebuild=True)
+        remembered()
+
+        def answer(records: int) -> None:
+            files = sum(len(standing.files) + standing.behind for standing in standings)
+            manifests = sum(len(standing.objects) + standing.slots_behind for standing in standings)
+            lost = lost_spans(standings)
+            order.finish(RebuildReport(self._store.url, claim.epoch, is_missing, manifests, files, records, lost))
+
+        await self._ship(claim, standings, answer)
+
+    # -- something to ship --------------------------------------------------------------------------------
+
+    def _has_work(self) -> bool:
+        partitions = list(self._journal.topics.by_id.values())
+        unsettled = any(shipment_of(p).settled_segments < p.sealed.segments for p in partitions)
+        tail = self._settings.commit_batches and any(p.shipped < p.durable for p in partitions)
+        return unsettled or tail or self._journal.topics.is_changed or self._calls.is_claim_wanted
+
+    async def _until_work(self) -> None:
+        """Sleep until there is something to ship; a log that is only read never claims its store."""
+        loop, commits = asyncio.get_running_loop(), self._journal.commits
+        called = loop.create_task(self._calls.any())
+        try:
+            while not self._calls.stop.is_set():
+                waiting: set[asyncio.Future[None] | asyncio.Task[Any]] = {
+                    commits.bell.future(loop, _IDLE_S), commits.seals.future(loop, _IDLE_S),
+                    self._journal.topics.bell.future(loop, _IDLE_S), called,
+                }  # fmt: skip
+                commits.ask(0, 0)
+                if self._has_work():
+                    return
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if self._calls.ordered.is_set():
+                    raise Ordered
+        finally:
+            called.cancel()
+
+    # -- at work ------------------------------------------------------------------------------------------
+
+    async def _ship(
+        self, claim: EpochDocument, standings: Sequence[Standing], answer: Callable[[int], None] = lambda records: None
+    ) -> None:
+        settings, journal, fence, put = self._settings, self._journal, self.fence, self._uploader.put
+        marks = ShippedMarks(journal)
+        await marks.claimed(claim.epoch)
+        say(journal, ended="", alarm="", last_error="")
+        journal.topics.harbour.bell.ring()
+        source = JournalSource(journal, settings)
+        topics = TopicDocuments(journal, self._manifest, self._store, self._requests, put)
+        tail = self.lane = TailLane(
+            journal.vault.log_id, source, put, topics.describe, fence, marks, self._subscribers, settings,
+            self._counters,
+        )  # fmt: skip
+        segments = SegmentLane(
+            journal, self._manifest, put, topics.describe, fence, marks, settings, self._counters, self._requests,
+            self._remote.head,
+        )  # fmt: skip
+        janitor = Janitor(
+            journal, self._manifest, self._store, put, self._requests, fence, settings, self._counters, self._clock,
+            tail.sent,
+        )  # fmt: skip
+        await self._refilling.refill(standings, claim)
+        inherited = await self._past.inherited(fence)
+        if fence.is_forgotten:
+            # Somebody else may have written these in between: all that is not in segments is sent again.
+            inherited = Inherited(0, 0, (), (), inherited.floors)
+        shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
+        records = self._fall(marks, inherited, standings)
+        with journal.backend.reading() as connection:
+            self._counters.backlog_bytes = stored.bytes_after(connection, marks.shipped_seq) - journal.commits.bytes
+        source.start(inherited.frontier, waits=bool(standings))
+        if inherited.frontier > marks.shipped_seq or standings:
+            tail.adopt(self._ends(inherited.frontier), source.unsettled(), inherited.frontier)
+        janitor.inherit(inherited, max(shipped, inherited.frontier))
+        # What the store acknowledged before counts, also behind a hole that is about to be filled.
+        await self._adopt(max(shipped, inherited.frontier))
+        answer(records)
+
+        def on_settled(partition: Partition, slot: int) -> None:
+            tail.settled.set()
+            janitor.on_settled(partition, slot)
+
+        segments.on_settled = on_settled
+        lanes: list[SegmentLane | TailLane] = [segments, tail] if settings.commit_batches else [segments]
+        chores = (janitor.run(), topics.run(), _note(marks), fence.watch(settings.heartbeat_interval_ms / 1000))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                working = [tasks.create_task(lane.run()) for lane in lanes]
+                running = [tasks.create_task(chore) for chore in (*chores, self._calls.obey())]
+                await self._calls.stop.wait()
+                for lane in lanes:
+                    lane.stop()
+                await asyncio.wait(working)
+                for topic in list(journal.topics.partitions):
+                    await topics.describe(topic)
+                for chore in running:
+                    chore.cancel()
+            await _tidy(janitor)
+        finally:
+            marks.note_now()
+
+    def _fall(self, marks: ShippedMarks, inherited: Inherited, standings: Sequence[Standing]) -> int:
+        """Where the store has lost something, the marks say what is there; returns how many records are sent again."""
+        shipped, frontier = marks.shipped_seq, inherited.frontier
+        if frontier >= shipped and not standings:
+            return 0
+        rows = {partition: shipment_of(partition) for partition in self._journal.topics.by_id.values()}
+        before = sum(row.shipped_offset for row in rows.values())
+        rows |= {standing.partition: standing.shipment for standing in standings}
+        if frontier < shipped:
+            ends = self._ends(frontier)
+            rows = {partition: _fallen(row, ends.get(partition, 0)) for partition, row in rows.items()}
+        records = before - sum(row.shipped_offset for row in rows.values())
+        marks.fall(frontier, [row for partition, row in rows.items() if row != shipment_of(partition)])
+        self._counters.resent += records
+        if frontier < shipped:
+            logger.warning(
+                "the store has lost commits %d to %d, which it had acknowledged; all behind them is sent again",
+                frontier + 1, shipped, extra={
+                    "action": "tail_resent", "first_seq": frontier + 1, "last_seq": shipped, "records": records,
+                },
+            )  # fmt: skip
+        self._subscribers.publish(Event("resent", frontier + 1, max(shipped, frontier), records, 0))
+        return records
+
+    async def _adopt(self, seq: int) -> None:
+        """Cut what an owner before us may still send: nobody will ever count it."""
+        if self.fence.epoch == 1:
+            return  # nobody was before us
+        document = AdoptedDocument(log=self._journal.vault.log_id.hex(), epoch=self.fence.epoch, seq=seq)
+        await self._uploader.put(layout.adopted_key(self.fence.epoch, seq), Body.of(documents.encode(document)))
+
+    def _ends(self, seq: int) -> dict[Partition, int]:
+        """Up to where partitions are in the batches that are there."""
+        by_id = self._journal.topics.by_id
+        with self._journal.backend.reading() as connection:
+            ends = stored.ends_upto(connection, seq)
+        return {by_id[partition]: end for partition, end in ends.items() if partition in by_id}
+
+
+def _fallen(row: ShipmentRow, end: int) -> ShipmentRow:
+    """A partition whose commit batches end there."""
+    return row._replace(shipped_offset=min(row.shipped_offset, max(row.settled_offset, end)))
+
+
+async def _note(marks: ShippedMarks) -> None:
+    """Have the marks written down, a few times per second at most."""
+    while True:
+        marks.note()
+        await marks.changed.wait()
+        await asyncio.sleep(_NOTE_INTERVAL_S)
+
+
+async def _tidy(janitor: Janitor) -> None:
+    """One last sweep, if it does not take long."""
+    try:
+        await asyncio.wait_for(janitor.sweep(), _SWEEP_AT_END_S)
+    except (TimeoutError, HoldfastError):
+        pass  # the next owner tidies up
