@@ -1,8 +1,9 @@
 """Segments from a store, brought into a log's own `segments/` directory: in pieces, by hash, proved, and kept.
 
 A file gets its name when its hash is the one in its manifest object and its content is synced; so whatever has its name
-is whole, also after a crash, and is not fetched again. Then it says itself what it is, and a sealed one is opened as
-far as it takes to know that the key is the right one. Memory: one piece per file, a few files at a time.
+is whole, also after a crash, and is not fetched again. Then it says itself what it is, and every block of it is
+compared with its hash in the footer. The footer of a sealed one is stamped by its key: so whoever lacks the key can
+have made or changed none of it. Memory: one piece per file, a few files at a time.
 """
 
 from __future__ import annotations
@@ -137,15 +138,18 @@ class SegmentFetching:
         self._here.add(key)
 
     def _prove(self, key: str, path: Path, segment: SegmentDocument) -> None:
-        """The file says itself what it is; a sealed one is stamped by its key."""
+        """The file says itself what it is, and its blocks are those that it had; a sealed one proves it by its key."""
         head, opener = head_of(segment), self._vault.segment_opener
         with SegmentReader(path, head, facts_of(segment), opener) as reader:
             is_sealed = reader.sealed_with is not None
-        self._keys.require(is_sealed=is_sealed, path=key)
+            self._keys.require(is_sealed=is_sealed, path=key)
+            if not is_sealed:
+                _read_through(reader)
         if is_sealed:
             # Without facts to believe, the reader proves the footer by its key: that this is the key, and that nobody
-            # else made the file.
-            SegmentReader(path, head, None, opener).close()
+            # else made the file. The footer has the hashes of the blocks, so nobody else made those.
+            with SegmentReader(path, head, None, opener) as reader:
+                _read_through(reader)
 
     def _fetch_file(self, key: str, path: Path, segment: SegmentDocument) -> None:
         temporary = path.with_name(path.name + ".fetched")
@@ -180,6 +184,12 @@ def state_of(manifest: StoreManifest, segment: SegmentDocument) -> int:
     if manifest.expired is not None and segment.number < manifest.expired.upto:
         return EXPIRED
     return LOST if is_filler(segment) else LIVE
+
+
+def _read_through(reader: SegmentReader) -> None:
+    """Compare every block; raises Corrupt."""
+    for _ in reader.chunks():
+        pass
 
 
 def _key(segment: SegmentDocument) -> str:

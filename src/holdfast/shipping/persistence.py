@@ -30,7 +30,9 @@ from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.events import Subscribers, Subscription
 from holdfast.shipping.fence import Fence
 from holdfast.shipping.janitor import Janitor
+from holdfast.shipping.key_cover import KeyCover
 from holdfast.shipping.marks import ShippedMarks, shipment_of
+from holdfast.shipping.remembered_keys import RememberedKeys
 from holdfast.shipping.remote import CountedRemote, PoolState, Remote
 from holdfast.shipping.segment_lane import SegmentLane
 from holdfast.shipping.settings import ShippingSettings
@@ -300,7 +302,9 @@ class Shipper:
         settings, journal = self._settings, self._journal
         marks = ShippedMarks(journal)
         marks.claimed(fence.epoch)
-        source = JournalSource(journal, settings)
+        remembered = RememberedKeys(journal)
+        source = JournalSource(journal, settings, remembered)
+        keys = KeyCover(journal, remembered, uploader.put, fence, lambda: marks.shipped_seq)
         topics = TopicDocuments(journal, self._manifest, self._store, requests, uploader.put)
         log_id = journal.vault.log_id
         tail = self._lane = TailLane(
@@ -311,12 +315,13 @@ class Shipper:
         )
         janitor = Janitor(
             journal, self._manifest, self._store, uploader.put, requests, fence, settings, self.counters, self._clock,
-            tail.sent,
+            tail.sent, keys,
         )  # fmt: skip
         inherited = await self._inherited(requests, fence)
         with journal.backend.reading() as connection:
             self.counters.backlog_bytes = stored.bytes_after(connection, marks.shipped_seq) - journal.commits.bytes
         source.start(max(inherited.frontier, marks.shipped_seq))
+        keys.inherit(inherited, max(inherited.frontier, marks.shipped_seq))
         if inherited.frontier > marks.shipped_seq:
             tail.adopt(self._ends(inherited.frontier), source.unsettled(), inherited.frontier)
         janitor.inherit(inherited)
@@ -327,6 +332,7 @@ class Shipper:
             janitor.on_settled(partition, slot)
 
         segments.on_settled = on_settled
+        segments.before_settling = keys.before_segment
         lanes: list[SegmentLane | TailLane] = [segments, tail] if settings.commit_batches else [segments]
         try:
             async with asyncio.TaskGroup() as tasks:
