@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from holdfast.reading import Reading
     from holdfast.rebuilding import RebuildReport, rebuild
     from holdfast.record import Marks, Receipt, Record, Watermark
-    from holdfast.restoring import RestoreReport, restore
+    from holdfast.restored import RestoredExpiry, RestoredPolicy, RestoreReport
+    from holdfast.restoring import restore
     from holdfast.segments.reconcile import ReconcileReport
     from holdfast.segments.retention import RetentionReport
     from holdfast.settings import Settings
@@ -67,7 +68,9 @@ _HOMES = {
     "Receipt": "record",
     "ReconcileReport": "segments.reconcile",
     "Record": "record",
-    "RestoreReport": "restoring",
+    "RestoreReport": "restored",
+    "RestoredExpiry": "restored",
+    "RestoredPolicy": "restored",
     "RetentionReport": "segments.retention",
     "Settings": "settings",
     "SettledReading": "settled.reading",
@@ -108,6 +111,8 @@ __all__ = [
     "ReconcileReport",
     "Record",
     "RestoreReport",
+    "RestoredExpiry",
+    "RestoredPolicy",
     "RetentionReport",
     "Settings",
     "SettledReading",

@@ -11,8 +11,11 @@ ships; while an owner goes on it may remove what was listed a moment ago, so a l
 
 Segments are fetched a few at a time, in pieces, each compared with its hash, and kept when a restore is interrupted;
 running it again goes on from there, under the same claim unless somebody else has claimed since. Nothing is a log
-before its FORMAT is written, at the very end. Idempotency keys are not on the store: a restored log does not know them,
-and an append that is repeated with the key of an older one is stored again.
+before its FORMAT is written, at the very end. Idempotency keys come back with the records that they belong to.
+
+What is proved, and when: everything, before the claim. Every block of every segment and every entry of the tail is
+opened or compared with a hash that its key made. Every commit that was acknowledged as shipped is there, or nothing is
+taken over (`accept_loss`); what lies behind such a loss stays on the store, for whoever wants to look into it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast import disk
+from holdfast import disk, restored
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
@@ -34,13 +37,18 @@ from holdfast.crypto.signing import Signer
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
-from holdfast.journal.founding import FoundPartition, FoundStore, FoundTail, FoundTopic, found, partition_ids
-from holdfast.journal.rows import EXPIRED, LIVE, LOST, DiskFailed, SegmentRow
+from holdfast.journal.founding import FoundKey, FoundPartition, FoundStore, FoundTail, FoundTopic, found, partition_ids
+from holdfast.journal.rows import EXPIRED, LOST, DiskFailed, SegmentRow
+from holdfast.restored import RestoreReport
 from holdfast.segments.fetching import KeyDemand, Progress, SegmentFetching, Steps, state_of
 from holdfast.segments.rebuild_plan import with_tree
+from holdfast.segments.spooling import Spool
 from holdfast.segments.store_manifest import StoreManifest, facts_of, in_parallel
 from holdfast.settings import Settings
 from holdfast.settled import tail_walk
+from holdfast.settled.acknowledged import acknowledged, takeovers
+from holdfast.settled.entry_proof import EntryProof
+from holdfast.settled.key_walk import KeyWalk
 from holdfast.settled.root_reading import RootReader, Where, check_schemas
 from holdfast.settled.tail_walk import Walked
 from holdfast.shipping.takeover import Takeover
@@ -48,6 +56,7 @@ from holdfast.store import commit_batch, layout, opening
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
 from holdfast.store.inheritance import Inherited
+from holdfast.store.key_object import KeyObject
 from holdfast.store.root_form import RootForm
 from holdfast.store.root_store import RootStore
 
@@ -62,31 +71,6 @@ Counting = tuple[str, int]
 
 _Found = tuple[list[Counting], dict[Where, int], int, int]
 """Commit batches, what is settled, the floor and the frontier: what a walk depends on."""
-
-
-class RestoreReport(msgspec.Struct, frozen=True):
-    """What was brought back."""
-
-    log: str
-    store: str
-    epoch: int
-    """The claim on the store; 0 for a copy."""
-    topics: int
-    partitions: int
-    segments: int
-    records: int
-    """All that can be read now, in segments and tail."""
-    tail_records: int
-    bytes: int
-    """Of the segments."""
-    resumed: int
-    """Segments that an earlier, interrupted restore had fetched already."""
-    expired: int
-    """Segments whose place in the chain is known and whose records were retired."""
-    cut_batches: int
-    """Commit batches behind a hole: nobody was ever told that they are on the store."""
-    cut_records: int
-    """Records in those, and in other batches behind a hole inside of one."""
 
 
 class _Attempt(msgspec.Struct, frozen=True):
@@ -108,6 +92,7 @@ def restore(
     cipher: PayloadCipher | None = None,
     clock: Clock | None = None,
     copy: bool = False,
+    accept_loss: bool = False,
     log_id: str = "",
     allow_unsigned: bool = False,
     progress: Progress | None = None,
@@ -117,10 +102,11 @@ def restore(
     The old owner, wherever it still runs, can ship nothing more. With `copy=True` the store is left as it is, and the
     log here is a copy to look at. An encrypted log needs its keyring or cipher: without it nothing is taken over, here
     or there, and nothing is believed that its keys did not sign. `log_id` says which log must be there; a root that was
-    written before objects were signed needs `allow_unsigned`. Interrupted, it can be run again. Idempotency keys of
-    older appends do not come back.
+    written before objects were signed needs `allow_unsigned`. Interrupted, it can be run again.
 
-    Raises Closed if another restore of the same log was faster, Corrupt at what is damaged on the store.
+    Raises Closed if another restore of the same log was faster, Corrupt at what is damaged on the store, also where
+    commits are missing that were acknowledged as shipped. With `accept_loss=True` the log is brought back up to there,
+    and what lies behind stays on the store.
     """
     settings = Settings.load() if settings is None else settings
     if keyring is None and cipher is None and settings.crypto.keyring:
@@ -135,7 +121,8 @@ def restore(
         log = source.log()
         directory.own(damaged=True)
         _refuse_foreign(directory)  # once more, now that nobody else can begin here
-        return _Restore(source, log, directory, keyring, cipher, clock, copy, progress or _silent).run()
+        options = _Options(copy, accept_loss, settings.journal.idempotency_keys_max, progress or _silent)
+        return _Restore(source, log, directory, keyring, cipher, clock, options).run()
     except OSError as error:
         raise Unavailable(
             f"cannot write what is restored path={directory.path}: {error.strerror}",
@@ -148,6 +135,16 @@ def restore(
         source.close()
 
 
+class _Options(NamedTuple):
+    """How it is to be done."""
+
+    copy: bool
+    accept_loss: bool
+    keys_max: int
+    """The window of idempotency keys."""
+    progress: Progress
+
+
 class _Seen(NamedTuple):
     """What a store's root held when it was looked at; all of it is proved, and the commit batches are here."""
 
@@ -157,6 +154,13 @@ class _Seen(NamedTuple):
     batches: list[Counting]
     walked: Walked
     beyond_records: int
+    acknowledged: int
+    """The last commit that somebody was told of."""
+
+    @property
+    def lost(self) -> int:
+        """Commits that were acknowledged and are not there."""
+        return max(0, self.acknowledged - self.walked.reach)
 
     @property
     def settled(self) -> dict[Where, int]:
@@ -169,7 +173,7 @@ class _Restore:
 
     def __init__(
         self, store: RootStore, log: LogDocument, directory: Directory, keyring: Keyring | None,
-        cipher: PayloadCipher | None, clock: Clock, copy: bool, progress: Progress,
+        cipher: PayloadCipher | None, clock: Clock, options: _Options,
     ) -> None:  # fmt: skip
         self._store = store
         self._log = log
@@ -177,16 +181,19 @@ class _Restore:
         self._directory = directory
         self._keyring, self._cipher = keyring, cipher
         self._clock = clock
-        self._copy = copy
-        self._steps = Steps(progress)
+        self._options = options
+        self._steps = Steps(options.progress)
         self._root = RootReader(store, log)
         self._keys = KeyDemand(keyring, cipher)
         vault = Vault(self._log_id, keyring, cipher)
         self._segments = SegmentFetching(store, directory.segments, vault, self._keys, self._steps)
         self._marker = directory.path / _MARKER
-        self._spool = directory.path / "restoring"
-        self._spooled: set[str] = set()
+        self._spool = Spool(store, directory.path / "restoring")
         self._walked: tuple[_Found, Walked] | None = None
+        self._damaged: set[str] = set()
+        """Objects that are left out, because the loss was accepted."""
+        self._unread = 0
+        """Batches behind a hole that cannot be read."""
 
     def run(self) -> RestoreReport:
         """All of it."""
@@ -194,7 +201,7 @@ class _Restore:
         if attempt.report is not None and self._directory.log_id() is not None:
             return self._tidy(attempt.report)
         seen = self._gather()
-        if self._copy:
+        if self._options.copy:
             return self._make(seen, attempt, 0)
         takeover = Takeover(self._store, self._log, bytes.fromhex(attempt.owner), self._clock)
         claim = takeover.claim()
@@ -213,8 +220,7 @@ class _Restore:
                 hint="give another directory, or go on with that one",
             )
         disk.make_directory(self._directory.segments)
-        disk.make_directory(self._spool)
-        self._clear_spool()  # it is not made durable: what a crash left there may be anything
+        self._spool.begin()
         return attempt
 
     # -- what is there, brought here ----------------------------------------------------------------------
@@ -236,14 +242,24 @@ class _Restore:
                     raise Corrupt(f"an object of the store is missing: {gone.message}") from gone
                 told = gone.message
             except Corrupt as damage:
-                if damage.message == told:
+                if damage.message == told and not self._leaves_out(damage):
                     raise
                 told = damage.message
         raise Unavailable(f"the store changes faster than it can be read store={self._store.url}", hint="run it again")
 
+    def _leaves_out(self, damage: Corrupt) -> bool:
+        """Whether the loss of a damaged object of the tail was accepted; then it is as if it were not there."""
+        key = damage.path or ""
+        is_tail = layout.parse_batch_key(key) is not None or layout.parse_keys_key(key) is not None
+        if not is_tail or not self._options.accept_loss or key in self._damaged:
+            return False
+        logger.warning("left out: %s", damage.message, extra={"action": "restore_left_out", "path": key})
+        self._damaged.add(key)
+        return True
+
     def _look(self) -> _Seen:
         # The tail first: what is settled and removed from it in between is in the manifests then.
-        inherited, topics = self._root.tail(), self._root.topics()
+        inherited, topics = self._root.tail(self._damaged), self._root.topics()
         places = [(topic.topic, number) for topic in topics for number in range(topic.partitions)]
         read = self._steps.over("reading manifests", self._root.manifest, places, _AT_ONCE)
         manifests = dict(zip(places, read, strict=True))
@@ -251,56 +267,60 @@ class _Restore:
         check_schemas(topics, {(segment.topic, bytes.fromhex(segment.schema)) for segment in segments})
         self._keys.expect({segment.key_id for segment in segments})
         batches = [(key, batch.last_seq) for key, batch in inherited.batches if batch.last_seq > inherited.floor]
-        self._steps.over("fetching commit batches", self._fetch_batch, [key for key, _ in batches], _AT_ONCE)
+        self._steps.over("fetching commit batches", self._spool.fetch_batch, [key for key, _ in batches], _AT_ONCE)
+        in_parallel(self._spool.fetch_keys, [info for info, _ in inherited.keys], _AT_ONCE)
         settled = _settled(topics, manifests)
         # Looked at again, mostly nothing has changed; and all of it would be read and proved once more.
         found = (batches, settled, inherited.floor, inherited.frontier)
         walked = self._walked[1] if self._walked is not None and self._walked[0] == found else self._walk(*found)
         self._walked = (found, walked)
         check_schemas(topics, walked.schemas)
-        self._check_tail_keys(walked)
-        beyond = sum(in_parallel(lambda key: self._records_in(key, settled), inherited.beyond, _AT_ONCE))
-        return _Seen(topics, manifests, inherited, batches, walked, beyond)
+        acks, beyond = self._look_beyond(inherited, settled, walked)
+        told = acknowledged(inherited, acks, takeovers(manifests.values()))
+        seen = _Seen(topics, manifests, inherited, batches, walked, beyond, told)
+        self._require_acknowledged(seen)
+        return seen
 
-    def _fetch_batch(self, key: str) -> None:
-        """Bring a commit batch here, so that it is read several times and fetched once."""
-        if key not in self._spooled:
-            file = disk.NewFile(self._spool_path(key))
-            try:
-                file.write(self._store.get(key))
-            finally:
-                file.close()  # not synced: a restore that is interrupted fetches them again
-            self._spooled.add(key)
+    def _look_beyond(
+        self, inherited: Inherited, settled: Mapping[Where, int], walked: Walked
+    ) -> tuple[dict[int, int], int]:
+        """What all batches say was acknowledged, by epoch, and how many records lie behind a hole."""
+        acks, records, self._unread = dict(walked.acks), 0, 0
+        for batch in in_parallel(self._beyond, inherited.beyond, _AT_ONCE):
+            if batch is None:
+                self._unread += 1
+            else:
+                acks[batch.epoch] = max(acks.get(batch.epoch, 0), batch.acked)
+                records += sum(e.count for e in batch.entries if e.first >= settled.get((e.topic, e.partition), 0))
+        return acks, records
 
-    def _spool_path(self, key: str) -> Path:
-        return self._spool / key.replace("/", "_")
+    def _require_acknowledged(self, seen: _Seen) -> None:
+        """Whatever somebody was told of is there; or whoever restores has said that he goes on without it."""
+        if seen.lost and not self._options.accept_loss:
+            raise Corrupt(
+                f"commits that were acknowledged as shipped are missing from={seen.walked.reach + 1}"
+                f" acknowledged={seen.acknowledged} batches_behind={len(seen.inherited.beyond)}"
+                f" records_behind={seen.walked.cut_records + seen.beyond_records}",
+                path=layout.TAIL,
+                hint="nothing was taken over. If the old machine still has the log, open it there: it sends again what"
+                " is missing. Else look for older versions of these objects in the bucket; or bring back what comes"
+                " before the hole with --accept-loss (accept_loss=True)",
+            )
 
     def _batches(self, batches: Iterable[Counting]) -> Iterator[CommitBatch]:
         for key, last_seq in batches:
-            yield tail_walk.cut(commit_batch.decode(self._spool_path(key).read_bytes(), key), last_seq)
+            yield tail_walk.cut(self._spool.batch(key), last_seq)
 
     def _walk(self, batches: Iterable[Counting], settled: Mapping[Where, int], floor: int, limit: int) -> Walked:
-        return tail_walk.walk(self._log_id, self._batches(batches), settled, floor, limit)
+        proof = EntryProof(self._log_id, self._keyring, self._cipher, self._keys)
+        return tail_walk.walk(self._log_id, self._batches(batches), settled, floor, limit, proof)
 
-    def _records_in(self, key: str, settled: Mapping[Where, int]) -> int:
-        """Records of a batch that does not count, and are nowhere else; a damaged one harms nobody."""
+    def _beyond(self, key: str) -> CommitBatch | None:
+        """A batch that does not count; a damaged one harms nobody."""
         try:
-            batch = commit_batch.decode(self._store.get(key), key)
+            return commit_batch.decode(self._store.get(key), key)
         except (Corrupt, NotFound):
-            return 0
-        return sum(e.count for e in batch.entries if e.first >= settled.get((e.topic, e.partition), 0))
-
-    def _check_tail_keys(self, walked: Walked) -> None:
-        """Every key epoch of the tail opens, and nothing in it is plain that should be sealed."""
-        vault = Vault(self._log_id, self._keyring, self._cipher)
-        known = {key.number: KeyEpoch(*key) for key in walked.keys}
-        vault.attach(known.get)
-        if known:
-            self._keys.require(is_sealed=True, path=layout.TAIL)
-        for number in known:
-            vault.cipher(number)
-        if walked.has_plain:
-            self._keys.require(is_sealed=False, path=layout.TAIL)
+            return None
 
     # -- taking over --------------------------------------------------------------------------------------
 
@@ -332,34 +352,59 @@ class _Restore:
         tail = FoundTail(
             tail_walk.entries(self._batches(seen.batches), seen.settled, walked.last_seq, ids),
             tuple(KeyEpoch(*key) for key in walked.keys), walked.last_seq, walked.last_group,
+            self._found_keys(seen, ids), self._options.keys_max,
         )  # fmt: skip
         self._steps.tell("making the database", 0, 1)
-        found(
+        keys = found(
             self._directory.rebuilt, self._log_id, topics, self._keyring, self._cipher, self._clock,
             created_us=self._log.created_us, tail=tail,
-            store=FoundStore(self._store.url, bytes.fromhex(attempt.owner), epoch, self._copy),
+            store=FoundStore(self._store.url, bytes.fromhex(attempt.owner), epoch, self._options.copy),
         )  # fmt: skip
-        report = self._report(seen, [row for own in rows.values() for row in own], epoch)
+        report = self._report(seen, [row for own in rows.values() for row in own], epoch, keys)
         if takeover is not None:
             takeover.require_newest(epoch)
         self._finish(attempt, report)
         self._steps.tell("making the database", 1, 1)
         return report
 
-    def _report(self, seen: _Seen, rows: list[SegmentRow], epoch: int) -> RestoreReport:
-        live = [row for row in rows if row.state == LIVE]
-        lost = [row for row in rows if row.state == LOST]
-        if lost:
+    def _found_keys(self, seen: _Seen, ids: Mapping[Where, int]) -> Iterator[FoundKey]:
+        """The idempotency keys of what is brought back."""
+        ends = {**seen.settled, **seen.walked.ends}
+        walk = KeyWalk(self._log_id, self._keyring, self._cipher, seen.manifests, ends, seen.walked.last_seq)
+        objects = [info.key for info, _ in seen.inherited.keys]
+        for key in walk.keys(lambda: map(self._key_object, objects), self._batches(seen.batches)):
+            yield FoundKey(ids[key.where], key.record, key.seq, key.hash)
+
+    def _key_object(self, key: str) -> KeyObject:
+        keys = self._spool.keys(key)
+        if keys.log_id != self._log_id:
+            raise Corrupt("an object of idempotency keys belongs to another log", path=key)
+        self._keys.require(is_sealed=keys.key is not None, path=key)
+        return keys
+
+    def _report(self, seen: _Seen, rows: list[SegmentRow], epoch: int, keys: int) -> RestoreReport:
+        live, walked, beyond = restored.live(rows), seen.walked, seen.inherited.beyond
+        if lost := [row for row in rows if row.state == LOST]:
             logger.warning(
                 "the log was rebuilt before it was shipped, and %d records were lost then", sum(r.rows for r in lost),
                 extra={"action": "restored_lost", "segments": len(lost)},
             )  # fmt: skip
-        walked = seen.walked
+        cut = walked.cut_records + seen.beyond_records
+        if seen.lost:
+            logger.warning(
+                "restored with a loss that was accepted: %d commits that were acknowledged as shipped are missing from"
+                " seq %d on; %d batches with %d records behind them are left out and stay on the store",
+                seen.lost, walked.reach + 1, len(beyond), cut,
+                extra={"action": "restored_with_loss", "commits": seen.lost, "batches": len(beyond), "records": cut},
+            )  # fmt: skip
+        keyed = self._keyring is not None or self._cipher is not None
         return RestoreReport(
             self._log.log, self._store.url, epoch, len(seen.topics), len(seen.manifests), len(live),
             sum(row.rows for row in live) + walked.records, walked.records, sum(row.size for row in live),
-            self._segments.resumed, sum(row.state == EXPIRED for row in rows), len(seen.inherited.beyond),
-            walked.cut_records + seen.beyond_records,
+            self._segments.resumed, sum(row.state == EXPIRED for row in rows), len(beyond), cut,
+            seen.acknowledged, seen.lost, keys, restored.policies(seen.topics),
+            restored.expiries(seen.manifests.values()),
+            restored.not_proved(rows, walked, keyed=keyed, damaged=len(self._damaged), unread=self._unread),
         )  # fmt: skip
 
     def _finish(self, attempt: _Attempt, report: RestoreReport) -> None:
@@ -373,17 +418,11 @@ class _Restore:
     def _tidy(self, report: RestoreReport) -> RestoreReport:
         """Remove what only the restore needed; it is a log already, whatever becomes of this."""
         try:
-            self._clear_spool()
-            if self._spool.is_dir():
-                os.rmdir(self._spool)
+            self._spool.remove()
             disk.remove(self._marker)
         except OSError as error:
             logger.warning("what is left of a restore cannot be removed: %s", error, extra={"action": "restored"})
         return report
-
-    def _clear_spool(self) -> None:
-        if self._spool.is_dir():
-            disk.remove_all(self._spool, os.listdir(self._spool))
 
 
 def _earlier(directory: Directory) -> _Attempt | None:

@@ -38,6 +38,7 @@ import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import chain
 from holdfast.crypto.cipher import AesGcmCipher
+from holdfast.crypto.concealing import Concealing
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.journal import frame
 from holdfast.journal.columns import Columns, Extra
@@ -63,9 +64,10 @@ from holdfast.journal.sqlite import SqliteBackend
 from holdfast.record import NOW
 from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
 from holdfast.shipping.marks import attach
-from holdfast.store import checkpoint, commit_batch, documents, layout
+from holdfast.store import checkpoint, commit_batch, documents, key_object, layout
 from holdfast.store.commit_batch import CommitBatch, TailEntry, TailKey
 from holdfast.store.documents import AnyDocument, ManifestDocument
+from holdfast.store.key_object import KeyObject, StoredKey
 from holdfast.testing.manual_clock import ManualClock
 
 HERE = Path(__file__).parent
@@ -649,8 +651,9 @@ def store_documents() -> dict[str, AnyDocument]:
 
 
 def store_batches() -> dict[str, CommitBatch]:
-    """The same entries plain and sealed, by their keys. (No real root has both.)"""
-    made = [_commit_batch(1, None), _commit_batch(2, store_cipher(sealing=True))]
+    """The same entries plain and sealed, in both formats, by their keys. (No real root has all of these.)"""
+    made = [_commit_batch(1, None, 1), _commit_batch(2, store_cipher(sealing=True), 1)]
+    made += [_commit_batch(3, None), _commit_batch(4, store_cipher(sealing=True))]
     return {layout.batch_key(batch.epoch, batch.first_seq, batch.last_seq): batch for batch in made}
 
 
@@ -659,7 +662,25 @@ def store_cipher(*, sealing: bool) -> AesGcmCipher:
     return AesGcmCipher(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"), sealing=sealing)
 
 
-def _commit_batch(epoch: int, cipher: AesGcmCipher | None) -> CommitBatch:
+IDEMPOTENCY = [bytes([0xE0 + n]) * 16 for n in range(3)]
+"""Hashes of idempotency keys, before they are concealed."""
+
+
+def store_keys() -> dict[str, KeyObject]:
+    """The same idempotency keys of a log without keys and of one with, by their keys."""
+    made = []
+    for epoch, cipher in ((3, None), (4, store_cipher(sealing=True))):
+        concealing = Concealing(LOG_ID, cipher.mac if cipher else None)
+        rows = [
+            StoredKey("orders" if n < 2 else "readings.v1", 3, 100 + n, 1 + n, concealing.conceal(IDEMPOTENCY[n]))
+            for n in range(3)
+        ]
+        made.append(KeyObject(LOG_ID, epoch, 1, 9, _tail_key(cipher) if cipher else None, tuple(rows)))
+    return {layout.keys_key(keys.epoch, keys.first_seq, keys.last_seq): keys for keys in made}
+
+
+def _commit_batch(epoch: int, cipher: AesGcmCipher | None, number: int = 2) -> CommitBatch:
+    concealing = Concealing(LOG_ID, cipher.mac if cipher else None)
     bodies = [(1, frame.encode(columns), len(columns), b"") for columns in FRAMES.values()]
     bodies += [(2, frame.encode_typed(*typed), typed[0], FINGERPRINT) for typed in TYPED_FRAMES.values()]
     links: dict[int, bytes] = {}
@@ -672,9 +693,12 @@ def _commit_batch(epoch: int, cipher: AesGcmCipher | None) -> CommitBatch:
         sealed = bytes(cipher.seal(body, head)) if cipher else body
         links[kind] = chain.digest(head, sealed)
         entry = entry._replace(digest=links[kind], body=sealed)
-        entries.append(TailEntry(topic, 3, entry.seq, *entry[2:]))
+        known = [(place, concealing.conceal(IDEMPOTENCY[place])) for place in range(0, min(count, 3), 2)]
+        given = commit_batch.with_idempotent(known) if number > 1 and seq % 2 else b""
+        entries.append(TailEntry(topic, 3, entry.seq, *entry[2:], given))
     keys = (_tail_key(cipher),) if cipher else ()
-    return CommitBatch(LOG_ID, epoch, 10, 10 + len(bodies), keys, tuple(entries))
+    acked = 8 if number > 1 else 0
+    return CommitBatch(LOG_ID, epoch, 10, 10 + len(bodies), keys, tuple(entries), acked, number)
 
 
 def _tail_key(cipher: AesGcmCipher) -> TailKey:
@@ -687,6 +711,7 @@ def store_objects() -> dict[str, bytes]:
     return {
         **{key: documents.encode(document) for key, document in store_documents().items()},
         **{key: commit_batch.encode(batch) for key, batch in store_batches().items()},
+        **{key: key_object.encode(keys) for key, keys in store_keys().items()},
         layout.checkpoint_key("orders", 3, 2): checkpoint.encode(manifest_objects()),
     }
 
@@ -700,18 +725,21 @@ def _make_damaged_store(path: Path) -> None:
     """Objects with one thing wrong in each, under the keys that they would have."""
     objects = store_objects()
     batch, rows, log = layout.batch_key(1, 10, 19), layout.checkpoint_key("orders", 3, 2), layout.LOG
-    for key in (batch, rows, log):
+    newest, keys = layout.batch_key(4, 10, 19), layout.keys_key(4, 1, 9)
+    for key in (batch, newest, keys, rows, log):
         data = objects[key]
         middle = len(data) // 2
         _write_objects(path / "flipped", {key: data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]})
         _write_objects(path / "truncated", {key: data[:-20]})
     _write_objects(path / "moved", {layout.batch_key(2, 10, 19): objects[batch]})
     _write_objects(path / "moved", {layout.checkpoint_key("orders", 2, 2): objects[rows]})
+    _write_objects(path / "moved", {layout.keys_key(4, 2, 9): objects[keys]})
     _write_objects(path / "moved", {layout.epoch_key(3): objects[log]})
     newer = msgspec.structs.replace(store_documents()[log], format=2)
-    with patch.object(commit_batch, "FORMAT", 2), patch.object(checkpoint, "FORMAT", 2):
+    with patch.object(checkpoint, "FORMAT", 2), patch.object(key_object, "FORMAT", 2):
         _write_objects(path / "newer", {
-            batch: commit_batch.encode(store_batches()[batch]), rows: checkpoint.encode(manifest_objects()),
+            batch: commit_batch.encode(store_batches()[batch]._replace(format=3)),
+            keys: key_object.encode(store_keys()[keys]), rows: checkpoint.encode(manifest_objects()),
             log: documents.encode(newer),
         })  # fmt: skip
 

@@ -19,7 +19,7 @@ from holdfast.store import commit_batch, documents, layout, memory, opening
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import ManifestDocument, TopicDocument
 from holdfast.store.opening import open_store
-from holdfast.store.port import ObjectInfo, Store
+from holdfast.store.port import Body, ObjectInfo, Store
 from holdfast.store.settings import StoreSettings
 from tests.shipping.flaky import Faults, FlakyStore
 
@@ -47,6 +47,11 @@ class Root:
 
     def objects(self) -> dict[str, bytes]:
         return {key: self.store.get(key) for key in self.keys()}
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Put other bytes under a key, as whoever can write to a bucket does."""
+        self.store.delete([key])
+        self.store.create(key, Body.of(data))
 
     def batches(self) -> list[CommitBatch]:
         """The commit batches that are there, by epoch and sequence number."""

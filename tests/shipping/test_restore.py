@@ -307,16 +307,6 @@ def test_without_commit_batches_all_that_is_settled_comes_back(open_shipped, bri
     assert bring("again").records == 21
 
 
-def test_idempotency_keys_are_not_on_the_store(open_shipped, bring):
-    """What is documented: an append that is repeated with an older key is stored again."""
-    log = open_shipped()
-    log.topic("orders").append(b"once", idempotency_key="a", durability="shipped")
-    log.close()
-    bring()
-    back = open_shipped("back")
-    assert back.topic("orders").append(b"once", idempotency_key="a").offset == 1
-
-
 # -- holes --------------------------------------------------------------------------------------------------
 
 
@@ -333,7 +323,7 @@ def test_behind_a_missing_batch_nothing_comes_back(open_shipped, bring, root):
     ship_one_by_one(log, 3)
     log.close()
     root.store.delete([layout.batch_key(1, 3, 3)])
-    report = bring()
+    report = bring(accept_loss=True)
     assert (report.records, report.cut_batches, report.cut_records) == (2, 3, 3)
     back = open_shipped("back")
     receipt = back.topic("orders").append(b"next", durability="shipped")

@@ -355,7 +355,7 @@ def test_a_plain_entry_does_not_pass_in_an_encrypted_tail(open_shipped, root, br
     log.close()
     _, second = root.batches()
     entry = second.entries[0]
-    plain = Entry(entry.seq, 0, *entry[3:])._replace(key_epoch=0, body=b"forged", digest=b"")
+    plain = Entry(entry.seq, 0, *entry[3:-1])._replace(key_epoch=0, body=b"forged", digest=b"")
     digest = chain.digest(header_of(Place(second.log_id, "orders", 0), plain), b"forged")
     forged = entry._replace(key_epoch=0, body=b"forged", digest=digest)
     key = layout.batch_key(1, 2, 2)
@@ -369,7 +369,7 @@ def test_two_batches_that_disagree_are_told(open_shipped, root, bring):  # noqa:
     log.close()
     (batch,) = root.batches()
     entry = batch.entries[0]
-    other = Entry(entry.seq, 0, *entry[3:])._replace(time_max=entry.time_max + 1)
+    other = Entry(entry.seq, 0, *entry[3:-1])._replace(time_max=entry.time_max + 1)
     digest = chain.digest(header_of(Place(batch.log_id, "orders", 0), other), entry.body)
     forged = entry._replace(time_max=entry.time_max + 1, digest=digest)
     key = layout.batch_key(2, 1, 1)

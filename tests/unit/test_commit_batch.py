@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Corrupt, Invalid
-from holdfast.store import commit_batch, layout
+from holdfast.store import commit_batch, layout, row_stream
 from holdfast.store.commit_batch import CommitBatch, TailEntry, TailKey, decode, encode
 
 pytestmark = pytest.mark.unit
@@ -26,7 +26,9 @@ DIGEST, LINK, FINGERPRINT = bytes(range(16, 32)), bytes(range(32, 48)), bytes(ra
 KEY = TailKey(3, "aes-256-gcm", "k-1", b"s" * 32, b"c" * 32, b"t" * 32)
 RAW = TailEntry("orders", 2, 7, 100, 5, 11, 1, 0, 0, -5, 6, LINK, DIGEST, b"a body", b"")
 TYPED = TailEntry("readings.v1", 0, 9, 0, 1, 12, 2, 0, 3, 5, 5, bytes(16), DIGEST, b"", FINGERPRINT)
-BATCH = CommitBatch(LOG_ID, 4, 7, 10, (KEY,), (RAW, TYPED))
+KEYED = commit_batch.with_idempotent([(0, DIGEST), (4, LINK)])
+BATCH = CommitBatch(LOG_ID, 4, 7, 10, (KEY,), (RAW._replace(idempotency=KEYED), TYPED), 6)
+STREAM = commit_batch.STREAMS[2]
 
 whole = st.integers(0, 2**63 - 1)
 digest = st.binary(min_size=16, max_size=16)
@@ -47,6 +49,7 @@ entries = st.builds(
     digest=digest,
     body=st.binary(max_size=100),
     schema=st.just(b"") | digest.filter(any),
+    idempotency=st.just(b"") | digest.map(lambda key: commit_batch.with_idempotent([(0, key)])),
 )
 
 
@@ -54,7 +57,7 @@ entries = st.builds(
 def batches(draw):
     seqs = sorted(draw(st.sets(st.integers(1, 2**63 - 1), min_size=2, max_size=12)))
     rows = tuple(draw(entries)._replace(seq=seq) for seq in draw(st.sampled_from([seqs, seqs[1:-1], []])))
-    return CommitBatch(draw(digest), draw(st.integers(0, 2**63)), seqs[0], seqs[-1], (KEY,), rows)
+    return CommitBatch(draw(digest), draw(st.integers(0, 2**63)), seqs[0], seqs[-1], (KEY,), rows, draw(whole))
 
 
 def key_of(batch: CommitBatch) -> str:
@@ -63,7 +66,7 @@ def key_of(batch: CommitBatch) -> str:
 
 def rehashed(data: bytes) -> bytes:
     """What a forger would do: change something, then make the hash again."""
-    return data[:-16] + commit_batch._hash(data[:-16])
+    return data[:-16] + row_stream.hash_of("holdfast 1 commit batch", data[:-16])
 
 
 def with_entry(**changed: object) -> CommitBatch:
@@ -180,6 +183,12 @@ WRONG = {
     "key epoch": with_entry(key_epoch=-1),
     "times": with_entry(time_min=7),
     "topic": with_entry(topic=""),
+    "acked": BATCH._replace(acked=-1),
+    "half a key": with_entry(idempotency=KEYED[:-1]),
+    "a key of no record": with_entry(count=4, idempotency=KEYED),
+    "keys out of order": with_entry(idempotency=KEYED[20:] + KEYED[:20]),
+    "a key twice": with_entry(idempotency=KEYED[:20] * 2),
+    "more keys than records": with_entry(count=1, idempotency=KEYED),
 }
 LENGTHS = {
     "link": with_entry(link=b"short"),
@@ -286,7 +295,7 @@ def test_forged_bytes_never_raise_anything_else():
 def parts(data: bytes) -> tuple[bytes, bytes, bytes]:
     """Schema message, head, and body with the end of the stream."""
     schema = 8 + int.from_bytes(data[4:8], "little")
-    head = schema + commit_batch._HEAD.size
+    head = schema + STREAM.struct.size
     return data[:schema], data[schema:head], data[head:-16]
 
 
@@ -317,8 +326,8 @@ def test_other_columns_are_refused():
 def test_nothing_is_left_over():
     """Bytes in the body that belong to no buffer, and another end of the stream, are Corrupt."""
     schema, head, body = parts(encode(BATCH))
-    places = commit_batch._HEAD.unpack(head)[-2 * commit_batch._BUFFERS :]
-    longer = commit_batch._head(len(BATCH.entries), len(body), places)
+    places = STREAM.struct.unpack(head)[-2 * STREAM.buffers :]
+    longer = STREAM.head(len(BATCH.entries), len(body), places)
     with pytest.raises(Corrupt, match="fill"):
         decode(joined(schema, longer, body[:-8] + bytes(8) + body[-8:]), key_of(BATCH))
     with pytest.raises(Corrupt, match="end"):
@@ -330,7 +339,7 @@ def test_nothing_is_left_over():
 def test_offsets_of_values_ascend_from_zero(column, ends):
     """Offsets that begin elsewhere, go back or lead out of the body are Corrupt."""
     schema, head, body = parts(encode(BATCH._replace(entries=(RAW._replace(body=b"123456"), TYPED))))
-    places = commit_batch._HEAD.unpack(head)[-2 * commit_batch._BUFFERS :]
+    places = STREAM.struct.unpack(head)[-2 * STREAM.buffers :]
     buffer = 1 if column == 0 else 3 + 2 * 12 + 1
     start, size = places[2 * buffer : 2 * buffer + 2]
     assert struct.unpack("<3q", body[start : start + size]) in ((0, 6, 17), (0, 6, 6))
@@ -368,11 +377,9 @@ def test_a_batch_under_another_key_is_refused(key):
     assert caught.value.path == key
 
 
-def test_a_newer_format_is_refused_by_its_number(monkeypatch):
+def test_a_newer_format_is_refused_by_its_number():
     """An object of a newer holdfast is Invalid, with what to do; its columns are not looked at."""
-    monkeypatch.setattr(commit_batch, "FORMAT", 2)
-    data = encode(BATCH)
-    monkeypatch.undo()
+    data = encode(BATCH._replace(format=3))
     with pytest.raises(Invalid, match="newer holdfast") as caught:
         decode(data, key_of(BATCH))
     assert "upgrade" in caught.value.hint
@@ -391,6 +398,7 @@ def test_a_newer_format_is_refused_by_its_number(monkeypatch):
         (b"holdfast.epoch", b"04"),
         (b"holdfast.first_seq", b" 7"),
         (b"holdfast.last_seq", b"1_0"),
+        (b"holdfast.acked", b"06"),
         (b"holdfast.keys", b"[" * 10_000),
         (b"holdfast.keys", b"[]"),
         (b"holdfast.other", b""),

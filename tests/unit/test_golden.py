@@ -30,15 +30,17 @@ import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import chain
 from holdfast.crypto.cipher import AesGcmCipher
+from holdfast.crypto.concealing import Concealing
 from holdfast.journal import frame, spaces
 from holdfast.journal.columns import Columns
 from holdfast.journal.entry import Entry, Place, header_of, is_whole
 from holdfast.journal.migrations import migrate, migrations
 from holdfast.journal.sqlite import SqliteBackend
 from holdfast.segments.segment import chain_value
-from holdfast.store import checkpoint, commit_batch, documents, layout
+from holdfast.store import checkpoint, commit_batch, documents, key_object, layout
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import AnyDocument
+from holdfast.store.key_object import KeyObject
 
 pytestmark = pytest.mark.unit
 
@@ -461,13 +463,15 @@ STORE_CHECKPOINT = layout.checkpoint_key("orders", 3, 2)
 def entry_of(batch: CommitBatch, place: int) -> tuple[Place, Entry]:
     """An entry of a commit batch as the journal has it."""
     row = batch.entries[place]
-    return Place(batch.log_id, row.topic, row.partition), Entry(row.seq, 0, *row[3:])
+    return Place(batch.log_id, row.topic, row.partition), Entry(row.seq, 0, *row[3:-1])
 
 
 def decode_object(key: str, data: bytes) -> object:
     """An object of a store, by what its key says that it is."""
     if key.endswith(".arrow"):
         return commit_batch.decode(data, key)
+    if key.endswith(".keys"):
+        return key_object.decode(data, key)
     if key.endswith(".parquet"):
         return checkpoint.decode(data, key)
     if "/_manifest/" in key:
@@ -491,15 +495,16 @@ def test_golden_objects_are_read_exactly() -> None:
     stored = {key: d for key, d in found.items() if isinstance(d, documents.Document)}
     assert {key: msgspec.structs.replace(d, check="") for key, d in stored.items()} == make.store_documents()
     assert {key: b for key, b in found.items() if isinstance(b, CommitBatch)} == make.store_batches()
+    assert {key: k for key, k in found.items() if isinstance(k, KeyObject)} == make.store_keys()
     assert found[STORE_CHECKPOINT] == make.manifest_objects()
     assert {type(d) for d in stored.values()} == set(AnyDocument.__args__)
 
 
-def test_golden_entries_on_the_store_are_those_of_the_journal() -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_golden_entries_on_the_store_are_those_of_the_journal(number: int) -> None:
     """Digests match, links lead from entry to entry, and sealed bodies open to the plain ones."""
-    plain, sealed = (
-        commit_batch.decode((GOLDEN / "store" / key).read_bytes(), key) for key in sorted(make.store_batches())
-    )
+    stored = [commit_batch.decode((GOLDEN / "store" / key).read_bytes(), key) for key in sorted(make.store_batches())]
+    plain, sealed = (batch for batch in stored if batch.format == number)
     cipher = make.store_cipher(sealing=False)
     (key,) = sealed.keys
     assert (key.commitment, key.stamp) == (cipher.commitment, cipher.mac(make.KeyEpoch(*key[:5], b"").message()))
@@ -511,6 +516,16 @@ def test_golden_entries_on_the_store_are_those_of_the_journal() -> None:
     for number, row in enumerate(plain.entries):
         place, entry = entry_of(sealed, number)
         assert cipher.open(entry.body, header_of(place, entry)) == row.body
+
+
+def test_golden_idempotency_keys_are_concealed_and_come_back() -> None:
+    """In a log with keys nothing on the store shows the hashes; whoever has the key gets them."""
+    plain, sealed = (key_object.decode((GOLDEN / "store" / key).read_bytes(), key) for key in make.store_keys())
+    assert [row.hash for row in plain.rows] == make.IDEMPOTENCY
+    cipher = make.store_cipher(sealing=False)
+    concealing = Concealing(make.LOG_ID, cipher.mac)
+    assert [concealing.reveal(row.hash) for row in sealed.rows] == make.IDEMPOTENCY
+    assert not any(row.hash in make.IDEMPOTENCY for row in sealed.rows)
 
 
 @pytest.mark.parametrize("key", files_in(GOLDEN / "damaged" / "store"))
@@ -679,14 +694,18 @@ def test_every_field_of_a_document_is_documented(kind: type[documents.Document])
 
 def test_every_column_of_the_store_is_documented() -> None:
     """0006 lists the columns of commit batches and checkpoints in their order, and what stands in the metadata."""
-    pairs = [name.decode() for name in commit_batch._metadata(next(iter(make.store_batches().values())))]
+    *_, batch = make.store_batches().values()
+    pairs = [name.decode() for name in commit_batch._metadata(batch)]
     assert store_sections()["The commit batch"] == [*commit_batch.SCHEMA.names, *pairs]
+    *_, keys = make.store_keys().values()
+    pairs = [name.decode() for name in key_object._metadata(keys)]
+    assert store_sections()["The object of keys"] == [*key_object.SCHEMA.names, *pairs]
     assert store_sections()["The checkpoint"] == checkpoint.SCHEMA.names
 
 
 def test_the_documented_head_is_the_head() -> None:
     """0006 says of every byte between the schema and the first buffer of a commit batch what it is."""
-    batch = next(iter(make.store_batches().values()))
+    *_, batch = make.store_batches().values()
     data = commit_batch.encode(batch)
     head = data[8 + int.from_bytes(data[4:8], "little") :]
     rows = re.findall(r"^\| (\d+) \| (\d+) \| ([^|]+) \|", document("0006"), flags=re.MULTILINE)
@@ -698,7 +717,7 @@ def test_the_documented_head_is_the_head() -> None:
         if numbers:
             wanted = b"".join(int(n).to_bytes(int(kind[1:]) // 8, "little") for n, kind in numbers)
             assert head[int(start) : at] == wanted.ljust(int(size), b"\0"), value
-    assert at == commit_batch._HEAD.size
+    assert at == commit_batch.STREAMS[2].struct.size
 
 
 def test_the_worked_example_of_a_document_is_right() -> None:

@@ -57,9 +57,19 @@ class FakeJournal:
         return max([*fitting, *ends[:1]], default=0)
 
 
+class NoKeys:
+    """A journal that remembers no idempotency keys."""
+
+    def last_id_upto(self, seq: int) -> int:
+        return 0
+
+    def rows(self, after: int, first_seq: int, last_seq: int) -> list[Any]:
+        return []
+
+
 def taken(journal: FakeJournal, groups_max: int, bytes_max: int) -> list[tuple[int, int, int]]:
     settings = ShippingSettings(batch_size_threshold=groups_max, batch_bytes_max=bytes_max)
-    source = JournalSource(journal, settings)  # type: ignore[arg-type]
+    source = JournalSource(journal, settings, NoKeys())  # type: ignore[arg-type]
     source.start(0)
     batches = []
     while (batch := source.take()) is not None:
@@ -92,7 +102,7 @@ def test_many_small_batches_take_few_reads() -> None:
 
 def test_what_does_not_fill_a_batch_is_read_again_with_what_came_since() -> None:
     journal = FakeJournal(entries_of([[10]] * 5))
-    source = JournalSource(journal, ShippingSettings(batch_size_threshold=4, batch_bytes_max=1_000))  # type: ignore[arg-type]
+    source = JournalSource(journal, ShippingSettings(batch_size_threshold=4, batch_bytes_max=1_000), NoKeys())  # type: ignore[arg-type]
     source.start(0)
     first = source.take()
     journal.entries = entries_of([[10]] * 8)
@@ -105,7 +115,7 @@ def test_what_does_not_fill_a_batch_is_read_again_with_what_came_since() -> None
 
 def test_while_something_read_ahead_is_left_much_is_pending() -> None:
     journal = FakeJournal(entries_of([[10]] * 2))
-    source = JournalSource(journal, ShippingSettings(batch_size_threshold=1))  # type: ignore[arg-type]
+    source = JournalSource(journal, ShippingSettings(batch_size_threshold=1), NoKeys())  # type: ignore[arg-type]
     source.start(0)
     source.take()
     assert source.pending()[0] > 1_000

@@ -43,6 +43,7 @@ class Reconciled(msgspec.Struct, frozen=True):
     segments: int
     files: int
     in_flight: int
+    evidence: int
     bytes_expected: int
     bytes_actual: int
     deep: bool
@@ -127,6 +128,10 @@ def _show(report: ReconcileReport) -> None:
                 f"{report.segments} segments, {report.files} files{', every one proved' if report.deep else ''}",
             ),
             ("in flight", report.in_flight),
+            *(
+                [("evidence", f"{report.evidence} commit batches behind a loss that was accepted")]
+                * bool(report.evidence)
+            ),
             ("bytes", f"{report.bytes_actual} of {report.bytes_expected}"),
             ("repairs", report.fixes_skipped or len(report.repairs)),
             ("findings", len(report.findings)),

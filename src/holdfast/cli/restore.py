@@ -1,7 +1,8 @@
 """`holdfast restore`: bring a log back from its store into a new directory, and take it over.
 
 Taking over shuts the old owner out, wherever it still runs, so this asks first; `--copy` leaves the store and its owner
-alone. What is fetched is proved by hash and chain. Interrupted, the same command goes on where it stopped.
+alone. Everything is proved before anybody is shut out; the report says what could not be, and which policies of
+retention this log will delete by. Interrupted, the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 import click
 
 import holdfast
-from holdfast import RestoreReport, Settings
+from holdfast import RestoredPolicy, RestoreReport, Settings
 from holdfast.cli.exits import FINE, REFUSED
 from holdfast.cli.options import (
     NEEDS_KEY,
@@ -31,6 +32,7 @@ Examples:
   holdfast restore file:///backup/log look --copy
 Everything is there whose 'shipped' was acknowledged. What an old owner appended and did not ship is not:
 it stays readable in its own directory.
+Where something is missing that was acknowledged, nothing is taken over; --accept-loss goes on without it.
 How the store is reached (endpoint, region, credentials) comes from the settings under [store]."""
 
 
@@ -40,12 +42,16 @@ How the store is reached (endpoint, region, credentials) comes from the settings
 @click.option("--copy", is_flag=True, help="Only copy: the owner goes on, and the copy never ships.")
 @click.option("--log-id", default="", metavar="ID", help="Refuse any other log than this one.")
 @click.option("--allow-unsigned", is_flag=True, help="Take an encrypted log from a root that nobody signed.")
+@click.option(
+    "--accept-loss", is_flag=True,
+    help="Bring back what comes before a hole, although more had been acknowledged as shipped.",
+)  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @keyring_option
 @json_option
 def restore_command(
-    url: str, directory: Path, copy: bool, log_id: str, allow_unsigned: bool, yes: bool, reference: str | None,
-    as_json: bool,
+    url: str, directory: Path, copy: bool, log_id: str, allow_unsigned: bool, accept_loss: bool, yes: bool,
+    reference: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Bring the log at the store URL back into DIR, which is new or empty, and take it over."""
     settings = Settings.load()
@@ -57,8 +63,8 @@ def restore_command(
     try:
         with Working() as working:
             report = holdfast.restore(
-                url, directory, settings=settings, keyring=keyring, copy=copy, log_id=log_id,
-                allow_unsigned=allow_unsigned,
+                url, directory, settings=settings, keyring=keyring, copy=copy, accept_loss=accept_loss,
+                log_id=log_id, allow_unsigned=allow_unsigned,
                 progress=lambda what, done, total: working.show(f"{what}: {done} of {total}"),
             )  # fmt: skip
     except Invalid as error:
@@ -102,8 +108,28 @@ def _show(report: RestoreReport) -> None:
     ]
     if report.resumed:
         facts.append(("here already", f"{report.resumed} segments"))
-    if report.expired:
-        facts.append(("expired", f"{report.expired} segments"))
+    facts.append(("idempotency keys", report.keys))
     if report.cut_batches:
-        facts.append(("left out", f"{report.cut_batches} commit batches behind a hole; none was acknowledged"))
+        told = "none was acknowledged" if not report.lost_commits else "they stay on the store"
+        records = f"{report.cut_records} records"
+        facts.append(("left out", f"{report.cut_batches} commit batches behind a hole with {records}; {told}"))
+    if report.lost_commits:
+        facts.append(("LOST", f"{report.lost_commits} commits that were acknowledged, up to {report.acknowledged_seq}"))
+    facts += [("will be deleted", _policy(policy)) for policy in report.policies]
+    facts += [
+        ("expired", f"{gone.topic}/{gone.partition}: {gone.records} records below offset {gone.first}")
+        for gone in report.expiries
+    ]
+    facts += [("not proved", told) for told in report.not_proved]
     emit_facts(facts)
+
+
+def _policy(policy: RestoredPolicy) -> str:
+    """What a topic's own retention keeps, in words."""
+    limits = [
+        f"{policy.bytes_max} bytes" if policy.bytes_max else "",
+        f"{policy.age_max_us / 1_000_000:g} seconds" if policy.age_max_us else "",
+        f"{policy.records_max} records" if policy.records_max else "",
+    ]
+    kept = ", ".join(filter(None, limits))
+    return f"{policy.topic}: what is beyond {kept}" if kept else f"{policy.topic}: nothing"

@@ -30,6 +30,7 @@ from holdfast.journal.rows import (
     DiskFailed,
     EpochRow,
     HeadRow,
+    KeyRow,
     LogRow,
     PolicyRow,
     SchemaRow,
@@ -65,6 +66,15 @@ class FoundTopic(NamedTuple):
     policy: tuple[int, int, int] | None = None
 
 
+class FoundKey(NamedTuple):
+    """An idempotency key that is brought along."""
+
+    partition_id: int
+    record: int
+    seq: int
+    hash: bytes
+
+
 class FoundTail(NamedTuple):
     """Entries that are brought along, and what was needed to seal them."""
 
@@ -73,6 +83,10 @@ class FoundTail(NamedTuple):
     key_epochs: tuple[KeyEpoch, ...] = ()
     last_seq: int = 0
     last_group: int = 0
+    keys: Iterable[FoundKey] = ()
+    """In the order of commits; of equal ones the last counts."""
+    keys_max: int = 0
+    """The window: older ones are forgotten."""
 
 
 class FoundStore(NamedTuple):
@@ -107,8 +121,8 @@ def found(
     created_us: int | None = None,
     tail: FoundTail | None = None,
     store: FoundStore | None = None,
-) -> None:
-    """Make the database of a log at a path where nothing is."""
+) -> int:
+    """Make the database of a log at a path where nothing is; returns how many idempotency keys it remembers."""
     remove_database(path)
     disk.create_file(path, 0o600)
     backend = SqliteBackend(path)
@@ -117,7 +131,9 @@ def found(
         # Nobody needs to take back a part of what nobody has seen: so it is written once, and synced by its commit.
         _set_journal(backend, "memory")
         backend.begin()
-        _Founding(backend, log_id, keyring, cipher, clock, tail or FoundTail(), store).fill(topics, created_us)
+        founding = _Founding(backend, log_id, keyring, cipher, clock, tail or FoundTail(), store)
+        founding.fill(topics, created_us)
+        keys = backend.count_keys()
         backend.commit()
         _set_journal(backend, "wal")
         # Closing would do it, too, but says nothing when it fails; and only this one file is given its final name.
@@ -129,6 +145,7 @@ def found(
         backend.close()
     if path.with_name(path.name + "-wal").exists():
         raise DiskFailed("the write-ahead log was not folded in")
+    return keys
 
 
 def _set_journal(backend: SqliteBackend, mode: str) -> None:
@@ -163,13 +180,13 @@ class _Founding:
             self._fill_topic(topic_id, topic)
             for number, partition in enumerate(topic.partitions):
                 self._fill_partition(topic_id, ids[topic.name, number], number, partition)
-        entries = self._fill_tail()
+        entries, keys = self._fill_tail(), self._fill_keys()
         rows = (row for topic in topics for partition in topic.partitions for row in partition.rows)
         epoch = 1 + max((row.epoch for row in rows), default=0)
         backend.insert_epoch(stamped(EpochRow(epoch, self._now, os.getpid(), vault.epoch, b""), vault))
         row = LogRow(
             vault.log_id, self._now if created_us is None else created_us, int(vault.keyed), epoch, vault.epoch,
-            len(topics), self._partitions, entries, self._tail.last_seq + 1, self._tail.last_group, 0,
+            len(topics), self._partitions, entries, self._tail.last_seq + 1, self._tail.last_group, keys,
             total(vault.stamp, self._stamps), self._segments, self._schemas, self._policies, 0, vault.epoch, b"",
         )  # fmt: skip
         backend.insert_log(stamped(row, vault))
@@ -243,3 +260,13 @@ class _Founding:
             self._backend.insert_entries([entry])
             count += 1
         return count
+
+    def _fill_keys(self) -> int:
+        """Insert the idempotency keys, as many as the window holds; returns the last one's id."""
+        last = 0
+        for last, key in enumerate(self._tail.keys, 1):
+            draft = KeyRow(last, key.hash, key.partition_id, key.record, key.seq, self._vault.epoch, b"")
+            self._backend.store_key(stamped(draft, self._vault))
+        if last > self._tail.keys_max:
+            self._backend.trim_keys(last - self._tail.keys_max, last)
+        return last

@@ -307,6 +307,16 @@ class SqliteBackend:
         """Remember idempotency keys."""
         self._run_many("INSERT INTO idempotency VALUES (?,?,?,?,?,?,?)", rows)
 
+    def store_key(self, row: KeyRow) -> None:
+        """Remember an idempotency key; one that is known already is remembered anew."""
+        self._run("INSERT OR REPLACE INTO idempotency VALUES (?,?,?,?,?,?,?)", row)
+
+    def count_keys(self) -> int:
+        """How many idempotency keys are remembered."""
+        with self.translated():
+            found = self.connection.execute("SELECT count(*) FROM idempotency").fetchone()
+        return int(found[0]) if found else 0
+
     def trim_keys(self, upto: int, slice_max: int) -> None:
         """Forget a slice of the oldest idempotency keys, up to this id."""
         self._run(

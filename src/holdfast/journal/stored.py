@@ -119,6 +119,41 @@ def remembered(connection: apsw.Connection, path: Path, key_hash: bytes) -> KeyR
     return _one(connection, path, KeyRow, "idempotency", "WHERE hash=?", key_hash)
 
 
+def keys_behind(
+    connection: apsw.Connection, path: Path, after: int, first_seq: int, last_seq: int, limit: int
+) -> Iterator[KeyRow | Corrupt]:
+    """Idempotency keys behind an id whose records came with these commits, in the order of ids."""
+    rest = "WHERE id>? AND seq>=? AND seq<=? ORDER BY id LIMIT ?"
+    return _many(connection, path, KeyRow, "idempotency", rest, after, first_seq, last_seq, limit)
+
+
+def last_key_upto(connection: apsw.Connection, seq: int) -> int:
+    """Id of the newest idempotency key that came with this commit or before; 0 when there is none."""
+    found = connection.execute("SELECT id FROM idempotency WHERE seq<=? ORDER BY id DESC LIMIT 1", (seq,)).fetchone()
+    return int(found[0]) if found else 0
+
+
+def first_key_seq(connection: apsw.Connection) -> int | None:
+    """With which commit the oldest idempotency key came that is remembered."""
+    found = connection.execute("SELECT seq FROM idempotency ORDER BY id LIMIT 1").fetchone()
+    return int(found[0]) if found else None
+
+
+def newest_key_below(
+    connection: apsw.Connection, after: int, partition_id: int, record: int, batched: tuple[int, int]
+) -> int:
+    """Of a partition's records below an offset the last commit that brought an idempotency key; 0 when none did.
+
+    Keys up to an id do not count, nor those of a stretch of commits.
+    """
+    sql = (
+        "SELECT coalesce(max(seq), 0) FROM idempotency"
+        " WHERE id>? AND partition_id=? AND record<? AND NOT (seq>? AND seq<=?)"
+    )
+    found = connection.execute(sql, (after, partition_id, record, *batched)).fetchone()
+    return int(found[0]) if found else 0
+
+
 def last_entry(connection: apsw.Connection, path: Path, partition_id: int) -> LastEntry | None:
     """The last entry of a partition, without its body."""
     rest = "WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"

@@ -1,8 +1,10 @@
 """Segments from a store, brought into a log's own `segments/` directory: in pieces, by hash, proved, and kept.
 
 A file gets its name when its hash is the one in its manifest object and its content is synced; so whatever has its name
-is whole, also after a crash, and is not fetched again. Then it says itself what it is, and a sealed one is opened as
-far as it takes to know that the key is the right one. Memory: one piece per file, a few files at a time.
+is whole, also after a crash, and is not fetched again. Then it says itself what it is, and every block of it is
+compared with its hash in the footer. The footer of a sealed one is stamped by its key: so whoever lacks the key can
+have made or changed none of it. A file that came in one piece is proved in memory, before it is written. Memory: one
+piece per file, a few files at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Semaphore
 from typing import TypeVar
 
 from holdfast import disk
@@ -21,6 +23,7 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.rows import EXPIRED, LIVE, LOST
 from holdfast.segments.file_reader import SegmentReader
+from holdfast.segments.proven_file import Damaged
 from holdfast.segments.store_manifest import StoreManifest, facts_of, head_of, in_parallel, is_filler
 from holdfast.store import layout
 from holdfast.store.documents import SegmentDocument
@@ -29,6 +32,7 @@ from holdfast.store.port import Store
 _RANGE_BYTES = 16 * 2**20
 """More than most segments have: one request each."""
 _AT_ONCE = 6
+"""Requests under way."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -104,6 +108,7 @@ class SegmentFetching:
         self._vault = vault
         self._keys = keys
         self._steps = steps
+        self._under_way = Semaphore(_AT_ONCE)
         self._here: set[str] = set()
         """Keys of segments that are here, proved."""
         self.resumed = 0
@@ -116,7 +121,8 @@ class SegmentFetching:
         for folder in folders:
             disk.make_directory(folder, root=self._root)
         wanted = [segment for m in manifests for segment in m.segments if state_of(m, segment) == LIVE]
-        self._steps.over("fetching segments", self._fetch_one, wanted, _AT_ONCE)
+        # Some more than there are requests: what has come is proved and written while others are fetched.
+        self._steps.over("fetching segments", self._fetch_one, wanted, _AT_ONCE + _AT_ONCE // 2)
         names: dict[Path, set[str]] = {folder: set() for folder in folders}
         for path in (self._root / _key(segment) for segment in wanted):
             names[path.parent].add(path.name)
@@ -130,37 +136,54 @@ class SegmentFetching:
         if key in self._here:
             return
         if path.exists() and _hash_of(path) == segment.sha256:
+            self._prove(key, path, segment)
             self.resumed += 1
+        elif segment.size <= _RANGE_BYTES:
+            self._fetch_whole(key, path, segment)
         else:
             self._fetch_file(key, path, segment)
-        self._prove(key, path, segment)
+            self._prove(key, path, segment)
         self._here.add(key)
 
-    def _prove(self, key: str, path: Path, segment: SegmentDocument) -> None:
-        """The file says itself what it is; a sealed one is stamped by its key."""
+    def _prove(self, key: str, path: Path, segment: SegmentDocument, content: bytes | None = None) -> None:
+        """The file says itself what it is, and its blocks are those that it had; a sealed one proves it by its key."""
         head, opener = head_of(segment), self._vault.segment_opener
-        with SegmentReader(path, head, facts_of(segment), opener) as reader:
+        source = None if content is None else _Memory(content)
+        with SegmentReader(path, head, facts_of(segment), opener, source=source) as reader:
             is_sealed = reader.sealed_with is not None
-        self._keys.require(is_sealed=is_sealed, path=key)
+            self._keys.require(is_sealed=is_sealed, path=key)
+            if not is_sealed:
+                _read_through(reader)
         if is_sealed:
             # Without facts to believe, the reader proves the footer by its key: that this is the key, and that nobody
-            # else made the file.
-            SegmentReader(path, head, None, opener).close()
+            # else made the file. The footer has the hashes of the blocks, so nobody else made those.
+            with SegmentReader(path, head, None, opener, source=source) as reader:
+                _read_through(reader)
+
+    def _fetch_whole(self, key: str, path: Path, segment: SegmentDocument) -> None:
+        """A file that comes in one piece: proved, then written."""
+        content = self._piece(key, 0, segment.size)
+        _require_hash(sha256(content).hexdigest(), key, segment)
+        self._prove(key, path, segment, content)
+        self._write(path, lambda file: file.write(content))
 
     def _fetch_file(self, key: str, path: Path, segment: SegmentDocument) -> None:
-        temporary = path.with_name(path.name + ".fetched")
-        file = disk.NewFile(temporary)
-        try:
+        def write_pieces(file: disk.NewFile) -> None:
             hashed = sha256()
             for start in range(0, segment.size, _RANGE_BYTES):
                 piece = self._piece(key, start, min(_RANGE_BYTES, segment.size - start))
                 hashed.update(piece)
                 file.write(piece)
-            if hashed.hexdigest() != segment.sha256:
-                raise Corrupt(
-                    "a segment on the store is damaged", path=key, topic=segment.topic, partition=segment.partition,
-                    offset=segment.first, hint="its hash is not that of its manifest object; is there another copy?",
-                )  # fmt: skip
+            _require_hash(hashed.hexdigest(), key, segment)
+
+        self._write(path, write_pieces)
+
+    def _write(self, path: Path, write: Callable[[disk.NewFile], None]) -> None:
+        """Make a file; it has its name when it is whole and synced."""
+        temporary = path.with_name(path.name + ".fetched")
+        file = disk.NewFile(temporary)
+        try:
+            write(file)
             file.finish()
         except BaseException:
             file.close()
@@ -170,9 +193,35 @@ class SegmentFetching:
 
     def _piece(self, key: str, start: int, length: int) -> bytes:
         try:
-            return self._store.get_range(key, start, length)
+            with self._under_way:
+                return self._store.get_range(key, start, length)
         except NotFound:
             raise Corrupt("a segment is missing on the store", path=key) from None
+
+
+class _Memory:
+    """A file that is in memory."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = memoryview(content)
+        self.size = len(content)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """A part of it, without a copy."""
+        if end > self.size:
+            raise Damaged("ends too early", self.size)
+        return self._content[start:end]
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def _require_hash(found: str, key: str, segment: SegmentDocument) -> None:
+    if found != segment.sha256:
+        raise Corrupt(
+            "a segment on the store is damaged", path=key, topic=segment.topic, partition=segment.partition,
+            offset=segment.first, hint="its hash is not that of its manifest object; is there another copy?",
+        )  # fmt: skip
 
 
 def state_of(manifest: StoreManifest, segment: SegmentDocument) -> int:
@@ -180,6 +229,12 @@ def state_of(manifest: StoreManifest, segment: SegmentDocument) -> int:
     if manifest.expired is not None and segment.number < manifest.expired.upto:
         return EXPIRED
     return LOST if is_filler(segment) else LIVE
+
+
+def _read_through(reader: SegmentReader) -> None:
+    """Compare every block; raises Corrupt."""
+    for _ in reader.chunks():
+        pass
 
 
 def _key(segment: SegmentDocument) -> str:

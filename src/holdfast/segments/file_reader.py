@@ -5,8 +5,8 @@ hash in the footer, then seals. Without a manifest (a rebuild, an inspection) th
 there is a key, and by agreement with itself alone if there is none; `verify` then reads everything.
 
 The bytes come from a file or from an object of a store (`Bytes`). A missing file is FileNotFoundError: the caller knows
-what that means. All else that is wrong with the bytes is
-Corrupt, with the place of the first record concerned. A reader serves one thread at a time and never writes.
+what that means. All else that is wrong with the bytes is Corrupt, with the place of the first record concerned. A
+reader serves one thread at a time and never writes.
 
 Memory: one row group decoded, and its stored bytes.
 """
@@ -47,10 +47,9 @@ OpenKey = Callable[[SealedWith], SegmentKey]
 _READ_BYTES_MAX = 4 * GROUP_BYTES_MAX
 """The most that is read or unpacked for one row group: what a shape allows, one oversized record, and some."""
 
-# What Arrow may raise on bytes that are not what they say.
+# What Arrow may raise on bytes that are not what they say; LookupError is KeyError and IndexError.
 _ARROW_ERRORS = (
-    pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, TypeError, KeyError, IndexError,
-    NotImplementedError, RuntimeError,
+    pa.ArrowException, OSError, ValueError, ArithmeticError, MemoryError, TypeError, LookupError, RuntimeError,
 )  # fmt: skip
 
 _BATCH_ROWS = 65_536
@@ -341,13 +340,17 @@ class SegmentReader:
         self._facts = msgspec.structs.replace(self.facts, sha256=sha256)
         return self._facts
 
-    def _verify_bytes(self) -> bytes:
-        sha256 = hashlib.sha256()
+    def chunks(self) -> Iterator[memoryview]:
+        """All bytes of the file, each block compared with its hash; raises Corrupt at the first that differs."""
         try:
-            for chunk in self._file.chunks():
-                sha256.update(chunk)
+            yield from self._file.chunks()
         except Damaged as error:
             raise self._corrupt(str(error), self._offset_at(error.at)) from error
+
+    def _verify_bytes(self) -> bytes:
+        sha256 = hashlib.sha256()
+        for chunk in self.chunks():
+            sha256.update(chunk)
         digest = sha256.digest()
         if self._facts is not None and self._facts.sha256 and self._facts.sha256 != digest:
             raise self._corrupt("has another SHA-256 than the manifest says")
@@ -374,7 +377,7 @@ class SegmentReader:
         batch.validate(full=True)
 
     def _offset_at(self, at: int | None) -> int:
-        """The first record whose row group has bytes at or behind this byte."""
+        """The first record with bytes at or behind this byte."""
         for group, first in enumerate(self._firsts[:-1]):
             if at is None or at < max(chunk.end for chunk in self._row_group(group).chunks):
                 return first

@@ -131,7 +131,7 @@ class ProvenFile:
 
     def chunks(self) -> Iterator[memoryview]:
         """The whole file in order, proved up to its footer."""
-        step = 16 * BLOCK_BYTES
+        step = BLOCK_BYTES
         for start in range(0, self.data_end, step):
             yield self._proved(start, min(start + step, self.data_end))
         yield self._source.read(self.data_end, self.size)

@@ -65,6 +65,8 @@ class ReconcileReport(msgspec.Struct, frozen=True):
     """Files compared."""
     in_flight: int = 0
     """Segments and files on their way in or out; never damage."""
+    evidence: int = 0
+    """Commit batches of the store behind a loss that a restore accepted; nobody removes them."""
     bytes_expected: int = 0
     bytes_actual: int = 0
     deep: bool = False

@@ -9,7 +9,7 @@ objects that it has read, which never change.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.errors import Corrupt
 from holdfast.segments.schema import TopicSchema
@@ -33,10 +33,13 @@ class RootReader:
         self._log = log.log
         self._manifests: dict[Where, StoreManifest] = {}
 
-    def tail(self) -> Inherited:
-        """What the names in the tail say; floors and adoptions, whose names count, say themselves what they are."""
-        listing = list(self._store.list(layout.TAIL))
-        in_parallel(self._prove_name, [info.key for info in listing if layout.parse_batch_key(info.key) is None])
+    def tail(self, without: Collection[str] = ()) -> Inherited:
+        """What the names in the tail say; floors and adoptions, whose names count, say themselves what they are.
+
+        Some objects may be left out, as if they were not there.
+        """
+        listing = [info for info in self._store.list(layout.TAIL) if info.key not in without]
+        in_parallel(self._prove_name, [info.key for info in listing if not _proves_itself(info.key)])
         return inherit(listing)
 
     def _prove_name(self, key: str) -> None:
@@ -77,6 +80,11 @@ class RootReader:
         found = read_manifest(self._store, self._log, *where, known=() if known is None else known.documents)
         self._manifests[where] = found
         return found
+
+
+def _proves_itself(key: str) -> bool:
+    """Whether an object of the tail is read and proved by whoever needs it."""
+    return layout.parse_batch_key(key) is not None or layout.parse_keys_key(key) is not None
 
 
 def check_schemas(topics: Sequence[TopicDocument], named: Iterable[tuple[str, bytes]]) -> None:

@@ -11,15 +11,20 @@ batches come in decoded, in the order of their first sequence numbers, and are r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from holdfast.crypto.cipher import NotAuthentic
 from holdfast.errors import Corrupt
-from holdfast.journal.entry import Entry, Place, is_whole
+from holdfast.journal.columns import BadFrame
+from holdfast.journal.entry import Entry, Place, header_of, is_whole
 from holdfast.store import layout
 from holdfast.store.commit_batch import CommitBatch, TailEntry, TailKey
 
 Where = tuple[str, int]
+
+Prove = Callable[[CommitBatch, TailEntry, bytes], None]
+"""Opens an entry of a batch, given its header; raises NotAuthentic or BadFrame."""
 
 
 class Walked(NamedTuple):
@@ -41,14 +46,24 @@ class Walked(NamedTuple):
     """Topic and fingerprint of each schema that typed entries name."""
     has_plain: bool = False
     """Whether an entry is not sealed."""
+    reach: int = 0
+    """Everything up to here is in these batches, or settled."""
+    acks: Mapping[int, int] = {}  # nobody changes it
+    """What batches say was acknowledged as shipped when they were cut, by epoch."""
+    is_silent: bool = False
+    """Whether a batch is of a format that does not say so."""
 
 
-def walk(log_id: bytes, batches: Iterable[CommitBatch], settled: Mapping[Where, int], floor: int, limit: int) -> Walked:
+def walk(
+    log_id: bytes, batches: Iterable[CommitBatch], settled: Mapping[Where, int], floor: int, limit: int,
+    prove: Prove | None = None,
+) -> Walked:  # fmt: skip
     """Find out what counts: up to `limit`, beyond `floor` (which is settled), up to the first hole.
 
-    `settled` names every partition there is; raises Corrupt at an entry of another one.
+    `settled` names every partition there is; raises Corrupt at an entry of another one. With `prove`, every entry that
+    counts is opened, too.
     """
-    walker = _Walker(log_id, settled, floor, limit)
+    walker = _Walker(log_id, settled, floor, limit, prove)
     for batch in batches:
         walker.add(batch)
     return walker.finish()
@@ -76,8 +91,15 @@ def entries(
 
 
 class _Walker:
-    def __init__(self, log_id: bytes, settled: Mapping[Where, int], floor: int, limit: int) -> None:
+    def __init__(
+        self, log_id: bytes, settled: Mapping[Where, int], floor: int, limit: int, prove: Prove | None
+    ) -> None:  # fmt: skip
         self._log_id = log_id
+        self._open = prove
+        self._acks: dict[int, int] = {}
+        self._is_silent = False
+        self._cut_at = limit + 1
+        """The first entry that does not count."""
         self._settled = settled
         self._floor, self._limit = floor, limit
         self._places: dict[Where, Place] = {}
@@ -101,6 +123,8 @@ class _Walker:
         self._batch = batch
         if batch.log_id != self._log_id:
             raise self._corrupt("a commit batch belongs to another log")
+        self._acks[batch.epoch] = max(self._acks.get(batch.epoch, 0), batch.acked)
+        self._is_silent = self._is_silent or batch.format < 2
         self._forget(batch.first_seq)
         for entry in batch.entries:
             if entry.seq in self._digests:
@@ -125,6 +149,7 @@ class _Walker:
         return Walked(
             last, self._last_group, self._ends, self._links, tuple(self._keys[n] for n in sorted(self._keys)),
             self._records, self._cut, frozenset(self._schemas), self._has_plain,
+            max(self._cut_at - 1, min(self._floor, self._limit)), self._acks, self._is_silent,
         )  # fmt: skip
 
     def _forget(self, first_seq: int) -> None:
@@ -150,6 +175,7 @@ class _Walker:
         self._is_cut = self._is_cut or group[-1].seq > self._limit or not self._follow(new)
         if self._is_cut:
             self._cut += records
+            self._cut_at = min(self._cut_at, group[0].seq)
             return
         self._records += records
         self._last_seq, self._last_group = group[-1].seq, group[-1].group_number
@@ -173,7 +199,9 @@ class _Walker:
         return True
 
     def _note(self, entry: TailEntry) -> None:
-        """What an entry that counts needs to be read."""
+        """What an entry that counts needs to be read; and that it can be."""
+        if self._open is not None:
+            self._open_entry(entry)
         if entry.schema:
             self._schemas.add((entry.topic, entry.schema))
         if not entry.key_epoch:
@@ -183,6 +211,17 @@ class _Walker:
         key = next(key for key in self._batch.keys if key.number == entry.key_epoch)
         if self._keys.setdefault(key.number, key) != key:
             raise self._corrupt(f"two commit batches disagree about a key epoch key_epoch={key.number}", entry)
+
+    def _open_entry(self, entry: TailEntry) -> None:
+        assert self._batch is not None
+        assert self._open is not None
+        place = self._places[entry.topic, entry.partition]
+        try:
+            self._open(self._batch, entry, header_of(place, _row(entry, 0)))
+        except NotAuthentic:
+            raise self._corrupt("an entry does not open: its key did not seal it", entry) from None
+        except BadFrame as bad:
+            raise self._corrupt(f"an entry does not hold the records that it says: {bad}", entry) from None
 
     def _corrupt(self, message: str, entry: TailEntry | None = None) -> Corrupt:
         batch = self._batch

@@ -1,10 +1,11 @@
 """Removing from the store what is not needed any more, and putting many manifest objects into one.
 
 A commit batch goes when everything in it is settled, and a floor that says so is on the store first: without it nobody
-could tell a batch that was removed from one that never arrived. What lies behind a hole and is not known here stays.
-Segments go when retention on the store says so: an
-`expired` object retires them, and after `delete_after_ms` their files are removed, unless a reader's lease still needs
-them. Manifest objects and claims stay for ever; a writer that was overtaken finds them however late it wakes up.
+could tell a batch that was removed from one that never arrived; and before that, the idempotency keys that it holds are
+put into an object of their own (`key_cover`). What lies behind a hole and is not known here stays, and so does what
+lies behind a loss that a takeover accepted: it is evidence. Segments go when retention on the store says so: an `expired`
+object retires them, and after `delete_after_ms` their files are removed, unless a reader's lease still needs them.
+Manifest objects and claims stay for ever; a writer that was overtaken finds them however late it wakes up.
 
 Nothing is removed before the fence has been asked. Failures are counted and tried again at the next sweep.
 """
@@ -21,7 +22,9 @@ from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
+from holdfast.settled.acknowledged import evidence
 from holdfast.shipping.fence import Asking, Fence
+from holdfast.shipping.key_cover import KeyCover
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.shipping.stats import Counters
 from holdfast.shipping.store_retention import StoreRetention
@@ -54,6 +57,7 @@ class Janitor:
         counters: Counters,
         clock: Clock,
         sent: deque[Sent],
+        keys: KeyCover,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -63,6 +67,7 @@ class Janitor:
         self._settings = settings
         self._counters = counters
         self._sent = sent
+        self._keys = keys
         self._inherited: Inherited | None = None
         self._inherited_beyond: tuple[str, ...] = ()
         self._inherited_ends: dict[Partition, int] = {}
@@ -116,6 +121,7 @@ class Janitor:
     async def sweep(self) -> None:
         """Do what is due."""
         await self._remove_batches()
+        await self._merge_keys()
         for partition, slot in list(self._due_checkpoints.items()):
             try:
                 await self._checkpoint(partition, slot)
@@ -153,15 +159,35 @@ class Janitor:
             return
         frontier = self._inherited.frontier if self._inherited is not None and inherited else 0
         seq = removable[-1].last_seq if removable else frontier
+        await self._keys.before_floor(seq)
         floors = [await self._put_floor(seq)] if seq else self._floors
         await self._fence.check()
         outdated = [key for key in self._floors if key not in floors]
-        await self._delete([*inherited, *(sent.key for sent in removable), *outdated])
+        kept = await self._evidence() if inherited else frozenset()
+        garbage = [key for key in inherited if key not in kept]
+        await self._delete([*garbage, *(sent.key for sent in removable), *outdated])
         for _ in removable:
             self._sent.popleft()
         if inherited:
             self._inherited = None
         self._floors = floors
+
+    async def _evidence(self) -> frozenset[str]:
+        """What earlier epochs left that nobody may remove."""
+        inherited, loop = self._inherited, asyncio.get_running_loop()
+        if inherited is None or not inherited.beyond:
+            return frozenset()
+        return await self._asking.until_answered(
+            "look at what is behind a hole", lambda: loop.run_in_executor(None, evidence, self._store, inherited)
+        )
+
+    async def _merge_keys(self) -> None:
+        """Put many small objects of idempotency keys into one, and remove those."""
+        superseded = await self._keys.merged()
+        if superseded:
+            await self._fence.check()
+            await self._delete(superseded)
+            self._keys.forget(superseded)
 
     async def _put_floor(self, seq: int) -> str:
         """Say that everything up to a sequence number is settled; returns the key."""

@@ -2,7 +2,8 @@
 
 Names tell most of it (`inheritance`): what is connected to the floor must reach `shipped`. A hole below is damage: a
 restore would stop there. Batches below the floor, and those above `shipped`, are on their way out or in and are not
-judged. Batches of an owner that was overtaken, which the takeover did not adopt, are garbage.
+judged. Batches of an owner that was overtaken, which the takeover did not adopt, are garbage; unless they show that
+more had been acknowledged than was adopted: those are evidence of a loss that was accepted, are counted, and stay.
 
 The floor that allows a batch to go is written before it goes, but a listing is no snapshot and may miss both. So a hole
 is believed only when it is still there after several looks; floors only rise, and one that was seen stays true.
@@ -10,16 +11,20 @@ is believed only when it is still there after several looks; floors only rise, a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from threading import Event
 
 from holdfast.errors import Corrupt
+from holdfast.settled.acknowledged import evidence
 from holdfast.shipping.store_notes import StoreNotes
 from holdfast.shipping.store_repairs import StoreRepairs
 from holdfast.store import commit_batch, layout
 from holdfast.store.inheritance import Inherited, inherit
 from holdfast.store.layout import BatchName
 from holdfast.store.port import ObjectInfo
+
+logger = logging.getLogger("holdfast.shipping")
 
 _LOOKS = 6
 _PAUSE_S = 0.02
@@ -77,16 +82,27 @@ class TailComparison:
 
     def _judge(self, listing: list[ObjectInfo], inherited: Inherited) -> None:
         adopted = dict(filter(None, (layout.parse_adopted_key(info.key) for info in listing)))
-        beyond = set(inherited.beyond)
+        beyond, kept = set(inherited.beyond), evidence(self._store, inherited)
         for info in listing:
             batch = layout.parse_batch_key(info.key)
             if batch is None and not _is_ours(info.key):
                 self._notes.find_stranger(info)
             elif batch is not None and info.key in beyond:
-                if _is_overtaken(batch, adopted):
+                if info.key in kept:
+                    self._note_evidence(info)
+                elif _is_overtaken(batch, adopted):
                     self._find_overtaken(info)
                 else:
                     self._notes.counts["in_flight"] += 1
+
+    def _note_evidence(self, info: ObjectInfo) -> None:
+        """No damage that anybody could repair, and nothing to remove: it is told, and that is all."""
+        self._notes.counts["files"] += 1
+        self._notes.counts["evidence"] += 1
+        logger.warning(
+            "a commit batch lies behind a loss that was accepted; it stays as evidence key=%s", info.key,
+            extra={"action": "reconcile_evidence", "path": info.key},
+        )  # fmt: skip
 
     def _find_overtaken(self, info: ObjectInfo) -> None:
         self._notes.counts["files"] += 1
@@ -128,4 +144,5 @@ def _is_overtaken(batch: BatchName, adopted: dict[int, int]) -> bool:
 
 
 def _is_ours(key: str) -> bool:
-    return layout.parse_floor_key(key) is not None or layout.parse_adopted_key(key) is not None
+    parsers = (layout.parse_floor_key, layout.parse_adopted_key, layout.parse_keys_key)
+    return any(parse(key) is not None for parse in parsers)

@@ -1,6 +1,6 @@
 """Sealed segments: their files as they are, then their manifest objects, in order per partition.
 
-    file (several ahead) → manifest object (one after the other) → fence → mark
+    file (several ahead) → idempotency keys → manifest object (one after the other) → fence → mark
 
 A file's bytes and name were fixed when it was sealed, and a manifest object says only what its row says: a restart
 sends the same again, and *already exists* with the same bytes is an answer like any other. Segments that retention
@@ -77,6 +77,8 @@ class SegmentLane:
         self._stopping = False
         self._waiting: asyncio.Future[None] | None = None
         self.on_settled: Callable[[Partition, int], None] = lambda partition, slot: None
+        self.before_settling: Callable[[Partition, int], Awaitable[None]] = _nothing
+        """Awaited before a manifest object is written: what must be on the store before records up to an offset."""
 
     async def run(self) -> None:
         """Ship until told to stop; then what is sealed, and return."""
@@ -130,6 +132,7 @@ class SegmentLane:
                 await self._describe(partition.topic)
                 slot = row.number + starts
                 body = documents.encode(segment_document(self._manifest, partition, row, slot))
+                await self.before_settling(partition, row.end)
                 await self._put(layout.manifest_key(partition.topic, partition.number, slot), Body.of(body))
                 self._behind[partition] = row.number + 1
                 self._acknowledged.append(_Acknowledged(partition, row, slot))
@@ -199,3 +202,7 @@ class SegmentLane:
                 self._acknowledged.popleft()
                 self.on_settled(partition, slot)
             self._wake()
+
+
+async def _nothing(_partition: Partition, _end: int) -> None:
+    pass

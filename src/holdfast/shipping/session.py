@@ -25,10 +25,12 @@ from holdfast.shipping.events import Event, Subscribers
 from holdfast.shipping.fence import Fence
 from holdfast.shipping.forgotten import RebuildReport
 from holdfast.shipping.janitor import Janitor
+from holdfast.shipping.key_cover import KeyCover
 from holdfast.shipping.marks import ShippedMarks, say, shipment_of, shipping_of
 from holdfast.shipping.past import Past
 from holdfast.shipping.rebuild_order import Ordered, RebuildOrder
 from holdfast.shipping.refilling import Refilling, lost_spans
+from holdfast.shipping.remembered_keys import RememberedKeys
 from holdfast.shipping.remote import Remote
 from holdfast.shipping.segment_lane import SegmentLane
 from holdfast.shipping.settings import ShippingSettings
@@ -181,7 +183,9 @@ class Session:
         await marks.claimed(claim.epoch)
         say(journal, ended="", alarm="", last_error="")
         journal.topics.harbour.bell.ring()
-        source = JournalSource(journal, settings)
+        remembered = RememberedKeys(journal)
+        source = JournalSource(journal, settings, remembered)
+        keys = KeyCover(journal, remembered, put, fence, lambda: marks.shipped_seq)
         topics = TopicDocuments(journal, self._manifest, self._store, self._requests, put)
         tail = self.lane = TailLane(
             journal.vault.log_id, source, put, topics.describe, fence, marks, self._subscribers, settings,
@@ -193,7 +197,7 @@ class Session:
         )  # fmt: skip
         janitor = Janitor(
             journal, self._manifest, self._store, put, self._requests, fence, settings, self._counters, self._clock,
-            tail.sent,
+            tail.sent, keys,
         )  # fmt: skip
         await self._refilling.refill(standings, claim)
         inherited = await self._past.inherited(fence)
@@ -205,6 +209,7 @@ class Session:
         with journal.backend.reading() as connection:
             self._counters.backlog_bytes = stored.bytes_after(connection, marks.shipped_seq) - journal.commits.bytes
         source.start(inherited.frontier, waits=bool(standings))
+        keys.inherit(inherited, inherited.frontier)
         if inherited.frontier > marks.shipped_seq or standings:
             tail.adopt(self._ends(inherited.frontier), source.unsettled(), inherited.frontier)
         janitor.inherit(inherited, max(shipped, inherited.frontier))
@@ -217,6 +222,7 @@ class Session:
             janitor.on_settled(partition, slot)
 
         segments.on_settled = on_settled
+        segments.before_settling = keys.before_segment
         lanes: list[SegmentLane | TailLane] = [segments, tail] if settings.commit_batches else [segments]
         chores = (janitor.run(), topics.run(), _note(marks), fence.watch(settings.heartbeat_interval_ms / 1000))
         try:

@@ -3,7 +3,7 @@
 What is taken is what is stored: entries as they are, sealed or not, each proved by its digest. Entries whose segments
 are settled already are left out. Entries that are not in the journal any more were sealed and trimmed before they could
 be shipped (after a long outage, say); then the batch counts only when those segments are settled (`needs`), and so
-whatever counts has everything before it on the store.
+whatever counts has everything before it on the store. Each entry brings the idempotency keys of its records along.
 
 Where batches are small and much waits, entries of several batches are read at once. Batches are cut from them in the
 same places as if each were read by itself; what would not fill a batch is read again, with what came since.
@@ -16,12 +16,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from holdfast.journal import recovery
 from holdfast.journal.entry import Entry
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
+from holdfast.journal.rows import KeyRow
+from holdfast.shipping.remembered_keys import RememberedKeys
 from holdfast.shipping.settings import ShippingSettings
-from holdfast.store.commit_batch import TailEntry, TailKey
+from holdfast.store.commit_batch import TailEntry, TailKey, with_idempotent
 
 _MANY = 2**62
 _AHEAD_BATCHES, _AHEAD_BYTES = 16, 2 * 2**20
@@ -51,8 +52,9 @@ class Taken(NamedTuple):
 class JournalSource:
     """Takes batches from one journal; belongs to the shipper's thread."""
 
-    def __init__(self, journal: Journal, settings: ShippingSettings) -> None:
+    def __init__(self, journal: Journal, settings: ShippingSettings, remembered: RememberedKeys) -> None:
         self._journal = journal
+        self._remembered = remembered
         self._groups_max = settings.batch_size_threshold
         self._bytes_max = settings.batch_bytes_max
         self.commits = journal.commits
@@ -65,13 +67,17 @@ class JournalSource:
         """Entries behind the cursor that were read already."""
         self._needs: Mapping[Partition, int] = {}
         """What the next batch has to wait for."""
-        self._keys: dict[int, TailKey] = {}
+        self._key_id = 0
+        """Idempotency keys up to this id were read."""
+        self._idempotency: dict[int, list[KeyRow]] = {}
+        """Keys that were read and not sent, by the sequence numbers of their entries."""
 
     def start(self, seq: int, *, waits: bool = False) -> None:
         """Begin behind this entry; the first batch `waits` for all that is sealed, if the store has lost segments."""
         self._base = self._cursor = seq
         # Numbers of a log that was rebuilt begin anew: no gap in them tells that segments lie before the first one.
         self._needs = self.unsettled() if waits or not seq else {}
+        self._key_id = self._remembered.last_id_upto(seq)
 
     def pending(self) -> tuple[int, int]:
         """Commits and bytes that wait to be taken; very many when they were not counted."""
@@ -111,8 +117,25 @@ class JournalSource:
             self._has_more = more or end < len(self._ahead)
             if not self._has_more:
                 self._groups_seen, self._bytes_seen = groups, size
+            self._read_keys()
         entries, self._ahead = self._ahead[:end], self._ahead[end:]
         return entries
+
+    def _read_keys(self) -> None:
+        """The idempotency keys of what was read: they were committed together, so they are there."""
+        if self._ahead:
+            for row in self._remembered.rows(self._key_id, self._ahead[0].seq, self._ahead[-1].seq):
+                self._idempotency.setdefault(row.seq, []).append(row)
+                self._key_id = row.id
+
+    def _keys_of(self, entry: Entry) -> bytes:
+        rows = self._idempotency.pop(entry.seq, ())
+        places = range(entry.first, entry.first + entry.count)
+        rows = [row for row in rows if row.partition_id == entry.partition_id and row.record in places]
+        if not rows:
+            return b""
+        hashes = self._remembered.conceal(entry.key_epoch, [row.hash for row in rows])
+        return with_idempotent(zip((row.record - entry.first for row in rows), hashes, strict=True))
 
     def unsettled(self) -> dict[Partition, int]:
         """Up to where partitions are sealed whose segments the store does not have all of."""
@@ -128,21 +151,15 @@ class JournalSource:
             end = entry.first + entry.count
             if end > partition.settled:
                 ends[partition] = end
-                kept.append(TailEntry(partition.topic, partition.number, entry.seq, *entry[2:]))
-        keys = tuple(self._key(number) for number in sorted({entry.key_epoch for entry in kept} - {0}))
+                keys = self._keys_of(entry) if self._idempotency else b""
+                kept.append(TailEntry(partition.topic, partition.number, entry.seq, *entry[2:], keys))
+        self._idempotency = {seq: rows for seq, rows in self._idempotency.items() if seq > entries[-1].seq}
+        numbers = sorted({entry.key_epoch for entry in kept} - {0})
+        epochs = tuple(self._remembered.key_epoch(number) for number in numbers)
         return Taken(
-            self._base + 1, entries[-1].seq, kept, keys, ends, needs, sum(entry.count for entry in kept),
+            self._base + 1, entries[-1].seq, kept, epochs, ends, needs, sum(entry.count for entry in kept),
             sum(len(entry.body) for entry in kept),
         )  # fmt: skip
-
-    def _key(self, number: int) -> TailKey:
-        if number not in self._keys:
-            epoch = recovery.fetch_key_epoch(self._journal.backend, number)
-            assert epoch is not None  # the vault has sealed under it
-            self._keys[number] = TailKey(
-                epoch.number, epoch.scheme, epoch.key_id, epoch.salt, epoch.commitment, epoch.stamp
-            )
-        return self._keys[number]
 
 
 def first_batch(entries: Sequence[Entry], groups_max: int, bytes_max: int) -> tuple[int, bool]:

@@ -56,6 +56,10 @@ class Source(Protocol):
 class Shipped(Protocol):
     """Where marks are published."""
 
+    @property
+    def shipped_seq(self) -> int:
+        """Entries up to this one were acknowledged as shipped."""
+
     def ship(self, ends: Mapping[Partition, int], seq: int) -> None:
         """Everything up to an entry is on the store."""
 
@@ -198,9 +202,12 @@ class TailLane:
         key = layout.batch_key(self._fence.epoch, taken.first_seq, taken.last_seq)
         body = Body.of(
             commit_batch.encode(
-                CommitBatch(self._log_id, self._fence.epoch, taken.first_seq, taken.last_seq, taken.keys, taken.entries)
+                CommitBatch(
+                    self._log_id, self._fence.epoch, taken.first_seq, taken.last_seq, taken.keys, taken.entries,
+                    self._marks.shipped_seq,
+                )
             )
-        )
+        )  # fmt: skip
         bare = taken._replace(entries=[])  # the bytes are in the body now
         place = self._ordering.begin()
         stage = Stage(body, lambda: self._publish(bare, key), key)

@@ -37,6 +37,8 @@ class Inherited(NamedTuple):
     """Keys of floors."""
     adopted: tuple[tuple[int, int], ...] = ()
     """Epochs that were taken over, ascending, each with the sequence number up to which it adopted older batches."""
+    keys: tuple[tuple[ObjectInfo, BatchName], ...] = ()
+    """Objects of idempotency keys, by their last sequence number, and whose commits they are for as far as adopted."""
 
 
 def inherit(listing: Iterable[ObjectInfo]) -> Inherited:
@@ -44,6 +46,7 @@ def inherit(listing: Iterable[ObjectInfo]) -> Inherited:
     found: list[tuple[str, BatchName]] = []
     floors: list[tuple[int, int, str]] = []
     adopted: dict[int, int] = {}
+    remembered: list[tuple[ObjectInfo, BatchName]] = []
     for info in listing:
         if (batch := layout.parse_batch_key(info.key)) is not None:
             found.append((info.key, batch))
@@ -52,6 +55,8 @@ def inherit(listing: Iterable[ObjectInfo]) -> Inherited:
         elif (parsed := layout.parse_adopted_key(info.key)) is not None:
             epoch, seq = parsed
             adopted[epoch] = max(adopted.get(epoch, seq), seq)
+        elif (name := layout.parse_keys_key(info.key)) is not None:
+            remembered.append((info, name))
     limits = _Limits(adopted)
     # A floor that a writer put there after it was overtaken says nothing about what its successor wrote.
     floor = frontier = max((limits.of(epoch, seq) for epoch, seq, _ in floors), default=0)
@@ -64,7 +69,20 @@ def inherit(listing: Iterable[ObjectInfo]) -> Inherited:
         frontier = max(frontier, last)
         counting.append((key, batch._replace(last_seq=last)))
     keys = tuple(key for *_, key in floors)
-    return Inherited(floor, frontier, tuple(counting), tuple(beyond), keys, tuple(sorted(adopted.items())))
+    return Inherited(
+        floor, frontier, tuple(counting), tuple(beyond), keys, tuple(sorted(adopted.items())),
+        tuple(sorted(((info, _limited(name, limits)) for info, name in remembered), key=_by_last_seq)),
+    )  # fmt: skip
+
+
+def _by_last_seq(item: tuple[ObjectInfo, BatchName]) -> tuple[int, int]:
+    return item[1].last_seq, item[1].first_seq
+
+
+def _limited(name: BatchName, limits: _Limits) -> BatchName:
+    """Of keys of commits that were not adopted some may be in segments: those count as the last one that was."""
+    last = limits.of(name.epoch, name.last_seq)
+    return name._replace(first_seq=min(name.first_seq, last), last_seq=last)
 
 
 class _Limits:

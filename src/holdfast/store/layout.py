@@ -5,6 +5,7 @@
     tail/<epoch>/<first seq>-<last seq>.arrow               one object per commit batch
     tail/<epoch>/<seq>.floor                                everything up to here is settled: batches below may be gone
     tail/<epoch>/<seq>.adopted                              a takeover adopted older batches up to here, and no more
+    tail/<epoch>/<first seq>-<last seq>.keys                idempotency keys of these commits
     topics/<topic>/_topic/<20 digits>.json                  partitions, schema versions, retention
     topics/<topic>/<partition>/segments/<20 digits>-<16 hex digits of sha256>.parquet
     topics/<topic>/<partition>/_manifest/<20 digits>.json   one per segment, and one per takeover
@@ -97,6 +98,7 @@ _NUMBERED = re.compile(r"([0-9]{20})\.(json|parquet|floor)\Z")
 _BATCH = re.compile(r"tail/([0-9]{20})/([0-9]{20})-([0-9]{20})\.arrow\Z")
 _FLOOR = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.floor\Z")
 _ADOPTED = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.adopted\Z")
+_KEYS = re.compile(r"tail/([0-9]{20})/([0-9]{20})-([0-9]{20})\.keys\Z")
 _DOCUMENT = re.compile(
     r"(?:topics/([^/]+)/(?:_topic|[0-9]+/(?:_manifest|_checkpoints|_expired))|epochs|leases/[^/]+)"
     r"/[0-9]{20}\.(?:json|parquet)\Z"
@@ -148,6 +150,17 @@ def parse_adopted_key(key: str) -> tuple[int, int] | None:
     """Epoch and sequence number of an adoption's key, or None."""
     found = _ADOPTED.match(key)
     return (int(found[1]), int(found[2])) if found else None
+
+
+def keys_key(epoch: int, first_seq: int, last_seq: int) -> str:
+    """Idempotency keys of a stretch of commits."""
+    return f"{TAIL}{epoch:020d}/{first_seq:020d}-{last_seq:020d}.keys"
+
+
+def parse_keys_key(key: str) -> BatchName | None:
+    """Epoch and sequence numbers of an object of idempotency keys, or None."""
+    found = _KEYS.match(key)
+    return BatchName(int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 # -- topics and partitions --------------------------------------------------------------------------------

@@ -1,0 +1,41 @@
+"""Hashes of idempotency keys as they lie on a store: concealed in a log with keys.
+
+An idempotency key may be an order number, and whoever can guess it can hash it: the bare hash would tell that it was
+used. So each 16-byte hash goes through AES-256, one block, under a key that only the log's key epoch gives. That is a
+permutation: equal hashes stay equal, which tells nothing where each occurs once; the same hash gives the same bytes
+again, so objects stay a function of what is durable; and whoever has the keyring gets the hash back. It conceals and
+proves nothing: the object that holds it is authenticated as a whole.
+
+A log without keys keeps its hashes as they are, as it keeps its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from blake3 import blake3
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+
+_CONTEXT = "holdfast 1 idempotency keys on a store"
+_MESSAGE = b"holdfast 1 idempotency keys|"
+
+
+class Concealing:
+    """Conceals and reveals hashes of one log; of a log with keys, under one key epoch."""
+
+    def __init__(self, log_id: bytes, mac: Callable[[bytes], bytes] | None) -> None:
+        self._cipher: Cipher[ECB] | None = None
+        if mac is not None:
+            key = blake3(mac(_MESSAGE + log_id), derive_key_context=_CONTEXT).digest()
+            # Each block is a hash that occurs once: no pattern is there to be seen.
+            self._cipher = Cipher(AES(key), ECB())  # noqa: S305
+
+    def conceal(self, hashes: bytes) -> bytes:
+        """Hashes, one behind the other, as they may lie on a store."""
+        return hashes if self._cipher is None else self._cipher.encryptor().update(hashes)
+
+    def reveal(self, hashes: bytes) -> bytes:
+        """The hashes that were concealed."""
+        return hashes if self._cipher is None else self._cipher.decryptor().update(hashes)

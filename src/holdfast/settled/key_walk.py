@@ -1,0 +1,110 @@
+"""Idempotency keys as a restore reads them: those of records that come back, and no others.
+
+They lie in objects of keys and in the commit batches that count. A key counts when its record does: its commit was
+adopted by every takeover since, or its record was in a segment by then; and its offset is below the partition's end. A
+key whose record is lost must be forgotten, or its repeat would be answered with a receipt for nothing; a key whose
+record has expired is still known.
+
+Keys come in the order of their commits. Those of records that are in segments, but whose commits were not adopted, have
+no number any more: they come last, with the last number that counts. The same hash may come twice; the later one is
+right. Reads nothing itself, and holds one object at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from holdfast.crypto.cipher import PayloadCipher
+from holdfast.crypto.concealing import Concealing
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.vault import KeyEpoch, Vault
+from holdfast.segments.store_manifest import StoreManifest
+from holdfast.store.commit_batch import CommitBatch, TailKey, idempotent
+from holdfast.store.documents import StartDocument
+from holdfast.store.key_object import KeyObject, StoredKey
+
+Where = tuple[str, int]
+_HASH_BYTES = 16
+
+
+class FoundKey(NamedTuple):
+    """An idempotency key, and where its record is."""
+
+    where: Where
+    record: int
+    seq: int
+    hash: bytes
+
+
+class KeyWalk:
+    """Finds the keys that count in one log."""
+
+    def __init__(
+        self, log_id: bytes, keyring: Keyring | None, cipher: PayloadCipher | None,
+        manifests: Mapping[Where, StoreManifest], ends: Mapping[Where, int], last_seq: int,
+    ) -> None:  # fmt: skip
+        self._log_id = log_id
+        self._keyring, self._cipher = keyring, cipher
+        self._ends = ends
+        self._last_seq = max(1, last_seq)
+        self._starts = {where: _starts(manifest) for where, manifest in manifests.items()}
+        self._concealing: dict[TailKey | None, Concealing] = {}
+
+    def keys(self, objects: Callable[[], Iterable[KeyObject]], batches: Iterable[CommitBatch]) -> Iterator[FoundKey]:
+        """All keys that count; objects in the order of their commits, and batches after them."""
+        is_left = False
+        for keys in objects():
+            for key in self._in_object(keys):
+                is_left = is_left or key.seq > self._last_seq
+                if key.seq <= self._last_seq:
+                    yield key
+        yield from self._in_batches(batches)
+        for keys in objects() if is_left else ():
+            late = (key for key in self._in_object(keys) if key.seq > self._last_seq)
+            yield from (key._replace(seq=self._last_seq) for key in late)
+
+    def _in_object(self, keys: KeyObject) -> Iterator[FoundKey]:
+        hashes = self._revealed(keys.key, b"".join(row.hash for row in keys.rows))
+        for row, key_hash in zip(keys.rows, hashes, strict=True):
+            if self._counts(keys.epoch, row):
+                yield FoundKey((row.topic, row.partition), row.record, row.seq, key_hash)
+
+    def _in_batches(self, batches: Iterable[CommitBatch]) -> Iterator[FoundKey]:
+        last = 0
+        for batch in batches:
+            epochs = {key.number: key for key in batch.keys}
+            for entry in batch.entries:
+                if not last < entry.seq <= self._last_seq:
+                    continue
+                last = entry.seq
+                found = idempotent(entry) if entry.idempotency else ()
+                hashes = self._revealed(epochs.get(entry.key_epoch), b"".join(key_hash for _, key_hash in found))
+                for (place, _), key_hash in zip(found, hashes, strict=True):
+                    yield FoundKey((entry.topic, entry.partition), entry.first + place, entry.seq, key_hash)
+
+    def _counts(self, epoch: int, row: StoredKey) -> bool:
+        where = (row.topic, row.partition)
+        if row.record >= self._ends.get(where, 0):
+            return False
+        starts = (start for start in self._starts[where] if start.epoch > epoch)
+        return all(row.seq <= start.adopted_seq or row.record < start.first for start in starts)
+
+    def _revealed(self, key: TailKey | None, hashes: bytes) -> list[bytes]:
+        if not hashes:
+            return []
+        if key not in self._concealing:
+            self._concealing[key] = self._concealed_by(key)
+        content = self._concealing[key].reveal(hashes)
+        return [content[at : at + _HASH_BYTES] for at in range(0, len(content), _HASH_BYTES)]
+
+    def _concealed_by(self, key: TailKey | None) -> Concealing:
+        if key is None:
+            return Concealing(self._log_id, None)
+        vault = Vault(self._log_id, self._keyring, self._cipher)  # numbers of key epochs may come again in later lives
+        vault.attach(lambda number: KeyEpoch(*key) if number == key.number else None)
+        return Concealing(self._log_id, vault.stamp_under(key.number))
+
+
+def _starts(manifest: StoreManifest) -> list[StartDocument]:
+    return [document for document in manifest.documents if isinstance(document, StartDocument)]
