@@ -18,7 +18,6 @@ from holdfast.segments.manifest import Manifest
 from holdfast.settings import Settings
 from holdfast.store import opening
 from holdfast.store.address import parse_url
-from holdfast.store.root_form import RootForm
 from holdfast.store.root_store import RootStore
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock:
     # Only now: whoever does not ship does not load what shipping needs.
     from holdfast.segments.manifest_documents import first_offset
     from holdfast.segments.publishing import withdraw
-    from holdfast.shipping.marks import attach, fenced_by
+    from holdfast.shipping.marks import attach, fenced_by, root_form
     from holdfast.shipping.opening import remote_for
     from holdfast.shipping.persistence import Shipper
 
@@ -68,7 +67,7 @@ def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock:
         owner = clock.random_bytes(16) if shipping is None else shipping.owner
         attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.topics.by_id.values()})
     withdraw(manifest.root)
-    form = RootForm(journal.vault.signer, log=journal.vault.log_id.hex(), allow_unsigned=True)
+    form = root_form(journal)
     store = RootStore(opening.open_any_store(settings.store.url, settings.store, clock), form)
     remote = remote_for(settings.store.url, store, settings.store, settings.shipping, clock)
     return Shipper(journal, manifest, store, remote, settings.shipping, clock, os.abort)

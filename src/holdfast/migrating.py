@@ -194,7 +194,7 @@ class _Copying:
 
     def copy(self, keys: list[str]) -> None:
         """Everything that is the log's: segments first, so that whatever names them finds them."""
-        reader = RootReader(self._old, self._log)
+        reader = RootReader(self._old, self._log.log)
         reader.tail()  # proves floors and adoptions
         topics = reader.topics()
         places: list[Where] = [(topic.topic, number) for topic in topics for number in range(topic.partitions)]

@@ -183,7 +183,7 @@ class _Restore:
         self._clock = clock
         self._options = options
         self._steps = Steps(options.progress)
-        self._root = RootReader(store, log)
+        self._root = RootReader(store, log.log)
         self._keys = KeyDemand(keyring, cipher)
         vault = Vault(self._log_id, keyring, cipher)
         self._segments = SegmentFetching(store, directory.segments, vault, self._keys, self._steps)
@@ -358,7 +358,9 @@ class _Restore:
         keys = found(
             self._directory.rebuilt, self._log_id, topics, self._keyring, self._cipher, self._clock,
             created_us=self._log.created_us, tail=tail,
-            store=FoundStore(self._store.url, bytes.fromhex(attempt.owner), epoch, self._options.copy),
+            store=FoundStore(
+                self._store.url, bytes.fromhex(attempt.owner), epoch, self._options.copy, self._store.form.format
+            ),
         )  # fmt: skip
         report = self._report(seen, [row for own in rows.values() for row in own], epoch, keys)
         if takeover is not None:

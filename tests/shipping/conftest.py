@@ -15,7 +15,7 @@ from holdfast import Log, Settings, harbouring
 from holdfast.clock import Clock, SystemClock
 from holdfast.shipping import session
 from holdfast.shipping.janitor import Janitor
-from holdfast.store import commit_batch, documents, layout, memory, opening
+from holdfast.store import commit_batch, documents, layout, memory, opening, signed
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import ManifestDocument, TopicDocument
 from holdfast.store.opening import open_store
@@ -56,15 +56,19 @@ class Root:
     def batches(self) -> list[CommitBatch]:
         """The commit batches that are there, by epoch and sequence number."""
         keys = [key for key in self.keys(layout.TAIL) if layout.parse_batch_key(key) is not None]
-        return [commit_batch.decode(self.store.get(key), key) for key in keys]
+        return [commit_batch.decode(self.bare(key), key) for key in keys]
+
+    def bare(self, key: str) -> bytes:
+        """An object without its signature, if it has one."""
+        return signed.detach(key, self.store.get(key))[0]
 
     def manifest(self, topic: str, partition: int = 0) -> list[ManifestDocument]:
         keys = self.keys(layout.manifest_folder(topic, partition))
-        return [documents.decode_manifest(self.store.get(key), key) for key in keys]
+        return [documents.decode_manifest(self.bare(key), key) for key in keys]
 
     def topic_documents(self, topic: str) -> list[TopicDocument]:
         keys = self.keys(layout.topic_folder(topic))
-        return [documents.decode(self.store.get(key), key, TopicDocument) for key in keys]
+        return [documents.decode(self.bare(key), key, TopicDocument) for key in keys]
 
     def segments(self, topic: str, partition: int = 0) -> list[int]:
         """Numbers of the segment files that are there."""

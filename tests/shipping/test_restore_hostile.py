@@ -16,11 +16,14 @@ import pytest
 import holdfast
 from holdfast import Corrupt, Invalid, Keyring, Log, NotFound, Settings
 from holdfast.crypto import chain
+from holdfast.crypto.signing import Signer
 from holdfast.journal.entry import Entry, Place, header_of
 from holdfast.segments.file_reader import SegmentReader
 from holdfast.store import checkpoint, commit_batch, documents, layout
 from holdfast.store.documents import ExpiredDocument, SegmentDocument, TopicDocument
 from holdfast.store.port import Body
+from holdfast.store.root_form import RootForm
+from holdfast.store.root_store import RootStore
 from tests.segments.planting import TEN, fill
 from tests.shipping.conftest import Root
 from tests.shipping.test_restore import Bring, bring  # noqa: F401  (a fixture)
@@ -59,7 +62,8 @@ def ship_everything(open_one: Callable[..., Log], root: Root, **keys: Keyring) -
     log.topic("rows", schema="latest").append([{"n": 2}], durability="shipped")
     log.close()
     expired = ExpiredDocument(log=log.id, topic="orders", partition=0, upto=1, first=10, expired_us=1)
-    root.store.create(layout.expired_key("orders", 0, 1), Body.of(documents.encode(expired)))
+    own = RootStore(root.store, RootForm(Signer.of(keys.get("keyring"))))
+    own.create(layout.expired_key("orders", 0, 1), Body.of(documents.encode(expired)))
 
 
 _made: dict[str, dict[str, bytes]] = {}

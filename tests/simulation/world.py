@@ -39,6 +39,8 @@ from holdfast.store import commit_batch, documents, layout
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.inheritance import inherit
 from holdfast.store.port import Body
+from holdfast.store.root_form import RootForm
+from holdfast.store.root_store import RootStore
 from tests.simulation.model_log import LOG_ID, ModelLog, Where, end_of
 from tests.simulation.model_store import FaultPolicy, ModelFace, ModelRemote, ModelStore
 from tests.simulation.virtual_loop import Delays, VirtualClock, VirtualLoop, run
@@ -270,7 +272,9 @@ class Session:
         remote: type[ModelRemote] = ModelRemote,
     ) -> None:  # fmt: skip
         self._world, self.log, self._policy, self._settings = world, log, policy, settings
-        face = ModelFace(world.store, policy, log.name, world.loop)
+        face = RootStore(
+            ModelFace(world.store, policy, log.name, world.loop), RootForm.of_owner(None, "", documents.ROOT)
+        )
         self.shipper = Shipper(
             log.journal(), log.manifest(), face, lambda: remote(world.store, policy, log.name), settings,
             world.clock, no_abort,

@@ -96,6 +96,8 @@ class FoundStore(NamedTuple):
     owner: bytes
     epoch: int
     is_copy: bool
+    root_format: int = 0
+    """Of the store's root; 0 where nobody said."""
 
 
 def partition_ids(topics: Sequence[FoundTopic]) -> dict[tuple[str, int], int]:
@@ -252,7 +254,7 @@ class _Founding:
             store = self._store
             row = ShippingRow(
                 store.root, store.owner, store.epoch, self._tail.last_seq, int(store.is_copy),
-                key_epoch=self._vault.epoch,
+                root_format=store.root_format, key_epoch=self._vault.epoch,
             )  # fmt: skip
             self._backend.store_shipping(stamped(row, self._vault))
         count = 0

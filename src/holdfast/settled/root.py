@@ -20,7 +20,7 @@ from holdfast.settled.offsets import Where
 from holdfast.settled.options import ReadOptions
 from holdfast.store import documents, layout
 from holdfast.store.address import parse_url
-from holdfast.store.documents import ExpiredDocument, LogDocument, ManifestDocument, SegmentDocument, TopicDocument
+from holdfast.store.documents import ExpiredDocument, ManifestDocument, SegmentDocument, TopicDocument
 from holdfast.store.names import is_name
 from holdfast.store.numbered import newest, numbered
 from holdfast.store.opening import open_any_store
@@ -68,8 +68,7 @@ class SettledRoot:
     def __init__(self, store: RootStore, *, is_keyed: bool = False) -> None:
         """`is_keyed` means that whoever reads has the log's keys: then nothing that is not encrypted is the log's."""
         self.store = store
-        self.document: LogDocument = store.log()
-        self.log = self.document.log
+        self.log = store.log().log
         self._is_keyed = is_keyed
         self._manifests: dict[Where, list[ManifestDocument]] = {}
         self._last: dict[Where, ManifestDocument] = {}

@@ -16,7 +16,7 @@ from holdfast.segments.schema import TopicSchema
 from holdfast.segments.segment import NO_SCHEMA
 from holdfast.segments.store_manifest import StoreManifest, in_parallel, read_manifest, read_topic
 from holdfast.store import documents, layout
-from holdfast.store.documents import AdoptedDocument, FloorDocument, LogDocument, SchemaVersion, TopicDocument
+from holdfast.store.documents import AdoptedDocument, FloorDocument, SchemaVersion, TopicDocument
 from holdfast.store.inheritance import Inherited, inherit
 from holdfast.store.names import is_name
 from holdfast.store.port import Store
@@ -28,9 +28,9 @@ Where = tuple[str, int]
 class RootReader:
     """Reads one root, as often as it takes."""
 
-    def __init__(self, store: Store, log: LogDocument) -> None:
+    def __init__(self, store: Store, log: str) -> None:
         self._store = store
-        self._log = log.log
+        self._log = log
         self._manifests: dict[Where, StoreManifest] = {}
 
     def tail(self, without: Collection[str] = ()) -> Inherited:

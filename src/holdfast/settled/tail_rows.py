@@ -124,7 +124,7 @@ def _asked_end(where: Where, options: ReadOptions, end: int) -> int:
 def _on_store(root: SettledRoot) -> tuple[dict[Where, int], frozenset[tuple[str, bytes]]]:
     """Up to where the store has each partition of the log, in segments or batches; and the schemas in those batches."""
     # The tail first: what is settled and removed from it in between is in the manifests then.
-    inherited = _listed(RootReader(root.store, root.document))
+    inherited = _listed(RootReader(root.store, root.log))
     topics = root.topics(_EVERY_TOPIC)
     settled = root.marks(topics)
     batches = (batch for _, batch in _batches(root.store, inherited))
@@ -214,7 +214,7 @@ class TailReader:
         self._root, self._options = root, options
         self._shaping, self._bounds = shaping, bounds
         self._segments = TaskReader(root.store, options, shaping, bounds)
-        self._tail = RootReader(root.store, root.document)
+        self._tail = RootReader(root.store, root.log)
         self._keys: dict[int, KeyEpoch] = {}
         self._vault = Vault(
             bytes.fromhex(root.log), Keyring.from_reference(options.keyring) if options.keyring else None

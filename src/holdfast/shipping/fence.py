@@ -90,13 +90,22 @@ class Fence:
         when somebody has taken over meanwhile. With `rebuild` nothing is written yet, a store may have forgotten, and
         the answer is whether the document has to be written.
         """
-        found = await self._asking.until_answered("read log.json", lambda: self._remote.read(layout.LOG))
+        found = await self._asking.until_answered("read log.json", self._read_log)
         is_missing = found is None or not self._is_ours(found)
         if self._remembered:
             await self.require_own(rebuild=rebuild)
         if found is None and not rebuild:
             await self.introduce_anew()
         return is_missing
+
+    async def _read_log(self) -> bytes | None:
+        """The log's document; no bytes where it is not what this log signed."""
+        try:
+            return await self._remote.read(layout.LOG)
+        except Corrupt:
+            if not self._remembered:
+                raise
+            return b""
 
     def _is_ours(self, found: bytes) -> bool:
         """Whether this is the log's document; False where it is damaged. Raises where it is another log's."""

@@ -3,9 +3,9 @@
 A commit batch goes when everything in it is settled, and a floor that says so is on the store first: without it nobody
 could tell a batch that was removed from one that never arrived; and before that, the idempotency keys that it holds are
 put into an object of their own (`key_cover`). What lies behind a hole and is not known here stays, and so does what
-lies behind a loss that a takeover accepted: it is evidence. Segments go when retention on the store says so: an `expired`
-object retires them, and after `delete_after_ms` their files are removed, unless a reader's lease still needs them.
-Manifest objects and claims stay for ever; a writer that was overtaken finds them however late it wakes up.
+lies behind a loss that a takeover accepted: it is evidence. Segments go when retention on the store says so: an
+`expired` object retires them, and after `delete_after_ms` their files are removed, unless a reader's lease still needs
+them. Manifest objects and claims stay for ever; a writer that was overtaken finds them however late it wakes up.
 
 Nothing is removed before the fence has been asked. Failures are counted and tried again at the next sweep.
 """

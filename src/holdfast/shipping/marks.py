@@ -16,6 +16,8 @@ from holdfast.journal.group import Unit
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import SHIPPING_TEXT_BYTES_MAX, ShipmentRow, ShippingRow
+from holdfast.store.documents import ROOT
+from holdfast.store.root_form import RootForm
 
 _CLAIM_NOTED_S = 10.0
 _TEXT_CHARACTERS_MAX = SHIPPING_TEXT_BYTES_MAX // 4
@@ -111,7 +113,7 @@ class ShippedMarks:
 
 def attach(journal: Journal, root: str, owner: bytes, firsts: Mapping[Partition, int]) -> None:
     """Say where the log is shipped to from now on, durably; partitions that never were begin at these offsets."""
-    shipping = ShippingRow(root, owner, 0, 0, 0)
+    shipping = ShippingRow(root, owner, 0, 0, 0, root_format=ROOT)
     for partition in journal.topics.by_id.values():
         partition.shipment = ShipmentRow(partition.id, 0, 0, firsts[partition], firsts[partition])
     # Before it is durable: topics that are created meanwhile must know that they are shipped.
@@ -154,6 +156,11 @@ def shipping_of(journal: Journal) -> ShippingRow:
 
 def _all(partitions: Iterable[Partition]) -> list[ShipmentRow]:
     return [shipment_of(partition) for partition in partitions]
+
+
+def root_form(journal: Journal) -> RootForm:
+    """What the root is like that a log ships to, as far as it knows."""
+    return RootForm.of_owner(journal.vault.signer, journal.vault.log_id.hex(), shipping_of(journal).root_format)
 
 
 def shipment_of(partition: Partition) -> ShipmentRow:

@@ -13,11 +13,12 @@ import asyncio
 from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.settled import tail_walk
+from holdfast.settled.root_reading import RootReader
 from holdfast.shipping.fence import Asking, Fence
 from holdfast.shipping.stats import Counters
 from holdfast.store import commit_batch, layout
 from holdfast.store.inheritance import Inherited, inherit
-from holdfast.store.port import Store
+from holdfast.store.root_store import RootStore
 
 _AT_ONCE, _BYTES_AT_ONCE = 1000, 8 * 2**20
 _LOOKS, _PAUSE_S = 4, 0.05
@@ -31,7 +32,7 @@ class RolledBack(Corrupt):
 class Past:
     """The commit batches of one root, before this log adds to them."""
 
-    def __init__(self, journal: Journal, store: Store, asking: Asking, counters: Counters) -> None:
+    def __init__(self, journal: Journal, store: RootStore, asking: Asking, counters: Counters) -> None:
         self._journal = journal
         self._store = store
         self._asking = asking
@@ -41,10 +42,11 @@ class Past:
         """What is there; more than there is here means that this log was rolled back."""
         inherited = await self._look()
         loop = asyncio.get_running_loop()
-        is_ours = inherited.frontier <= self._journal.commits.last_seq and await self._asking.until_answered(
+        # Read first: what somebody without the key has put there is Corrupt, and no reason to refuse appends.
+        is_ours = await self._asking.until_answered(
             "read the commit batches", lambda: loop.run_in_executor(None, self._is_ours, inherited)
         )
-        if not is_ours:
+        if not is_ours or inherited.frontier > self._journal.commits.last_seq:
             await fence.require_own()  # unless they are those of somebody who has taken over since
             raise RolledBack(
                 "the store holds commits that this log does not know: it was rolled back, or made anew"
@@ -64,11 +66,17 @@ class Past:
             self._counters.cost.add("list")
             inherited = await self._asking.until_answered(
                 "list the commit batches",
-                lambda: loop.run_in_executor(None, lambda: inherit(self._store.list(layout.TAIL))),
+                lambda: loop.run_in_executor(None, self._listed),
             )
             if inherited.frontier >= shipping.shipped_seq:
                 break
         return inherited
+
+    def _listed(self) -> Inherited:
+        """What the names in the tail say; with keys, those that count say it themselves, signed."""
+        if self._store.form.is_authentic:
+            return RootReader(self._store, self._journal.vault.log_id.hex()).tail()
+        return inherit(self._store.list(layout.TAIL))
 
     def _is_ours(self, inherited: Inherited) -> bool:
         """Whether batches that the marks here do not know hold what this log holds under the same numbers."""

@@ -41,7 +41,7 @@ from holdfast.shipping.settings import ShippingSettings
 from holdfast.shipping.stats import Counters, ShippingStats
 from holdfast.shipping.tail_lane import TailLane
 from holdfast.shipping.uploading import Requests
-from holdfast.store.port import Store
+from holdfast.store.root_store import RootStore
 
 _FORGOTTEN = "the store itself"
 """What is stuck, for the alarm, while the store has forgotten this log."""
@@ -67,7 +67,7 @@ class Shipper:
         self,
         journal: Journal,
         manifest: Manifest,
-        store: Store,
+        store: RootStore,
         remote: Callable[[], Remote],
         settings: ShippingSettings,
         clock: Clock,

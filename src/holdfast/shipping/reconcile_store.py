@@ -32,6 +32,7 @@ from holdfast.segments.reconcile import ReconcileReport
 from holdfast.segments.segment import NO_SCHEMA
 from holdfast.segments.settings import ReconcileSettings
 from holdfast.segments.unfinished import Unfinished
+from holdfast.shipping.marks import root_form
 from holdfast.shipping.reconcile_partition import PartitionComparison
 from holdfast.shipping.reconcile_tail import TailComparison
 from holdfast.shipping.store_notes import StoreNotes
@@ -39,7 +40,6 @@ from holdfast.shipping.store_repairs import StoreRepairs
 from holdfast.store import layout, opening
 from holdfast.store.address import parse_url
 from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
-from holdfast.store.root_form import RootForm
 from holdfast.store.root_store import RootStore
 from holdfast.store.settings import StoreSettings
 
@@ -59,8 +59,7 @@ class StoreReconciler:
         _check(journal, address)
         self.journal = journal
         self.manifest = manifest
-        form = RootForm(journal.vault.signer, log=journal.vault.log_id.hex(), allow_unsigned=True)
-        self.store = RootStore(opening.open_any_store(address.url, address, clock), form)
+        self.store = RootStore(opening.open_any_store(address.url, address, clock), root_form(journal))
         self.unit_segments = settings.unit_segments
         self.clock = clock
         self._epoch = epoch

@@ -43,7 +43,8 @@ from holdfast.shipping.uploading import Requests, Uploader
 from holdfast.store import documents, layout
 from holdfast.store.documents import AdoptedDocument, EpochDocument
 from holdfast.store.inheritance import Inherited
-from holdfast.store.port import Body, Store
+from holdfast.store.port import Body
+from holdfast.store.root_store import RootStore
 
 _NOTE_INTERVAL_S = 0.1
 _SWEEP_AT_END_S = 2.0
@@ -83,7 +84,7 @@ class Session:
         self,
         journal: Journal,
         manifest: Manifest,
-        store: Store,
+        store: RootStore,
         remote: Remote,
         requests: Requests,
         settings: ShippingSettings,
@@ -115,6 +116,7 @@ class Session:
     async def run(self, remembered: Callable[[], None], *, is_doubtful: bool) -> None:
         """Ship; `remembered` is called once the store turned out to be what it was."""
         await self.fence.introduce()
+        say(self._journal, root_format=self._store.form.format)
         if is_doubtful:
             self._refilling.require_no_loss(await self._refilling.find())
         remembered()
@@ -135,6 +137,7 @@ class Session:
             self._refilling.require_no_loss(standings)
         if is_missing:
             await self.fence.introduce_anew(replace=True)
+            say(self._journal, root_format=self._store.form.format)
         claim = await self.fence.claim("open", rebuild=True)
         remembered()
 

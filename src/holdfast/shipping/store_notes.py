@@ -45,11 +45,13 @@ class StoreNotes:
         )  # fmt: skip
 
     def read(self, key: str) -> bytes | None:
-        """An object's bytes; None when it is not there."""
+        """An object's bytes; None when it is not there, no bytes when this log's key did not sign it."""
         try:
             return self.store.get(key)
         except NotFound:
             return None
+        except Corrupt:
+            return b""
 
     def numbered(self, folder: str, **place: Any) -> dict[int, ObjectInfo]:
         """The objects of a folder by number; what has none is a stranger."""

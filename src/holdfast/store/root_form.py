@@ -8,6 +8,8 @@ keyring that is given for a root without keys is a mistake or a trap, and refuse
 documents; whoever has keys reads it only if he says so (`allow_unsigned`), because anybody who can write to a store
 could make any root look like one of format 1. Without keys nothing can be proved, signatures are taken off, and what
 they would prove is not promised.
+
+An owner knows which format its root has, and believes no `log.json` that says something else.
 """
 
 from __future__ import annotations
@@ -37,6 +39,15 @@ class RootForm:
         self.format = 0
         """Of the root; 0 before its `log.json` was seen or written."""
         self._is_signed = False
+        self._is_owner = False
+
+    @classmethod
+    def of_owner(cls, signer: Signer | None, log: str, root_format: int) -> RootForm:
+        """The form of the root that a log ships to; `root_format` is what the log remembers of it, 0 for nothing."""
+        form = cls(signer, log=log, allow_unsigned=not root_format)
+        form._is_owner = True
+        form.format, form._is_signed = root_format, signer is not None and root_format > documents.OLD_ROOT
+        return form
 
     @property
     def is_authentic(self) -> bool:
@@ -85,6 +96,8 @@ class RootForm:
         document = documents.decode(bare, layout.LOG, LogDocument)
         if not _LOG_ID.match(document.log) or not 0 <= document.created_us < 2**62:
             raise Corrupt("the log's document says what cannot be", path=layout.LOG)
+        if self._is_owner:
+            return self._recognised(document, bare, signature)
         if self.log and document.log != self.log:
             raise Invalid(
                 f"this root belongs to another log log={document.log} expected={self.log}",
@@ -95,6 +108,18 @@ class RootForm:
         if signature is not None and self._signer is not None:
             self._require_signed(self._signer, document.log, bare, signature)
         self.log, self.format, self._is_signed = document.log, document.format, signature is not None
+        return bare
+
+    def _recognised(self, document: LogDocument, bare: bytes, signature: Signature | None) -> bytes:
+        """The owner's own document; another log's is his to judge."""
+        if document.log != self.log:
+            return bare
+        if self.format and document.format != self.format:
+            raise Corrupt(f"the root has another format than before format={document.format}", path=layout.LOG)
+        is_signed = self._signer is not None and document.format > documents.OLD_ROOT
+        if is_signed:
+            self._require_signature(layout.LOG, bare, signature)
+        self.format, self._is_signed = document.format, is_signed
         return bare
 
     def _require_keys_fit(self, document: LogDocument, *, is_signed: bool) -> None:
@@ -127,13 +152,17 @@ class RootForm:
 
     def _checked(self, key: str, data: bytes) -> bytes:
         bare, signature = signed.detach(key, data)
-        if self._signer is None:
-            return bare
+        if self._signer is not None:
+            self._require_signature(key, bare, signature)
+        return bare
+
+    def _require_signature(self, key: str, bare: bytes, signature: Signature | None) -> None:
+        assert self._signer is not None
         if signature is None:
             raise Corrupt("an object of the store is not signed", path=key, hint=_FORGED)
         try:
             if self._signer.proves(self.log, key, bare, signature):
-                return bare
+                return
         except UnknownKey:
             raise Corrupt(
                 f"an object of the store is signed with an unknown key key_id={signature.key_id!r}", path=key,
