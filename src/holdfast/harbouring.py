@@ -1,8 +1,10 @@
 """The composition of shipping for one open log: its store, attached once, and the shipper that serves it.
 
 A log remembers the store that it is shipped to. Opened with another one it is refused, because marks of one store say
-nothing about another; opened with none it does not ship, says so, and keeps its marks: retention still removes nothing
-that the store does not have. A log that was taken over remembers it, and takes no more records wherever it is opened.
+nothing about another; unless `store.move` says that it moves, to a root that holds the same (`holdfast migrate-root`),
+where it goes on, or to an empty one, where all is shipped anew. Opened with none it does not ship, says so, and keeps
+its marks: retention still removes nothing that the store does not have. A log that was taken over remembers it, and
+takes no more records wherever it is opened.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock
-from holdfast.errors import Invalid
+from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.journal import Journal
+from holdfast.journal.rows import ShippingRow
 from holdfast.segments.manifest import Manifest
 from holdfast.settings import Settings
-from holdfast.store import opening
+from holdfast.store import documents, layout, opening
 from holdfast.store.address import parse_url
+from holdfast.store.documents import EpochDocument
+from holdfast.store.port import Store
+from holdfast.store.root_form import RootForm
 from holdfast.store.root_store import RootStore
 
 if TYPE_CHECKING:
@@ -56,21 +62,44 @@ def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock:
     # Only now: whoever does not ship does not load what shipping needs.
     from holdfast.segments.manifest_documents import first_offset
     from holdfast.segments.publishing import withdraw
-    from holdfast.shipping.marks import attach, fenced_by, root_form
+    from holdfast.shipping.marks import attach, fenced_by, rebind, root_form
     from holdfast.shipping.opening import remote_for
     from holdfast.shipping.persistence import Shipper
 
     if shipping is not None and shipping.root != root and (fenced := fenced_by(journal)) is not None:
         raise fenced  # moving it elsewhere would make two logs of one
-    if shipping is None or shipping.root != root:
+    files = opening.open_any_store(settings.store.url, settings.store, clock)
+    if shipping is not None and shipping.root != root and (moved := _moved_format(journal, shipping, files)):
+        rebind(journal, root, moved)
+    elif shipping is None or shipping.root != root:
         # Who this directory is stays the same wherever it ships to.
         owner = clock.random_bytes(16) if shipping is None else shipping.owner
         attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.topics.by_id.values()})
     withdraw(manifest.root)
     form = root_form(journal)
-    store = RootStore(opening.open_any_store(settings.store.url, settings.store, clock), form)
+    store = RootStore(files, form)
     remote = remote_for(settings.store.url, store, settings.store, settings.shipping, clock)
     return Shipper(journal, manifest, store, remote, settings.shipping, clock, os.abort)
+
+
+def _moved_format(journal: Journal, shipping: ShippingRow, files: Store) -> int:
+    """The format of a root that holds what the old one held when this log last shipped there; 0 where it does not.
+
+    That is so after `holdfast migrate-root`: the newest claim there is this directory's own, under the same number.
+    """
+    from holdfast.shipping.fence import newest_epoch
+
+    log = journal.vault.log_id.hex()
+    store = RootStore(files, RootForm(journal.vault.signer, log=log, allow_unsigned=True))
+    key = layout.epoch_key(shipping.epoch)
+    try:
+        store.log()
+        if not shipping.epoch or newest_epoch(store) != shipping.epoch:
+            return 0
+        claim = documents.decode(store.get(key), key, EpochDocument)
+    except (NotFound, Invalid, Corrupt):
+        return 0  # nothing is there, or nothing of ours: that is for the shipper to say
+    return store.form.format if (claim.log, claim.owner) == (log, shipping.owner.hex()) else 0
 
 
 def _refuse_stranded(journal: Journal) -> None:

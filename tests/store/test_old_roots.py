@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import Corrupt, Invalid, Keyring, Log, Settings
 from holdfast.migrating import migrate_root
+from holdfast.shipping.marks import say
 from holdfast.store import layout
 from tests.segments.planting import TEN, fill
 from tests.settled.conftest import open_shipped, root  # noqa: F401  (fixtures)
@@ -59,6 +60,7 @@ def old(write: Callable[..., Log], root: Path) -> Path:  # noqa: F811
     log.ship(30)
     for payload in (b"20", b"21"):
         log.topic("orders").append(payload, durability="shipped")
+    say(log._journal, root_format=0)  # as in a database of that time
     log.close()
     make_old(root)
     assert "manifest" in folders(root)
@@ -136,6 +138,24 @@ def test_a_root_moves_to_another_and_its_log_goes_on_there(
     assert log.reconcile(remote=True, deep=True).clean
     log.close()
     assert values(new, include_tail=True, **proved) == PAYLOADS
+
+
+def test_a_log_that_moves_hides_nothing_that_only_the_store_has_left(
+    old: Path, new: Path, write: Callable[..., Log], keys: dict[str, Keyring], reading: dict[str, Any],
+    open_log: Callable[..., Log],
+) -> None:  # fmt: skip
+    """Retention here had removed a segment: it is not shipped anew, and not said to be gone either."""
+    log = write(retention={"records_max": 5})
+    log.retain()
+    assert next(record.offset for record in log.topic("orders").read()) >= 10
+    log.close()
+    migrate_root(str(old), str(new), settings=Settings(), **keys)
+    log = open_log(settings=Settings.from_mapping({"store": {"url": str(new), "move": True}}), **keys)
+    log.topic("orders").append(b"22", durability="shipped")
+    assert log.reconcile(remote=True).clean
+    log.close()
+    proved = {"keyring": reading["keyring"]} if keys else {}
+    assert values(new, include_tail=True, **proved) == PAYLOADS[:23]
 
 
 def test_an_interrupted_move_goes_on(old: Path, new: Path, keys: dict[str, Keyring], reading: dict[str, Any]) -> None:

@@ -122,6 +122,13 @@ def attach(journal: Journal, root: str, owner: bytes, firsts: Mapping[Partition,
     journal.settle(unit)
 
 
+def rebind(journal: Journal, root: str, root_format: int) -> None:
+    """The root has moved, with all that was in it: say so, durably; the marks stay."""
+    shipping = shipping_of(journal)._replace(root=root, root_format=root_format, alarm="", ended="", last_error="")
+    journal.topics.shipping = shipping
+    journal.settle(journal.note_shipped(shipping, []))
+
+
 def say(journal: Journal, **what: str | int) -> None:
     """Write down what shipping says about itself (`ShippingRow`), if that is news; nobody waits for it."""
     row = shipping_of(journal)

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.errors import Closed, HoldfastError, Unavailable
+from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.segments.manifest import Manifest
 from holdfast.shipping import backoff
@@ -111,7 +111,7 @@ class Shipper:
             return
         self._thread.start()
         self._contacted.wait(patience)
-        if self._harbour.end is not None and not isinstance(self._harbour.end, Closed | RolledBack):
+        if isinstance(self._harbour.end, Invalid):
             raise self._harbour.end.again()
 
     # -- for everybody ------------------------------------------------------------------------------------
