@@ -29,18 +29,18 @@ from holdfast.crypto import chain
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.crypto.segment_key import SealedWith, SegmentKey
 from holdfast.errors import Corrupt, Invalid
+from holdfast.parquet.outline import Chunk, RowGroup
 from holdfast.segments import footer as footers
 from holdfast.segments import sealed_blocks
 from holdfast.segments.columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
 from holdfast.segments.content import ContentDigest
 from holdfast.segments.file_shape import GROUP_BYTES_MAX
-from holdfast.segments.file_writer import GROUPS_MAX
 from holdfast.segments.footer import BadFooter, Footer, Group, UnknownVersion
 from holdfast.segments.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
 from holdfast.segments.segment import SegmentFacts, SegmentHead
 from holdfast.segments.selection import select, turned
 from holdfast.segments.sink import hash_block
-from holdfast.segments.unproven_footer import BadStructure, Chunk, RowGroup, walk
+from holdfast.segments.unproven_footer import BadStructure, TooLarge, UnprovenFooter, read_metadata
 
 OpenKey = Callable[[SealedWith], SegmentKey]
 
@@ -52,6 +52,9 @@ _ARROW_ERRORS = (
     pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, TypeError, KeyError, IndexError,
     NotImplementedError, RuntimeError,
 )  # fmt: skip
+
+ROW_GROUP_BYTES_MAX = 256 * 2**20
+"""What a row group of a file that nobody vouches for may take, unless the reader sets more. Ours take 32 MiB."""
 
 _BATCH_ROWS = 65_536
 """Rows that are decoded at once of a plain row group."""
@@ -85,17 +88,26 @@ class SegmentReader:
     the file. `open_key` finds the key of an encrypted file; give it whenever the log has keys, and only then:
     without facts, a plain file in a log with keys is refused. `source` is where the bytes come from, if not from a file
     at `path`, which then only names it; without `compare_blocks` only the footer is proved.
+
+    `trusted` says that the facts are proved: they come from the log's own database, or from a document whose MAC was
+    checked with the log's key. Facts that anybody may have written are not, however well they match: the footer is then
+    taken apart before Arrow sees it, pages are weighed before they are unpacked, and no row group that takes more than
+    `row_group_bytes_max` is decoded (Invalid).
     """
 
     def __init__(
         self, path: Path | str, head: SegmentHead | None, facts: SegmentFacts | None, open_key: OpenKey | None, *,
-        source: Bytes | None = None, compare_blocks: bool = True,
+        trusted: bool = False, source: Bytes | None = None, compare_blocks: bool = True,
+        row_group_bytes_max: int = ROW_GROUP_BYTES_MAX,
     ) -> None:  # fmt: skip
+        assert facts is not None or not trusted, "without facts there is nothing to trust"
         self.path = path
         self._head, self._facts = head, facts
         self._open_key = open_key
         self._known_key: SegmentKey | None = None
-        self._walked: list[RowGroup] | None = None
+        self._bytes_max = row_group_bytes_max
+        self._unproven: UnprovenFooter | None = None
+        self._trusted = trusted
         self._file = ProvenFile(source or FileBytes(Path(path)), compare_blocks=compare_blocks)
         try:
             with self._as_corrupt():
@@ -103,6 +115,7 @@ class SegmentReader:
                 self._compare()
                 self._file.expect(self._footer.blocks)
                 self._logical = self._read_schema()
+                metadata = metadata or self._admitted()
                 self._parquet = pq.ParquetFile(self._file.as_arrow(), metadata=metadata, pre_buffer=False)
                 self._require_structure()
             self._prove_stamp()
@@ -251,8 +264,8 @@ class SegmentReader:
 
     def _row_group(self, group: int) -> RowGroup:
         """Where a row group lies. Arrow is asked only about footers that are proved: others can end the process."""
-        if self._walked is not None:
-            return self._walked[group]
+        if self._unproven is not None:
+            return self._unproven.row_group(group)
         row_group = self._parquet.metadata.row_group(group)
         return RowGroup(row_group.num_rows, [_chunk_of(row_group.column(i)) for i in range(row_group.num_columns)])
 
@@ -260,17 +273,31 @@ class SegmentReader:
         with self._as_corrupt(self._firsts[group]):
             self._file.hold(pieces)
             try:
-                table = self._parquet.read_row_group(group, columns=names)
+                if self._unproven is None:
+                    table = self._parquet.read_row_group(group, columns=names)
+                else:
+                    table = pa.Table.from_batches(list(self._steps(group, names, pieces, self._rows_in(group))))
             finally:
                 self._file.hold([])
             return self._one_batch(table, names)
+
+    def _steps(self, group: int, names: list[str], pieces: list[Piece], rows: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a row group as they are stored, in pieces; those of an unproven file stay below the limit."""
+        left = 2 * self._bytes_max
+        if self._unproven is not None:
+            rows = min(rows, self._unproven.rows_at_once(group, self._leaves(names), pieces))
+        for batch in self._parquet.iter_batches(rows, row_groups=[group], columns=names):
+            yield batch
+            left -= batch.nbytes if self._unproven is not None else 0
+            if left < 0:
+                raise TooLarge
 
     def _decode_rows(self, group: int, names: list[str], pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([self._logical.field(name) for name in names])
         at, end = self._firsts[group], self._firsts[group + 1]
         self._file.hold(pieces)
         try:
-            for batch in self._parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=names):
+            for batch in self._steps(group, names, pieces, _BATCH_ROWS):
                 columns = [decoded(batch.column(field.name), field.type) for field in schema]
                 if at + batch.num_rows > end or not has_ends(columns[0], at):
                     raise Damaged("has a row group whose offsets are not dense")
@@ -405,22 +432,27 @@ class SegmentReader:
 
     # -- opening ------------------------------------------------------------------------------------------
 
-    def _read_footer(self) -> tuple[Footer, dict[str, str], bytes, pq.FileMetaData]:
+    def _read_footer(self) -> tuple[Footer, dict[str, str], bytes, pq.FileMetaData | None]:
         if self._facts is not None and self._file.size != self._facts.size:
             raise Damaged(f"has another size than the manifest says bytes={self._file.size} said={self._facts.size}")
         content = self._file.read_footer()
         digest = hash_block(content)
         if self._facts is not None and digest != self._facts.footer:
             raise Damaged("has a damaged footer, or is another file than the manifest says")
-        self._walked = walk(content) if self._facts is None else None
-        metadata = pq.ParquetFile(
-            pa.BufferReader(content),
-            pre_buffer=False,
-            thrift_string_size_limit=FOOTER_BYTES_MAX,
-            thrift_container_size_limit=2 * GROUPS_MAX,
-        ).metadata
-        pairs = footers.decode_pairs(metadata.metadata)
+        metadata = None
+        if self._trusted:
+            metadata = read_metadata(content, FOOTER_BYTES_MAX)
+            pairs = footers.decode_pairs(metadata.metadata)
+        else:
+            self._unproven = UnprovenFooter(content, self._bytes_max)
+            pairs = footers.decode_pairs(self._unproven.pairs)
         return footers.parse(pairs), pairs, digest, metadata
+
+    def _admitted(self) -> pq.FileMetaData:
+        assert self._unproven is not None, "trusted footers are read as they are"
+        is_sealed = self._footer.sealed_with is not None
+        content = self._unproven.admit(self._logical, is_sealed=is_sealed, data_end=self._file.data_end)
+        return read_metadata(content, 2 * FOOTER_BYTES_MAX)
 
     def _compare(self) -> None:
         """The footer must be the one that the manifest means."""
@@ -454,7 +486,9 @@ class SegmentReader:
             raise Damaged("has more sealed blocks than records")
 
     def _rows_in(self, group: int) -> int:
-        return self._walked[group].rows if self._walked else int(self._parquet.metadata.row_group(group).num_rows)
+        if self._unproven is not None:
+            return self._unproven.row_group(group).rows
+        return int(self._parquet.metadata.row_group(group).num_rows)
 
     @contextmanager
     def _as_corrupt(self, offset: int | None = None) -> Iterator[None]:
@@ -468,7 +502,12 @@ class SegmentReader:
         except (Damaged, BadFooter) as error:
             raise self._corrupt(str(error), offset) from error.__cause__
         except BadStructure:
-            raise self._corrupt("has a malformed footer", offset) from None
+            raise self._corrupt("has a structure that is not ours", offset) from None
+        except TooLarge:
+            raise Invalid(
+                f"a row group takes more memory than a reader may use path={self.path} max={self._bytes_max}",
+                hint="if you trust whoever wrote it, raise store.row_group_bytes_max",
+            ) from None
         except _ARROW_ERRORS as error:
             raise self._corrupt("cannot be decoded", offset) from error
 
@@ -494,4 +533,7 @@ def _chunk_of(column: Any) -> Chunk:
     start = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset:
         start = min(start, column.dictionary_page_offset)
-    return Chunk(start, start + column.total_compressed_size, column.total_uncompressed_size)
+    return Chunk(
+        start, start + column.total_compressed_size, column.total_uncompressed_size, column.num_values, 0, 0,
+        column.data_page_offset,
+    )  # fmt: skip
