@@ -67,7 +67,7 @@ def open_file(path: Path | str) -> int:
     link leads elsewhere. Raises NotRegular, OSError, IsADirectoryError.
     """
     try:
-        descriptor: int = syscalls.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
             raise NotRegular(str(path)) from None
@@ -75,7 +75,7 @@ def open_file(path: Path | str) -> int:
     mode = os.fstat(descriptor).st_mode
     if S_ISREG(mode):
         return descriptor
-    syscalls.close(descriptor)
+    os.close(descriptor)
     if S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise NotRegular(str(path))

@@ -194,7 +194,7 @@ def test_an_outline_finds_what_arrow_finds(small):
     ):
         assert unknown._unproven is not None
         assert known._unproven is None
-        mine, arrows = unknown._row_group(0), known._row_group(0)
+        mine, arrows = unknown._decoding.row_group(0), known._decoding.row_group(0)
         assert mine.rows == arrows.rows
         assert [(c.start, c.end, c.unpacked, c.data) for c in mine.chunks] == [
             (c.start, c.end, c.unpacked, c.data) for c in arrows.chunks

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
@@ -29,13 +29,12 @@ from holdfast.crypto import chain
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.crypto.segment_key import SealedWith, SegmentKey
 from holdfast.errors import Corrupt, Invalid
-from holdfast.parquet.outline import Chunk, RowGroup
 from holdfast.segments import footer as footers
 from holdfast.segments import sealed_blocks
 from holdfast.segments.columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
 from holdfast.segments.content import ContentDigest
-from holdfast.segments.file_shape import GROUP_BYTES_MAX
 from holdfast.segments.footer import BadFooter, Footer, Group, UnknownVersion
+from holdfast.segments.group_decoding import GroupDecoding
 from holdfast.segments.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
 from holdfast.segments.segment import SegmentFacts, SegmentHead
 from holdfast.segments.selection import select, turned
@@ -43,9 +42,6 @@ from holdfast.segments.sink import hash_block
 from holdfast.segments.unproven_footer import BadStructure, TooLarge, UnprovenFooter, read_metadata
 
 OpenKey = Callable[[SealedWith], SegmentKey]
-
-_READ_BYTES_MAX = 4 * GROUP_BYTES_MAX
-"""The most that is read or unpacked for one row group: what a shape allows, one oversized record, and some."""
 
 # What Arrow may raise on bytes that are not what they say.
 _ARROW_ERRORS = (
@@ -116,7 +112,7 @@ class SegmentReader:
                 self._file.expect(self._footer.blocks)
                 self._logical = self._read_schema()
                 metadata = metadata or self._admitted()
-                self._parquet = pq.ParquetFile(self._file.as_arrow(), metadata=metadata, pre_buffer=False)
+                self._decoding = GroupDecoding(self._file, metadata, self._unproven, self._bytes_max)
                 self._require_structure()
             self._prove_stamp()
         except BaseException:
@@ -250,61 +246,24 @@ class SegmentReader:
         """The stored bytes of row groups, proved, one after the other."""
         # Hazard: no thread reads ahead here. A reading that is given up half-way is finished by the garbage collector,
         # in whatever thread that runs; joining a thread there deadlocks when that thread is itself just being started.
-        leaves = self._leaves(names)
         for group in groups:
-            yield group, self._fetch(group, leaves)
-
-    def _fetch(self, group: int, leaves: list[int]) -> list[Piece]:
-        with self._as_corrupt(self._firsts[group]):
-            chunks = self._row_group(group).chunks
-            chosen = [chunks[leaf] for leaf in leaves]
-            if max(sum(c.end - c.start for c in chosen), sum(c.unpacked for c in chosen)) > _READ_BYTES_MAX:
-                raise Damaged("has a row group that is too large")
-            return self._file.fetch((chunk.start, chunk.end) for chunk in chosen)
-
-    def _row_group(self, group: int) -> RowGroup:
-        """Where a row group lies. Arrow is asked only about footers that are proved: others can end the process."""
-        if self._unproven is not None:
-            return self._unproven.row_group(group)
-        row_group = self._parquet.metadata.row_group(group)
-        return RowGroup(row_group.num_rows, [_chunk_of(row_group.column(i)) for i in range(row_group.num_columns)])
+            with self._as_corrupt(self._firsts[group]):
+                pieces = self._decoding.fetch(group, names)
+            yield group, pieces
 
     def _decode(self, group: int, names: list[str], pieces: list[Piece]) -> pa.RecordBatch:
         with self._as_corrupt(self._firsts[group]):
-            self._file.hold(pieces)
-            try:
-                if self._unproven is None:
-                    table = self._parquet.read_row_group(group, columns=names)
-                else:
-                    table = pa.Table.from_batches(list(self._steps(group, names, pieces, self._rows_in(group))))
-            finally:
-                self._file.hold([])
-            return self._one_batch(table, names)
-
-    def _steps(self, group: int, names: list[str], pieces: list[Piece], rows: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a row group as they are stored, in pieces; those of an unproven file stay below the limit."""
-        left = 2 * self._bytes_max
-        if self._unproven is not None:
-            rows = min(rows, self._unproven.rows_at_once(group, self._leaves(names), pieces))
-        for batch in self._parquet.iter_batches(rows, row_groups=[group], columns=names):
-            yield batch
-            left -= batch.nbytes if self._unproven is not None else 0
-            if left < 0:
-                raise TooLarge
+            return self._one_batch(self._decoding.whole(group, names, pieces), names)
 
     def _decode_rows(self, group: int, names: list[str], pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([self._logical.field(name) for name in names])
         at, end = self._firsts[group], self._firsts[group + 1]
-        self._file.hold(pieces)
-        try:
-            for batch in self._steps(group, names, pieces, _BATCH_ROWS):
-                columns = [decoded(batch.column(field.name), field.type) for field in schema]
-                if at + batch.num_rows > end or not has_ends(columns[0], at):
-                    raise Damaged("has a row group whose offsets are not dense")
-                at += batch.num_rows
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
-        finally:
-            self._file.hold([])
+        for batch in self._decoding.steps(group, names, pieces, _BATCH_ROWS):
+            columns = [decoded(batch.column(field.name), field.type) for field in schema]
+            if at + batch.num_rows > end or not has_ends(columns[0], at):
+                raise Damaged("has a row group whose offsets are not dense")
+            at += batch.num_rows
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
         if at != end:
             raise Damaged("has a row group whose offsets are not dense")
 
@@ -316,12 +275,6 @@ class SegmentReader:
             raise Damaged("has a row group without rows")
         columns = [decoded(column, field.type) for column, field in zip(batches[0].columns, fields, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-
-    def _leaves(self, names: list[str]) -> list[int]:
-        """The Parquet columns of these columns."""
-        schema, chosen = self._parquet.schema, set(names)
-        paths = (schema.column(i).path for i in range(len(schema)))
-        return [i for i, path in enumerate(paths) if path in chosen or path.partition(".")[0] in chosen]
 
     def _sealed_rows(self, group: int, table: pa.RecordBatch, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
         key = self._key()
@@ -403,7 +356,7 @@ class SegmentReader:
     def _offset_at(self, at: int | None) -> int:
         """The first record whose row group has bytes at or behind this byte."""
         for group, first in enumerate(self._firsts[:-1]):
-            if at is None or at < max(chunk.end for chunk in self._row_group(group).chunks):
+            if at is None or at < max(chunk.end for chunk in self._decoding.row_group(group).chunks):
                 return first
         return self._firsts[-2]
 
@@ -474,21 +427,16 @@ class SegmentReader:
 
     def _require_structure(self) -> None:
         """Parquet's own metadata must agree with ours, so that nothing is read past or left out."""
-        groups, parquet = self._footer.groups, self._parquet
+        groups, decoding = self._footer.groups, self._decoding
         stored = self._logical if self._footer.sealed_with is None else sealed_blocks.BLOCK_SCHEMA
-        if parquet.schema_arrow.names != stored.names or parquet.num_row_groups != len(groups):
+        if decoding.names != stored.names or len(decoding) != len(groups):
             raise Damaged("has other columns or row groups than its footer says")
-        rows = [self._rows_in(i) for i in range(len(groups))]
+        rows = [decoding.rows(i) for i in range(len(groups))]
         if self._footer.sealed_with is None:
             if rows != [group.rows for group in groups]:
                 raise Damaged("has row groups of other sizes than its footer says")
         elif not all(0 < blocks <= group.rows for blocks, group in zip(rows, groups, strict=True)):
             raise Damaged("has more sealed blocks than records")
-
-    def _rows_in(self, group: int) -> int:
-        if self._unproven is not None:
-            return self._unproven.row_group(group).rows
-        return int(self._parquet.metadata.row_group(group).num_rows)
 
     @contextmanager
     def _as_corrupt(self, offset: int | None = None) -> Iterator[None]:
@@ -506,7 +454,7 @@ class SegmentReader:
         except TooLarge:
             raise Invalid(
                 f"a row group takes more memory than a reader may use path={self.path} max={self._bytes_max}",
-                hint="if you trust whoever wrote it, raise store.row_group_bytes_max",
+                hint="if you trust whoever wrote it, raise store.read_bytes_max",
             ) from None
         except _ARROW_ERRORS as error:
             raise self._corrupt("cannot be decoded", offset) from error
@@ -527,13 +475,3 @@ class SegmentReader:
 
 def _values(group: Group) -> tuple[int, int, int]:
     return group.rows, group.time_min, group.time_max
-
-
-def _chunk_of(column: Any) -> Chunk:
-    start = column.data_page_offset
-    if column.has_dictionary_page and column.dictionary_page_offset:
-        start = min(start, column.dictionary_page_offset)
-    return Chunk(
-        start, start + column.total_compressed_size, column.total_uncompressed_size, column.num_values, 0, 0,
-        column.data_page_offset,
-    )  # fmt: skip

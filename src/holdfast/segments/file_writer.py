@@ -220,7 +220,10 @@ class _SealedRows:
         return [sealed_blocks.table(blocks)], Group(rows, earliest, latest)
 
 
-_COMMON: dict[str, Any] = {"version": "2.6", "data_page_version": "1.0", "store_schema": True}
+# Page checksums are for other readers: ours compares blocks with BLAKE3, which covers every byte of every page.
+_COMMON: dict[str, Any] = {
+    "version": "2.6", "data_page_version": "1.0", "store_schema": True, "write_page_checksum": True,
+}  # fmt: skip
 _SEALED_SETTINGS: dict[str, Any] = {
     **_COMMON,
     "compression": "none",  # blocks are compressed inside of their seals

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from holdfast.parquet.outline import PLAIN_CODEC, ZSTD, Model, RowGroup, outline, rewritten
 from holdfast.parquet.pages import TooLarge, weigh
 from holdfast.parquet.thrift import BadStructure
-from holdfast.segments import sealed_blocks
+from holdfast.segments import kinds, sealed_blocks
 from holdfast.segments.file_writer import GROUPS_MAX, parquet_settings
-from holdfast.segments.proven_file import Piece
+from holdfast.segments.proven_file import FOOTER_BYTES_MAX, Piece
 from holdfast.segments.schema import require_bounded, row_bytes
 
 __all__ = ["BadStructure", "TooLarge", "UnprovenFooter"]
@@ -38,7 +38,12 @@ class UnprovenFooter:
         self._outline = outline(content, GROUPS_MAX)
         self._bytes_max = bytes_max
         self._model: Model | None = None
+        self._logical: pa.Schema | None = None
         self._row_bytes = 1
+        self._data_end = 0
+        self._loosened: pq.FileMetaData | None = None
+        self.growing: dict[str, pa.DataType] = {}
+        """Columns in which lists hold lists of a fixed size; absent ones take room in memory and none in the file."""
 
     @property
     def pairs(self) -> dict[bytes, bytes]:
@@ -49,8 +54,20 @@ class UnprovenFooter:
         """The footer for Arrow, if the file has what our writer makes of these columns."""
         require_bounded(logical)
         self._model = _model(logical, is_sealed)
-        self._row_bytes = 1 if is_sealed else row_bytes(logical)
+        self._data_end = data_end
+        self._logical = logical
+        if not is_sealed:
+            self._row_bytes = row_bytes(logical)
+            self.growing = {column.name: column.type for column in logical if _grows(column.type, inside=False)}
         return rewritten(self._outline, self._model, data_end)
+
+    def loosened(self) -> pq.FileMetaData:
+        """The same file for Arrow, with lists of a fixed size as lists of any."""
+        assert self._logical is not None, "admitted first"
+        if self._loosened is None:
+            model = _model(pa.schema([column.with_type(_loose(column.type)) for column in self._logical]), False)
+            self._loosened = read_metadata(rewritten(self._outline, model, self._data_end), FOOTER_BYTES_MAX)
+        return self._loosened
 
     def row_group(self, group: int) -> RowGroup:
         """Where a row group lies."""
@@ -68,13 +85,29 @@ class UnprovenFooter:
             value += weight.longest
         if unpacked > self._bytes_max:
             raise TooLarge
-        return max(1, _STEP_BYTES // (self._row_bytes + value))
+        return max(1, min(_STEP_BYTES, self._bytes_max // 4) // (self._row_bytes + value))
 
 
 @lru_cache(_SCHEMAS_KEPT)
 def _model(logical: pa.Schema, is_sealed: bool) -> Model:
     stored = sealed_blocks.BLOCK_SCHEMA if is_sealed else logical
     return Model(stored, parquet_settings(logical, is_sealed=is_sealed), (PLAIN_CODEC,) if is_sealed else (ZSTD,))
+
+
+def _grows(kind: pa.DataType, *, inside: bool) -> bool:
+    """Whether there is a list of a fixed size inside a list of any size."""
+    if pa.types.is_fixed_size_list(kind) and inside:
+        return True
+    inside = inside or kinds.is_list(kind) or pa.types.is_map(kind)
+    return any(_grows(child.type, inside=inside) for child in kinds.inner(kinds.storage(kind)))
+
+
+def _loose(kind: pa.DataType) -> pa.DataType:
+    kind = kinds.storage(kind)
+    if pa.types.is_fixed_size_list(kind):
+        child = kind.value_field
+        return pa.list_(child.with_type(_loose(child.type)))
+    return kinds.remade(kind, lambda child: child.with_type(_loose(child.type)))
 
 
 def _part(pieces: Iterable[Piece], start: int, end: int) -> memoryview:

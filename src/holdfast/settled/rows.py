@@ -80,6 +80,7 @@ class TaskReader:
         return SegmentReader(
             piece.key, piece.head(log), piece.facts(), opener,
             source=open_bytes(self._store, piece.key, piece.size), compare_blocks=self._options.verify != "off",
+            row_group_bytes_max=self._options.store.read_bytes_max,
         )  # fmt: skip
 
     def _batches(self, reader: SegmentReader, piece: Piece) -> Iterator[pa.RecordBatch]:
