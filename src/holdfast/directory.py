@@ -16,11 +16,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISREG
 
 from holdfast import disk
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 
 FORMAT_VERSION = 1
+_FORMAT_BYTES_MAX = 4096
 _FORMAT, _LOCK, _DATABASE = "FORMAT", "LOCK", "durable.db"
 _SEGMENTS, _QUARANTINE = "segments", "quarantine"
 _OURS = {_FORMAT, _FORMAT + ".tmp", _LOCK, _DATABASE, _DATABASE + "-wal", _DATABASE + "-shm", _DATABASE + "-journal"}
@@ -62,7 +64,7 @@ class Directory:
     def log_id(self) -> bytes | None:
         """The id in FORMAT; None where no log was created yet."""
         try:
-            lines = (self.path / _FORMAT).read_text(encoding="ascii").split("\n")
+            lines = disk.read_file(self.path / _FORMAT, _FORMAT_BYTES_MAX).decode("ascii").split("\n")
             title, version, log_id = (
                 lines[0].rpartition(" ")[0],
                 int(lines[0].rpartition(" ")[2]),
@@ -72,7 +74,7 @@ class Directory:
             return None
         except OSError as error:
             raise Unavailable(f"cannot read path={self.path / _FORMAT}", hint="check its permissions") from error
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, disk.NotRegular, disk.TooLong):
             raise Corrupt("FORMAT is damaged", path=str(self.path / _FORMAT)) from None
         if title != "holdfast log":
             raise Corrupt("FORMAT is damaged", path=str(self.path / _FORMAT))
@@ -104,12 +106,30 @@ class Directory:
 
     def _require_database(self) -> None:
         """A log that was created has a database; an empty file in its place is a loss, not a beginning."""
+        self._refuse_irregular()
         if not self.database.exists() or self.database.stat().st_size == 0:
             raise Corrupt(
                 "the log's database is gone",
                 path=str(self.database),
                 hint="put the newest durable.db back, or make a new one from the segments: holdfast rebuild",
             )
+
+    def _refuse_irregular(self) -> None:
+        """SQLite would follow a link, and wait for ever at the other end of a pipe. Looked at, not opened: closing any
+        descriptor of the database drops the locks that this process may have on it.
+        """
+        for name in (_DATABASE, _DATABASE + "-wal", _DATABASE + "-shm", _DATABASE + "-journal"):
+            path = self.path / name
+            try:
+                mode = os.lstat(path).st_mode
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise Unavailable(f"cannot read path={path}: {error.strerror}", hint="check its permissions") from error
+            if not S_ISREG(mode):
+                raise Corrupt(
+                    "a file of the log is no file", path=str(path), hint="a link, a pipe or a device is there"
+                )
 
     # -- rebuilding ---------------------------------------------------------------------------------------
 
@@ -120,6 +140,7 @@ class Directory:
 
     def databases(self) -> list[Path]:
         """The database, or if it is gone the one that was set aside last."""
+        self._refuse_irregular()
         found = [self.database, *self._set_aside()[::-1]]
         return [path for path in found if path.exists() and path.stat().st_size][:1]
 

@@ -20,9 +20,11 @@ import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from types import ModuleType
 
 syscalls: ModuleType = os
+_LOCK_BYTES_MAX = 64
 
 
 def make_directory(path: Path, mode: int = 0o700, *, root: Path | None = None) -> None:
@@ -50,6 +52,42 @@ def sync_directory(path: Path) -> None:
         syscalls.fsync(descriptor)
     finally:
         syscalls.close(descriptor)
+
+
+class NotRegular(Exception):
+    """Something else than a file stands where one should be: a link, a pipe, a device, a socket."""
+
+
+class TooLong(Exception):
+    """A file has more bytes than its kind may have; the text says how many."""
+
+
+def open_file(path: Path | str) -> int:
+    """A descriptor to read from a regular file, and nothing else: a pipe would hang, a device may never end, and a
+    link leads elsewhere. Raises NotRegular, OSError, IsADirectoryError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise NotRegular(str(path)) from None
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise NotRegular(str(path))
+
+
+def read_file(path: Path | str, bytes_max: int) -> bytes:
+    """A small file, whole; raises TooLong before it is read, and what `open_file` raises."""
+    with open(open_file(path), "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > bytes_max:
+            raise TooLong(str(size))
+        return stream.read(bytes_max)
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -191,8 +229,11 @@ class OwnerLock:
 
     def acquire(self) -> bool:
         """Take the lock and write our pid into the file; False when somebody else has it."""
-        descriptor = syscalls.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = syscalls.open(self.path, flags, 0o600)
         try:
+            if not S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "the lock is not a regular file")
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             syscalls.ftruncate(descriptor, 0)
             _write_all(descriptor, f"{os.getpid()}\n".encode())
@@ -221,8 +262,8 @@ class OwnerLock:
     def holder(self) -> int | None:
         """The pid in the lock file: who holds it, or who held it last."""
         try:
-            return int(self.path.read_text(encoding="ascii").strip())
-        except (OSError, ValueError):
+            return int(read_file(self.path, _LOCK_BYTES_MAX).decode("ascii").strip())
+        except (OSError, ValueError, NotRegular, TooLong):
             return None
 
     def release(self) -> None:

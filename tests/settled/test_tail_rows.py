@@ -345,12 +345,12 @@ class Interfering(DirectoryStore):
         self.at = ""
         self.listed = 0
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes:
         happens, is_due = self.happens, self.at in key
         if happens is not None and is_due:
             self.happens = None
             happens()
-        return super().get(key)
+        return super().get(key, bytes_max)
 
     def list(self, prefix: str, after: str | None = None) -> Any:
         self.listed += prefix == layout.TAIL

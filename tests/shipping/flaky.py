@@ -187,8 +187,8 @@ class FlakyStore:
     def create(self, key: str, body: Body) -> None:
         self._faults.run("create", [key], lambda: self._store.create(key, body))
 
-    def get(self, key: str) -> bytes:
-        return self._faults.run("get", [key], lambda: self._store.get(key))
+    def get(self, key: str, bytes_max: int | None = None) -> bytes:
+        return self._faults.run("get", [key], lambda: self._store.get(key, bytes_max))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         return self._faults.run("get_range", [key], lambda: self._store.get_range(key, start, length))

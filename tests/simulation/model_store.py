@@ -328,7 +328,7 @@ class ModelFace:
         data = body.read()
         self._do("create", key, lambda: self._store.create(key, data))
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes:
         """The whole object."""
         found = self._do("read", key, lambda: self._store.read(key))
         if found is None:

@@ -181,8 +181,8 @@ def test_time_ranges_are_closed(segment):
 def spied(reader, monkeypatch):
     """Row groups in the order in which they are read."""
     seen = []
-    fetch = reader._fetch
-    monkeypatch.setattr(reader, "_fetch", lambda group, leaves: seen.append(group) or fetch(group, leaves))
+    fetch = reader._decoding.fetch
+    monkeypatch.setattr(reader._decoding, "fetch", lambda group, names: seen.append(group) or fetch(group, names))
     return seen
 
 

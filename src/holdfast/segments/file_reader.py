@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
@@ -33,24 +33,23 @@ from holdfast.segments import footer as footers
 from holdfast.segments import sealed_blocks
 from holdfast.segments.columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
 from holdfast.segments.content import ContentDigest
-from holdfast.segments.file_shape import GROUP_BYTES_MAX
-from holdfast.segments.file_writer import GROUPS_MAX
 from holdfast.segments.footer import BadFooter, Footer, Group, UnknownVersion
+from holdfast.segments.group_decoding import GroupDecoding
 from holdfast.segments.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
 from holdfast.segments.segment import SegmentFacts, SegmentHead
 from holdfast.segments.selection import select, turned
 from holdfast.segments.sink import hash_block
-from holdfast.segments.unproven_footer import BadStructure, Chunk, RowGroup, walk
+from holdfast.segments.unproven_footer import BadStructure, TooLarge, UnprovenFooter, read_metadata
 
 OpenKey = Callable[[SealedWith], SegmentKey]
-
-_READ_BYTES_MAX = 4 * GROUP_BYTES_MAX
-"""The most that is read or unpacked for one row group: what a shape allows, one oversized record, and some."""
 
 # What Arrow may raise on bytes that are not what they say; LookupError is KeyError and IndexError.
 _ARROW_ERRORS = (
     pa.ArrowException, OSError, ValueError, ArithmeticError, MemoryError, TypeError, LookupError, RuntimeError,
 )  # fmt: skip
+
+ROW_GROUP_BYTES_MAX = 256 * 2**20
+"""What a row group of a file that nobody vouches for may take, unless the reader sets more. Ours take 32 MiB."""
 
 _BATCH_ROWS = 65_536
 """Rows that are decoded at once of a plain row group."""
@@ -84,17 +83,26 @@ class SegmentReader:
     the file. `open_key` finds the key of an encrypted file; give it whenever the log has keys, and only then:
     without facts, a plain file in a log with keys is refused. `source` is where the bytes come from, if not from a file
     at `path`, which then only names it; without `compare_blocks` only the footer is proved.
+
+    `trusted` says that the facts are proved: they come from the log's own database, or from a document whose MAC was
+    checked with the log's key. Facts that anybody may have written are not, however well they match: the footer is then
+    taken apart before Arrow sees it, pages are weighed before they are unpacked, and no row group that takes more than
+    `row_group_bytes_max` is decoded (Invalid).
     """
 
     def __init__(
         self, path: Path | str, head: SegmentHead | None, facts: SegmentFacts | None, open_key: OpenKey | None, *,
-        source: Bytes | None = None, compare_blocks: bool = True,
+        trusted: bool = False, source: Bytes | None = None, compare_blocks: bool = True,
+        row_group_bytes_max: int = ROW_GROUP_BYTES_MAX,
     ) -> None:  # fmt: skip
+        assert facts is not None or not trusted, "without facts there is nothing to trust"
         self.path = path
         self._head, self._facts = head, facts
         self._open_key = open_key
         self._known_key: SegmentKey | None = None
-        self._walked: list[RowGroup] | None = None
+        self._bytes_max = row_group_bytes_max
+        self._unproven: UnprovenFooter | None = None
+        self._trusted = trusted
         self._file = ProvenFile(source or FileBytes(Path(path)), compare_blocks=compare_blocks)
         try:
             with self._as_corrupt():
@@ -102,7 +110,8 @@ class SegmentReader:
                 self._compare()
                 self._file.expect(self._footer.blocks)
                 self._logical = self._read_schema()
-                self._parquet = pq.ParquetFile(self._file.as_arrow(), metadata=metadata, pre_buffer=False)
+                metadata = metadata or self._admitted()
+                self._decoding = GroupDecoding(self._file, metadata, self._unproven, self._bytes_max)
                 self._require_structure()
             self._prove_stamp()
         except BaseException:
@@ -236,47 +245,24 @@ class SegmentReader:
         """The stored bytes of row groups, proved, one after the other."""
         # Hazard: no thread reads ahead here. A reading that is given up half-way is finished by the garbage collector,
         # in whatever thread that runs; joining a thread there deadlocks when that thread is itself just being started.
-        leaves = self._leaves(names)
         for group in groups:
-            yield group, self._fetch(group, leaves)
-
-    def _fetch(self, group: int, leaves: list[int]) -> list[Piece]:
-        with self._as_corrupt(self._firsts[group]):
-            chunks = self._row_group(group).chunks
-            chosen = [chunks[leaf] for leaf in leaves]
-            if max(sum(c.end - c.start for c in chosen), sum(c.unpacked for c in chosen)) > _READ_BYTES_MAX:
-                raise Damaged("has a row group that is too large")
-            return self._file.fetch((chunk.start, chunk.end) for chunk in chosen)
-
-    def _row_group(self, group: int) -> RowGroup:
-        """Where a row group lies. Arrow is asked only about footers that are proved: others can end the process."""
-        if self._walked is not None:
-            return self._walked[group]
-        row_group = self._parquet.metadata.row_group(group)
-        return RowGroup(row_group.num_rows, [_chunk_of(row_group.column(i)) for i in range(row_group.num_columns)])
+            with self._as_corrupt(self._firsts[group]):
+                pieces = self._decoding.fetch(group, names)
+            yield group, pieces
 
     def _decode(self, group: int, names: list[str], pieces: list[Piece]) -> pa.RecordBatch:
         with self._as_corrupt(self._firsts[group]):
-            self._file.hold(pieces)
-            try:
-                table = self._parquet.read_row_group(group, columns=names)
-            finally:
-                self._file.hold([])
-            return self._one_batch(table, names)
+            return self._one_batch(self._decoding.whole(group, names, pieces), names)
 
     def _decode_rows(self, group: int, names: list[str], pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([self._logical.field(name) for name in names])
         at, end = self._firsts[group], self._firsts[group + 1]
-        self._file.hold(pieces)
-        try:
-            for batch in self._parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=names):
-                columns = [decoded(batch.column(field.name), field.type) for field in schema]
-                if at + batch.num_rows > end or not has_ends(columns[0], at):
-                    raise Damaged("has a row group whose offsets are not dense")
-                at += batch.num_rows
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
-        finally:
-            self._file.hold([])
+        for batch in self._decoding.steps(group, names, pieces, _BATCH_ROWS):
+            columns = [decoded(batch.column(field.name), field.type) for field in schema]
+            if at + batch.num_rows > end or not has_ends(columns[0], at):
+                raise Damaged("has a row group whose offsets are not dense")
+            at += batch.num_rows
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
         if at != end:
             raise Damaged("has a row group whose offsets are not dense")
 
@@ -288,12 +274,6 @@ class SegmentReader:
             raise Damaged("has a row group without rows")
         columns = [decoded(column, field.type) for column, field in zip(batches[0].columns, fields, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-
-    def _leaves(self, names: list[str]) -> list[int]:
-        """The Parquet columns of these columns."""
-        schema, chosen = self._parquet.schema, set(names)
-        paths = (schema.column(i).path for i in range(len(schema)))
-        return [i for i, path in enumerate(paths) if path in chosen or path.partition(".")[0] in chosen]
 
     def _sealed_rows(self, group: int, table: pa.RecordBatch, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
         key = self._key()
@@ -379,7 +359,7 @@ class SegmentReader:
     def _offset_at(self, at: int | None) -> int:
         """The first record with bytes at or behind this byte."""
         for group, first in enumerate(self._firsts[:-1]):
-            if at is None or at < max(chunk.end for chunk in self._row_group(group).chunks):
+            if at is None or at < max(chunk.end for chunk in self._decoding.row_group(group).chunks):
                 return first
         return self._firsts[-2]
 
@@ -408,22 +388,27 @@ class SegmentReader:
 
     # -- opening ------------------------------------------------------------------------------------------
 
-    def _read_footer(self) -> tuple[Footer, dict[str, str], bytes, pq.FileMetaData]:
+    def _read_footer(self) -> tuple[Footer, dict[str, str], bytes, pq.FileMetaData | None]:
         if self._facts is not None and self._file.size != self._facts.size:
             raise Damaged(f"has another size than the manifest says bytes={self._file.size} said={self._facts.size}")
         content = self._file.read_footer()
         digest = hash_block(content)
         if self._facts is not None and digest != self._facts.footer:
             raise Damaged("has a damaged footer, or is another file than the manifest says")
-        self._walked = walk(content) if self._facts is None else None
-        metadata = pq.ParquetFile(
-            pa.BufferReader(content),
-            pre_buffer=False,
-            thrift_string_size_limit=FOOTER_BYTES_MAX,
-            thrift_container_size_limit=2 * GROUPS_MAX,
-        ).metadata
-        pairs = footers.decode_pairs(metadata.metadata)
+        metadata = None
+        if self._trusted:
+            metadata = read_metadata(content, FOOTER_BYTES_MAX)
+            pairs = footers.decode_pairs(metadata.metadata)
+        else:
+            self._unproven = UnprovenFooter(content, self._bytes_max)
+            pairs = footers.decode_pairs(self._unproven.pairs)
         return footers.parse(pairs), pairs, digest, metadata
+
+    def _admitted(self) -> pq.FileMetaData:
+        assert self._unproven is not None, "trusted footers are read as they are"
+        is_sealed = self._footer.sealed_with is not None
+        content = self._unproven.admit(self._logical, is_sealed=is_sealed, data_end=self._file.data_end)
+        return read_metadata(content, 2 * FOOTER_BYTES_MAX)
 
     def _compare(self) -> None:
         """The footer must be the one that the manifest means."""
@@ -445,19 +430,16 @@ class SegmentReader:
 
     def _require_structure(self) -> None:
         """Parquet's own metadata must agree with ours, so that nothing is read past or left out."""
-        groups, parquet = self._footer.groups, self._parquet
+        groups, decoding = self._footer.groups, self._decoding
         stored = self._logical if self._footer.sealed_with is None else sealed_blocks.BLOCK_SCHEMA
-        if parquet.schema_arrow.names != stored.names or parquet.num_row_groups != len(groups):
+        if decoding.names != stored.names or len(decoding) != len(groups):
             raise Damaged("has other columns or row groups than its footer says")
-        rows = [self._rows_in(i) for i in range(len(groups))]
+        rows = [decoding.rows(i) for i in range(len(groups))]
         if self._footer.sealed_with is None:
             if rows != [group.rows for group in groups]:
                 raise Damaged("has row groups of other sizes than its footer says")
         elif not all(0 < blocks <= group.rows for blocks, group in zip(rows, groups, strict=True)):
             raise Damaged("has more sealed blocks than records")
-
-    def _rows_in(self, group: int) -> int:
-        return self._walked[group].rows if self._walked else int(self._parquet.metadata.row_group(group).num_rows)
 
     @contextmanager
     def _as_corrupt(self, offset: int | None = None) -> Iterator[None]:
@@ -471,7 +453,12 @@ class SegmentReader:
         except (Damaged, BadFooter) as error:
             raise self._corrupt(str(error), offset) from error.__cause__
         except BadStructure:
-            raise self._corrupt("has a malformed footer", offset) from None
+            raise self._corrupt("has a structure that is not ours", offset) from None
+        except TooLarge:
+            raise Invalid(
+                f"a row group takes more memory than a reader may use path={self.path} max={self._bytes_max}",
+                hint="if you trust whoever wrote it, raise store.read_bytes_max",
+            ) from None
         except _ARROW_ERRORS as error:
             raise self._corrupt("cannot be decoded", offset) from error
 
@@ -491,10 +478,3 @@ class SegmentReader:
 
 def _values(group: Group) -> tuple[int, int, int]:
     return group.rows, group.time_min, group.time_max
-
-
-def _chunk_of(column: Any) -> Chunk:
-    start = column.data_page_offset
-    if column.has_dictionary_page and column.dictionary_page_offset:
-        start = min(start, column.dictionary_page_offset)
-    return Chunk(start, start + column.total_compressed_size, column.total_uncompressed_size)

@@ -32,7 +32,7 @@ from holdfast.segments.proven_file import FOOTER_BYTES_MAX
 from holdfast.segments.segment import NO_SCHEMA, SegmentFacts, SegmentHead
 from holdfast.segments.sink import HashingSink
 
-__all__ = ["GROUPS_MAX", "FileShape", "SegmentWriter"]
+__all__ = ["GROUPS_MAX", "FileShape", "SegmentWriter", "parquet_settings"]
 
 GROUPS_MAX = 50_000
 """Row groups of one file; readers refuse more."""
@@ -63,7 +63,7 @@ class SegmentWriter:
         except BaseException:
             self._helper.shutdown()
             raise
-        settings = _parquet_settings(self._schema, shape) if key is None else _SEALED_SETTINGS
+        settings = parquet_settings(self._schema, is_sealed=key is not None, compression_level=shape.compression_level)
         self._parquet: pq.ParquetWriter | None = pq.ParquetWriter(self._sink.stream, file_schema, **settings)
 
     def __enter__(self) -> Self:
@@ -220,7 +220,10 @@ class _SealedRows:
         return [sealed_blocks.table(blocks)], Group(rows, earliest, latest)
 
 
-_COMMON: dict[str, Any] = {"version": "2.6", "data_page_version": "1.0", "store_schema": True}
+# Page checksums are for other readers: ours compares blocks with BLAKE3, which covers every byte of every page.
+_COMMON: dict[str, Any] = {
+    "version": "2.6", "data_page_version": "1.0", "store_schema": True, "write_page_checksum": True,
+}  # fmt: skip
 _SEALED_SETTINGS: dict[str, Any] = {
     **_COMMON,
     "compression": "none",  # blocks are compressed inside of their seals
@@ -229,14 +232,17 @@ _SEALED_SETTINGS: dict[str, Any] = {
 }
 
 
-def _parquet_settings(schema: pa.Schema, shape: FileShape) -> dict[str, Any]:
+def parquet_settings(schema: pa.Schema, *, is_sealed: bool, compression_level: int = 1) -> dict[str, Any]:
+    """How a file with these records is written: also what a reader expects of one that it does not trust."""
+    if is_sealed:
+        return _SEALED_SETTINGS
     # Measured: dictionaries make keys and kinds smaller, and typed columns of many values larger and slower, where
     # zstd alone does well. Statistics of payloads cost time and tell nobody anything.
     raw = is_raw(schema)
     return {
         **_COMMON,
         "compression": "zstd",
-        "compression_level": shape.compression_level,
+        "compression_level": compression_level,
         "use_dictionary": ["key", "kind"] if raw else False,
         "write_statistics": ["offset", "time", "key", "kind"] if raw else True,
         "column_encoding": dict.fromkeys(schema.names[:2], "DELTA_BINARY_PACKED"),

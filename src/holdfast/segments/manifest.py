@@ -122,7 +122,7 @@ class Manifest:
         from holdfast.segments.file_reader import SegmentReader
 
         opener = self._journal.vault.segment_opener
-        return SegmentReader(self.path(partition, row), self.head(partition, row), facts(row), opener)
+        return SegmentReader(self.path(partition, row), self.head(partition, row), facts(row), opener, trusted=True)
 
     def _proved(self, partition: Partition, row: SegmentRow | None, what: str) -> SegmentRow:
         if row is None:

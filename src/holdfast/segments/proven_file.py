@@ -18,7 +18,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from holdfast import disk
 from holdfast.crypto.chain import DIGEST_BYTES
+from holdfast.errors import Corrupt
 from holdfast.segments.sink import BLOCK_BYTES, hash_block
 
 _TAIL_BYTES = 8
@@ -54,10 +56,13 @@ class Bytes(Protocol):
 
 
 class FileBytes:
-    """A file on a disk; raises FileNotFoundError where there is none."""
+    """A file on a disk; raises FileNotFoundError where there is none, and Corrupt where something else stands."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._descriptor = disk.open_file(path)
+        except (disk.NotRegular, IsADirectoryError):
+            raise Corrupt("the segment file is not a file", path=str(path)) from None
         self.size = os.fstat(self._descriptor).st_size
 
     def read(self, start: int, end: int) -> memoryview:

@@ -226,6 +226,31 @@ def _width(kind: pa.DataType) -> int:
     return int(kind.byte_width) if _is.is_fixed_size_binary(kind) else 8
 
 
+def require_bounded(stored: pa.Schema) -> None:
+    """Refuse (ValueError) columns of a file that no topic can have: too many, too deep, too wide."""
+    left = FIELDS_MAX + 2
+
+    def descend(column: pa.Field, depth: int) -> None:
+        nonlocal left
+        left -= 1
+        if depth > DEPTH_MAX or left < 0:
+            raise ValueError("too many fields, or too deep")
+        for child in kinds.inner(kinds.storage(column.type)):
+            descend(child, depth + 1)
+
+    if not 1 <= len(stored) <= COLUMNS_MAX + 2 or any(_is.is_dictionary(column.type) for column in stored):
+        raise ValueError("too many columns, or of a type that is not stored")
+    for column in stored:
+        descend(column, 1)
+        if content.unsupported(column.type) is not None or _width(column.type) > WIDTH_BYTES_MAX:
+            raise ValueError("a column that cannot be stored")
+
+
+def row_bytes(stored: pa.Schema) -> int:
+    """What one row takes in memory even when everything in it is null."""
+    return sum(_width(column.type) for column in stored)
+
+
 def _normal(column: pa.Field) -> pa.Field:
     """As it is declared: see the head of this module."""
     kind = column.type

@@ -1,153 +1,125 @@
-"""A Parquet footer that no manifest vouches for, looked at before Arrow may see it, and instead of Arrow.
+"""The footer and the pages of a segment file that nobody vouches for: admitted piece by piece, or refused.
 
-Arrow ends the process, instead of raising, when somebody asks it about a column whose metadata do not fit together.
-Footers that a manifest knows by their hash were made by our writer and are safe; those of a rebuild or an inspection
-may be anybody's. So their structure (Thrift's compact protocol) is walked here, in Python, where a surprise is an
-exception, and where the columns lie is taken from this walk.
+A manifest vouches for a file only if the manifest itself is proved: a log's own database is, an object on a store that
+anybody may have written is not. So the structure is walked here (`holdfast.parquet`), where a surprise is an exception,
+and Arrow gets a footer that was written anew. Before a row group is decoded, the headers of its pages are looked at,
+and it is decoded in steps that stay below a limit.
 
-Only structure is looked at. What the footer says is proved by its mac, its chain and the blocks themselves.
+What is not as our writer writes it is BadStructure; what is larger than the limit is TooLarge. No files here.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
-DEPTH_MAX = 16
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-# Fields of Parquet's structs, by number.
-_SCHEMA, _ROW_GROUPS, _ENCRYPTION = 2, 4, 8
-_REPETITION, _CHILDREN = 3, 5
-_COLUMNS, _ROWS = 1, 3
-_FILE_PATH, _METADATA, _CRYPTO, _ENCRYPTED = 1, 3, 8, 9
-_UNPACKED, _PACKED, _DATA, _DICTIONARY = 6, 7, 9, 11
-_REPETITIONS = (0, 1, 2)
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from holdfast.parquet.outline import PLAIN_CODEC, ZSTD, Model, RowGroup, outline, rewritten
+from holdfast.parquet.pages import TooLarge, weigh
+from holdfast.parquet.thrift import BadStructure
+from holdfast.segments import kinds, sealed_blocks
+from holdfast.segments.file_writer import GROUPS_MAX, parquet_settings
+from holdfast.segments.proven_file import FOOTER_BYTES_MAX, Piece
+from holdfast.segments.schema import require_bounded, row_bytes
 
-class BadStructure(Exception):
-    """This is no footer that a Parquet writer makes."""
+__all__ = ["BadStructure", "TooLarge", "UnprovenFooter"]
 
-
-class Chunk(NamedTuple):
-    """Where the values of one column lie in one row group."""
-
-    start: int
-    end: int
-    unpacked: int
-    """Bytes before compression."""
+_STEP_BYTES = 64 * 2**20
+"""What is decoded at once, about."""
+_SCHEMAS_KEPT = 64
 
 
-class RowGroup(NamedTuple):
-    """One row group of a walked footer."""
+class UnprovenFooter:
+    """A footer without a voucher."""
 
-    rows: int
-    chunks: list[Chunk]
+    def __init__(self, content: bytes, bytes_max: int) -> None:
+        self._outline = outline(content, GROUPS_MAX)
+        self._bytes_max = bytes_max
+        self._model: Model | None = None
+        self._logical: pa.Schema | None = None
+        self._row_bytes = 1
+        self._data_end = 0
+        self._loosened: pq.FileMetaData | None = None
+        self.growing: dict[str, pa.DataType] = {}
+        """Columns in which lists hold lists of a fixed size; absent ones take room in memory and none in the file."""
+
+    @property
+    def pairs(self) -> dict[bytes, bytes]:
+        """The key-value metadata."""
+        return self._outline.pairs
+
+    def admit(self, logical: pa.Schema, *, is_sealed: bool, data_end: int) -> bytes:
+        """The footer for Arrow, if the file has what our writer makes of these columns."""
+        require_bounded(logical)
+        self._model = _model(logical, is_sealed)
+        self._data_end = data_end
+        self._logical = logical
+        if not is_sealed:
+            self._row_bytes = row_bytes(logical)
+            self.growing = {column.name: column.type for column in logical if _grows(column.type, inside=False)}
+        return rewritten(self._outline, self._model, data_end)
+
+    def loosened(self) -> pq.FileMetaData:
+        """The same file for Arrow, with lists of a fixed size as lists of any."""
+        assert self._logical is not None, "admitted first"
+        if self._loosened is None:
+            model = _model(pa.schema([column.with_type(_loose(column.type)) for column in self._logical]), False)
+            self._loosened = read_metadata(rewritten(self._outline, model, self._data_end), FOOTER_BYTES_MAX)
+        return self._loosened
+
+    def row_group(self, group: int) -> RowGroup:
+        """Where a row group lies."""
+        return self._outline.groups[group]
+
+    def rows_at_once(self, group: int, leaves: Sequence[int], pieces: Iterable[Piece]) -> int:
+        """Look at the pages of some columns of a row group; returns how many rows may be decoded at once."""
+        assert self._model is not None, "admitted first"
+        chunks = self.row_group(group).chunks
+        unpacked, value = 0, 0
+        for leaf in leaves:
+            chunk = chunks[leaf]
+            weight = weigh(_part(pieces, chunk.start, chunk.end), chunk, self._model.leaves[leaf], self._bytes_max)
+            unpacked += weight.unpacked
+            value += weight.longest
+        if unpacked > self._bytes_max:
+            raise TooLarge
+        return max(1, min(_STEP_BYTES, self._bytes_max // 4) // (self._row_bytes + value))
 
 
-def walk(footer: bytes) -> list[RowGroup]:
-    """The row groups of a footer (Thrift bytes, length and magic); raises BadStructure."""
-    top = _Walk(footer[:-8]).struct_()
-    schema = _structs(top, _SCHEMA)
-    if not schema or _ENCRYPTION in top or any(e.get(_REPETITION) not in _REPETITIONS for e in schema[1:]):
-        raise BadStructure
-    leaves = sum(1 for element in schema[1:] if not element.get(_CHILDREN))
-    return [_row_group(group, leaves) for group in _structs(top, _ROW_GROUPS)]
+@lru_cache(_SCHEMAS_KEPT)
+def _model(logical: pa.Schema, is_sealed: bool) -> Model:
+    stored = sealed_blocks.BLOCK_SCHEMA if is_sealed else logical
+    return Model(stored, parquet_settings(logical, is_sealed=is_sealed), (PLAIN_CODEC,) if is_sealed else (ZSTD,))
 
 
-def _row_group(group: dict[int, Any], leaves: int) -> RowGroup:
-    columns = _structs(group, _COLUMNS)
-    if len(columns) != leaves:
-        raise BadStructure
-    return RowGroup(_integer(group, _ROWS), [_chunk(column) for column in columns])
+def _grows(kind: pa.DataType, *, inside: bool) -> bool:
+    """Whether there is a list of a fixed size inside a list of any size."""
+    if pa.types.is_fixed_size_list(kind) and inside:
+        return True
+    inside = inside or kinds.is_list(kind) or pa.types.is_map(kind)
+    return any(_grows(child.type, inside=inside) for child in kinds.inner(kinds.storage(kind)))
 
 
-def _chunk(column: dict[int, Any]) -> Chunk:
-    about = column.get(_METADATA)
-    if not isinstance(about, dict) or {_FILE_PATH, _CRYPTO, _ENCRYPTED} & column.keys():
-        raise BadStructure
-    start = _integer(about, _DATA)
-    if about.get(_DICTIONARY):
-        start = min(start, _integer(about, _DICTIONARY))
-    return Chunk(start, start + _integer(about, _PACKED), _integer(about, _UNPACKED))
+def _loose(kind: pa.DataType) -> pa.DataType:
+    kind = kinds.storage(kind)
+    if pa.types.is_fixed_size_list(kind):
+        child = kind.value_field
+        return pa.list_(child.with_type(_loose(child.type)))
+    return kinds.remade(kind, lambda child: child.with_type(_loose(child.type)))
 
 
-def _integer(parent: dict[int, Any], field: int) -> int:
-    value = parent.get(field)
-    if not isinstance(value, int) or value < 0:
-        raise BadStructure
-    return value
+def _part(pieces: Iterable[Piece], start: int, end: int) -> memoryview:
+    at, content = next((at, content) for at, content in pieces if at <= start and end <= at + len(content))
+    return content[start - at : end - at]
 
 
-def _structs(parent: dict[int, Any], field: int) -> list[dict[int, Any]]:
-    value = parent.get(field)
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise BadStructure
-    return value
-
-
-class _Walk:
-    """Thrift's compact protocol as dicts of fields, lists and values; never reads past its bytes."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._at = 0
-        self._depth = 0
-
-    def struct_(self) -> dict[int, Any]:
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise BadStructure
-        fields: dict[int, Any] = {}
-        number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._signed()
-            kind = head & 15
-            fields[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind)
-        self._depth -= 1
-        return fields
-
-    def _value(self, kind: int) -> Any:
-        if kind in (_I16, _I32, _I64):
-            return self._signed()
-        if kind in (_TRUE, _FALSE, _BYTE):  # a boolean inside of a list is a byte
-            return self._byte()
-        if kind == _BINARY:
-            return self._bytes(self._varint())
-        if kind == _STRUCT:
-            return self.struct_()
-        return self._larger_value(kind)
-
-    def _larger_value(self, kind: int) -> Any:
-        if kind == _DOUBLE:
-            return struct.unpack("<d", self._bytes(8))[0]
-        if kind in (_LIST, _SET):
-            head = self._byte()
-            return self._items(head >> 4 if head >> 4 < 15 else self._varint(), head & 15)
-        raise BadStructure  # Parquet's footer has no maps
-
-    def _items(self, count: int, kind: int) -> list[Any]:
-        if count > len(self._content) - self._at:  # every item has at least one byte
-            raise BadStructure
-        return [self._value(kind) for _ in range(count)]
-
-    def _byte(self) -> int:
-        return self._bytes(1)[0]
-
-    def _bytes(self, count: int) -> bytes:
-        start, self._at = self._at, self._at + count
-        if self._at > len(self._content):
-            raise BadStructure
-        return self._content[start : self._at]
-
-    def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 70, 7):
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise BadStructure
-
-    def _signed(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+def read_metadata(content: bytes, bytes_max: int) -> pq.FileMetaData:
+    """Parquet's metadata of a footer that is known to be ours."""
+    return pq.ParquetFile(
+        pa.BufferReader(content),
+        pre_buffer=False,
+        thrift_string_size_limit=bytes_max,
+        thrift_container_size_limit=2 * GROUPS_MAX,
+    ).metadata

@@ -227,6 +227,7 @@ _STORE_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "allowHttp": ("allow_http", _flag),
     "retries": ("retries", int),
     "timeoutMs": ("timeout_ms", float),
+    "readBytesMax": ("read_bytes_max", _positive),
 }
 PLACES = ("path", "root")
 """Where the root is; `root` for those who cannot use `path`, such as tables on S3."""

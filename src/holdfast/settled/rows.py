@@ -34,6 +34,8 @@ class TaskReader:
         self._shaping = shaping
         self._bounds = bounds
         self._keyring = Keyring.from_reference(options.keyring) if options.keyring else None
+        # With keys, planning has believed only what they signed; or it was told to believe more.
+        self._is_authentic = self._keyring is not None and not options.allow_unsigned
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in order."""
@@ -83,6 +85,7 @@ class TaskReader:
         return SegmentReader(
             piece.key, piece.head(log), piece.facts(), opener,
             source=open_bytes(self._store.files, piece.key, piece.size), compare_blocks=self._options.verify != "off",
+            trusted=self._is_authentic, row_group_bytes_max=self._options.store.read_bytes_max,
         )  # fmt: skip
 
     def _batches(self, reader: SegmentReader, piece: Piece) -> Iterator[pa.RecordBatch]:

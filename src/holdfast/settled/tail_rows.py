@@ -98,7 +98,7 @@ def plan_tail(root: SettledRoot, resolved: Resolved, options: ReadOptions, bound
             f"there is no tail at this root store={root.store.url}",
             hint="only a store that a log ships to has one; leave includeTail out, or give the store's URL",
         )
-    ends, schemas = _patiently(lambda: _on_store(root), root.store)
+    ends, schemas = _patiently(lambda: _on_store(root, options.store.read_bytes_max), root.store)
     spans = []
     for span in resolved.spans:
         where = (span.topic, span.partition)
@@ -121,13 +121,13 @@ def _asked_end(where: Where, options: ReadOptions, end: int) -> int:
     return end if asked == LATEST else asked
 
 
-def _on_store(root: SettledRoot) -> tuple[dict[Where, int], frozenset[tuple[str, bytes]]]:
+def _on_store(root: SettledRoot, bytes_max: int) -> tuple[dict[Where, int], frozenset[tuple[str, bytes]]]:
     """Up to where the store has each partition of the log, in segments or batches; and the schemas in those batches."""
     # The tail first: what is settled and removed from it in between is in the manifests then.
     inherited = _listed(RootReader(root.store, root.log))
     topics = root.topics(_EVERY_TOPIC)
     settled = root.marks(topics)
-    batches = (batch for _, batch in _batches(root.store, inherited))
+    batches = (batch for _, batch in _batches(root.store, inherited, bytes_max))
     walked = tail_walk.walk(bytes.fromhex(root.log), batches, settled, inherited.floor, inherited.frontier)
     check_schemas(topics, walked.schemas)
     return {where: walked.ends.get(where, mark) for where, mark in settled.items()}, walked.schemas
@@ -163,20 +163,20 @@ def _patiently(look: Callable[[], Result], store: Store) -> Result:
     raise Unavailable(f"the store changes faster than it can be read store={store.url}", hint="read it again")
 
 
-def _batches(store: Store, inherited: Inherited) -> Iterator[tuple[str, CommitBatch]]:
+def _batches(store: Store, inherited: Inherited, bytes_max: int) -> Iterator[tuple[str, CommitBatch]]:
     """The commit batches that count, in order, with their keys; a few are fetched at once."""
     counting = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > inherited.floor]
     for at in range(0, len(counting), _AT_ONCE):
         some = counting[at : at + _AT_ONCE]
         # No thread outlives this step: a reading that is given up half-way would be left with it.
-        fetched = in_parallel(lambda item: _fetched(store, item[0]), some, _AT_ONCE)
+        fetched = in_parallel(lambda item: _fetched(store, item[0], bytes_max), some, _AT_ONCE)
         for (key, last_seq), data in zip(some, fetched, strict=True):
             yield key, tail_walk.cut(commit_batch.decode(data, key), last_seq)
 
 
-def _fetched(store: Store, key: str) -> bytes:
+def _fetched(store: Store, key: str, bytes_max: int) -> bytes:
     try:
-        return store.get(key)
+        return store.get(key, bytes_max)
     except NotFound as gone:
         raise _Gone(gone.message) from None
 
@@ -291,7 +291,7 @@ class TailReader:
 
     def _noted(self, inherited: Inherited) -> Iterator[CommitBatch]:
         """Commit batches, each with its key and its key epochs noted while it is the one that is read."""
-        for key, batch in _batches(self._root.store, inherited):
+        for key, batch in _batches(self._root.store, inherited, self._options.store.read_bytes_max):
             self._key = key
             for found in batch.keys:
                 epoch = KeyEpoch(*found)

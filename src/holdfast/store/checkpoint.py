@@ -7,7 +7,8 @@ objects. It says nothing that the objects do not say, and may be missing, or be 
 reads it: nobody looks between the data and the footer, where the hash over all the rest stands. (Two versions of Arrow
 write the same rows in different bytes: compare checkpoints by what they decode to.)
 
-Decoding compares the hash before Arrow sees anything, which finds accidents, and then the rows with each other: slots,
+Decoding compares the hash before Arrow sees anything, which finds accidents. The hash has no key, so the footer and the
+pages are looked at like those of any file that nobody vouches for. Then the rows are compared with each other: slots,
 numbers, offsets and chain values go on where the row before ended. What does not is `Corrupt` with the object's key.
 The documents come back without their `check`, which belongs to the bytes of the object that they were read from.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import cache
 from io import BytesIO
 from itertools import accumulate
 from typing import Any
@@ -25,6 +27,9 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 
 from holdfast.errors import Corrupt, Invalid
+from holdfast.parquet.outline import ZSTD, Model, Outline, outline, rewritten
+from holdfast.parquet.pages import TooLarge, weigh
+from holdfast.parquet.thrift import BadStructure
 from holdfast.store import documents as docs
 from holdfast.store import layout
 from holdfast.store.documents import ManifestDocument, SegmentDocument, StartDocument
@@ -39,6 +44,11 @@ _FORMAT_KEY = "holdfast.format"
 _MAGIC, _TAIL_BYTES = b"PAR1", 8
 _FOOTER_BYTES_MAX = 2**20
 _GROUP_ROWS = 2**17
+_GROUP_ROWS_LEAST = 2**7
+"""What readers expect of row groups, on average."""
+_ROW_BYTES_LEAST, _ROWS_SPARE = 32, 256
+_VALUE_BYTES_MAX, _SPARE_BYTES = 1024, 2**20
+"""The longest value of a column, and what a small file may take besides."""
 _SEGMENT, _START = "segment", "start"
 _NO_CHAIN = "00" * 32
 _HINT = "remove it: it says nothing that the manifest objects do not say, and a new one will be made"
@@ -159,6 +169,7 @@ _SETTINGS: dict[str, Any] = {
     "use_dictionary": ["kind", "log", "topic", "key_id", "schema"],
     "write_statistics": ["slot", "number", "first", "time_min", "time_max"],
     "store_schema": False,
+    "write_page_checksum": True,
 }
 
 
@@ -221,23 +232,50 @@ def _unhex(name: str, value: str | None) -> bytes:
 
 
 def _read(data: bytes, key: str) -> pa.RecordBatch:
+    footer = data[-_footer_bytes(memoryview(data)) :]
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        found = int((file.metadata.metadata or {}).get(_FORMAT_KEY.encode(), b""))
-    except Exception:  # Arrow says no in many ways
+        outlined = outline(footer, ROWS_MAX // _GROUP_ROWS_LEAST)
+        found = int(outlined.pairs.get(_FORMAT_KEY.encode(), b""))
+    except (BadStructure, ValueError):
         raise _Damaged("is damaged: its footer cannot be read") from None
     if found > FORMAT:
         raise Invalid(
             f"this object was written by a newer holdfast key={key} format={found} known={FORMAT}",
             hint="upgrade holdfast: pip install -U holdfast",
         )
-    if found != FORMAT or not file.schema_arrow.equals(SCHEMA) or not 1 <= file.metadata.num_rows <= ROWS_MAX:
-        raise _Damaged("is damaged: it has other columns, or no rows")
+    rows = sum(group.rows for group in outlined.groups)
+    # Every row has hashes that do not compress: one that is said to have more rows than these take is a bomb.
+    if found != FORMAT or not 1 <= rows <= min(ROWS_MAX, _ROWS_SPARE + len(data) // _ROW_BYTES_LEAST):
+        raise _Damaged("is damaged: it has no rows, or more than it can have")
     try:
-        (batch,) = file.read(use_threads=False).combine_chunks().to_batches()
+        batch = _decoded(data, outlined, len(data) - len(footer) - HASH_BYTES)
         batch.validate(full=True)
-    except Exception:
+    except Exception:  # Arrow says no in many ways
         raise _Damaged("is damaged: its rows cannot be read") from None
+    if batch.num_rows != rows or not batch.schema.equals(SCHEMA):
+        raise _Damaged("is damaged: it has other columns, or other rows")
+    return batch
+
+
+@cache
+def _model() -> Model:
+    return Model(SCHEMA, _SETTINGS, (ZSTD,))
+
+
+def _decoded(data: bytes, outlined: Outline, data_end: int) -> pa.RecordBatch:
+    """The rows, by Arrow, which sees a footer that was written anew and pages that were looked at."""
+    model = _model()
+    footer = rewritten(outlined, model, data_end)
+    content = memoryview(data)
+    for group in outlined.groups:
+        for chunk, leaf in zip(group.chunks, model.leaves, strict=True):
+            weight = weigh(content[chunk.start : chunk.end], chunk, leaf, _SPARE_BYTES + _VALUE_BYTES_MAX * group.rows)
+            if weight.longest > _VALUE_BYTES_MAX:
+                raise TooLarge
+    metadata = pq.ParquetFile(pa.BufferReader(footer)).metadata
+    file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata)
+    batch: pa.RecordBatch
+    (batch,) = file.read(use_threads=False).combine_chunks().to_batches()
     return batch
 
 

@@ -16,6 +16,10 @@ Temporaries begin with a dot, which no key does, so no listing shows them. Those
 the next process that creates something in their folder, when they are older than a day. The directory may be shared by
 processes, and over a network if its file system has hard links and syncs directories. Files and folders can be read by
 their owner only.
+
+What lies below the root may be anybody's. The root itself may be a link; nothing below it is followed, and nothing but
+a regular file is an object: links, pipes, devices and sockets are not listed, and `Corrupt` where they are asked for.
+Sizes are looked at before anything is read, and a folder with more names than any log has is refused.
 """
 
 from __future__ import annotations
@@ -26,11 +30,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISREG
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from holdfast import disk
 from holdfast.clock import Clock
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.store import limits
 from holdfast.store.keys import check_key, check_prefix
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo, StoreRefused, StoreUnavailable
 from holdfast.store.proven_body import proven_chunks
@@ -38,6 +43,9 @@ from holdfast.store.ranges import check_range, require_length
 
 _TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = ".holdfast-", ".tmp"
 _TEMPORARY_AGE_MAX_US = 86_400 * 10**6
+
+NAMES_MAX = 2**22
+"""Names in one folder: four million segments of a partition, far more than memory and patience allow elsewhere."""
 
 _FORBIDDEN = (errno.EACCES, errno.EROFS)
 _UNSUPPORTED = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
@@ -81,22 +89,19 @@ class DirectoryStore:
             finally:
                 disk.discard(temporary)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes:
         """The whole object."""
-        path = self._root / check_key(key)
-        with self._typed(key), self._found(key):
-            self._settle(path.parent)
-            return path.read_bytes()
+        with self._opened(key) as stream:
+            size = limits.require(key, os.fstat(stream.fileno()).st_size, bytes_max)
+            return require_length(stream.read(size), key, size)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """A part of an object."""
-        path = self._root / check_key(key)
         check_range(start, length)
-        with self._typed(key), self._found(key):
-            self._settle(path.parent)
-            with path.open("rb") as stream:
-                stream.seek(start)
-                return require_length(stream.read(length), key, length)
+        with self._opened(key) as stream:
+            there = max(0, os.fstat(stream.fileno()).st_size - start)  # before memory is taken for it
+            stream.seek(start)
+            return require_length(stream.read(min(length, there)), key, length)
 
     def head(self, key: str) -> ObjectInfo | None:
         """What there is under a key."""
@@ -117,7 +122,7 @@ class DirectoryStore:
     def folders(self, prefix: str) -> Sequence[str]:
         """Folders right below a prefix."""
         names = self._names(self._root / check_prefix(prefix), prefix)
-        return sorted(name.removesuffix("/") for name, is_folder in names if is_folder)
+        return sorted(name.removesuffix("/") for name in names if name.endswith("/"))
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects, durably; one sync per folder."""
@@ -164,18 +169,34 @@ class DirectoryStore:
 
     # -- reading ------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[BinaryIO]:
+        """An object's file."""
+        path = self._root / check_key(key)
+        with self._typed(key), self._found(key):
+            self._settle(path.parent)
+            try:
+                descriptor = disk.open_file(path)
+            except disk.NotRegular:
+                raise _not_regular(path) from None
+            with open(descriptor, "rb") as stream:
+                yield stream
+
     def _settle(self, folder: Path) -> None:
         """Make the names in a folder durable, once; the folder's own name is older than anything in it."""
         if folder not in self._settled:
+            for below in (folder, *folder.parents):
+                if below == self._root:
+                    break
+                if below.is_symlink():
+                    raise _not_regular(below)
             disk.sync_directory(folder)
             self._settled.add(folder)
 
     def _walk(self, folder: Path, prefix: str, after: str | None) -> Iterator[ObjectInfo]:
-        for name, is_folder in self._names(folder, prefix):
+        for name in self._names(folder, prefix, after):
             key = prefix + name
-            if after is not None and key <= after and not (is_folder and after.startswith(key)):
-                continue
-            if is_folder:
+            if name.endswith("/"):
                 yield from self._walk(folder / name, key, after)
                 continue
             status = self._status(f"{folder}/{name}", key)
@@ -185,26 +206,34 @@ class DirectoryStore:
     def _status(self, path: str, key: str) -> os.stat_result | None:
         """What the file system says about an object; None when there is none (any more)."""
         try:
-            status = os.stat(path)
+            status = os.lstat(path)
         except _NOTHING_THERE:
             return None
         except OSError as error:
             self._refuse(key, error)
         return status if S_ISREG(status.st_mode) else None
 
-    def _names(self, folder: Path, prefix: str) -> Sequence[tuple[str, bool]]:
-        """The names in a folder, folders with their `/`, in the order that whole keys have."""
+    def _names(self, folder: Path, prefix: str, after: str | None = None) -> Sequence[str]:
+        """The names in a folder, folders with their `/`, in the order that whole keys have; only those that are behind
+        `after`, or may hold what is. All names are held at once, because a disk gives them in no order.
+        """
+        names: list[str] = []
         try:
             with self._typed(prefix), self._found(prefix):
                 self._settle(folder)
                 with os.scandir(folder) as entries:
-                    return sorted(
-                        (entry.name + "/", True) if entry.is_dir(follow_symlinks=False) else (entry.name, False)
-                        for entry in entries
-                        if _is_ours(entry.name)
-                    )
+                    for entry in entries:
+                        name = _ours(entry)
+                        if name and (after is None or _may_follow(prefix + name, after)):
+                            names.append(name)
+                        if len(names) > NAMES_MAX:
+                            raise Corrupt(
+                                f"a folder of the store has more names than it can have max={NAMES_MAX}",
+                                path=str(folder), hint="somebody else put them there",
+                            )  # fmt: skip
         except NotFound:
             return []
+        return sorted(names)
 
     # -- errors -------------------------------------------------------------------------------------------
 
@@ -238,14 +267,26 @@ def _is_temporary(name: str) -> bool:
     return name.startswith(_TEMPORARY_PREFIX) and name.endswith(_TEMPORARY_SUFFIX)
 
 
-def _is_ours(name: str) -> bool:
-    """Whether a name may be part of a key; others are temporaries, or were not made here."""
+def _ours(entry: os.DirEntry[str]) -> str:
+    """A name that may be part of a key, with a `/` for a folder; empty for temporaries and what was not made here."""
+    name = entry.name
     if name.isascii() and name.isprintable():
-        return name[0] != "."
-    try:
-        return bool(check_key(name))
-    except Invalid:
-        return False
+        is_ours = name[0] != "."
+    else:
+        try:
+            is_ours = bool(check_key(name))
+        except Invalid:
+            is_ours = False
+    return "" if not is_ours else name + "/" if entry.is_dir(follow_symlinks=False) else name
+
+
+def _may_follow(key: str, after: str) -> bool:
+    """Whether a key, or something in a folder, comes behind another key."""
+    return key > after or (key.endswith("/") and after.startswith(key))
+
+
+def _not_regular(path: Path) -> Corrupt:
+    return Corrupt("this is no regular file or folder", path=str(path), hint="a link, a pipe or a device is there")
 
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from holdfast.clock import Clock
 from holdfast.errors import NotFound
+from holdfast.store import limits
 from holdfast.store.keys import check_key, check_prefix
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo
 from holdfast.store.proven_body import proven_bytes
@@ -53,9 +54,11 @@ class MemoryStore:
                 raise AlreadyExists(key)
             self._objects[key] = _Object(data, self._clock.now_us())
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes:
         """The whole object."""
-        return self._require(key).data
+        data = self._require(key).data
+        limits.require(key, len(data), bytes_max)
+        return data
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """A part of an object."""

@@ -30,6 +30,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from holdfast.errors import Invalid, NotFound
+from holdfast.store import limits
 from holdfast.store.address import Address, parse_url
 from holdfast.store.failures import translate
 from holdfast.store.keys import check_key, check_prefix
@@ -79,13 +80,13 @@ class ObjectStore:
         with self._typed(key, creating=True):
             obstore.put(self._open().once, key, data, mode="create", use_multipart=False)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes:
         """The whole object."""
         check_key(key)
         with self._typed(key):
             answer = obstore.get(self._open().patient, key)
+            size = limits.require(key, answer.meta["size"], bytes_max)
             data = answer.bytes().to_bytes()
-            size = answer.meta["size"]
         if len(data) != size:
             raise StoreUnavailable(f"the object came in part key={key} size={size} got={len(data)}", cause="truncated")
         return data

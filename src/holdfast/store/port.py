@@ -104,8 +104,10 @@ class Store(Protocol):
     def create(self, key: str, body: Body) -> None:
         """Create an object; raises AlreadyExists where the key is taken. One attempt."""
 
-    def get(self, key: str) -> bytes:
-        """The whole object; raises NotFound."""
+    def get(self, key: str, bytes_max: int | None = None) -> bytes:
+        """The whole object; raises NotFound. One that has more than `bytes_max`, or by default more than an object
+        under this key may have (`limits`), is Corrupt, found before its bytes are read.
+        """
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """A part of an object, which must have that many bytes; raises NotFound."""

@@ -57,6 +57,11 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_ms: float = 30_000
     """How long one request may take as a whole."""
 
+    read_bytes_max: int = 256 * 2**20
+    """What reading may take into memory at once of what anybody may have written there: one row group, decoded, or one
+    commit batch. Raise it if segments were sealed with larger row groups.
+    """
+
     def __post_init__(self) -> None:
         problems = [problem for problem in self._problems() if problem]
         if problems:
@@ -76,6 +81,7 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             None if self.path_style in ("auto", "yes", "no") else "store.path_style must be auto, yes or no",
             None if 0 <= self.retries <= _RETRIES_MAX else f"store.retries must be 0 to {_RETRIES_MAX}",
             None if self.timeout_ms > 0 else f"store.timeout_ms must be above zero, got {self.timeout_ms}",
+            None if self.read_bytes_max > 0 else f"store.read_bytes_max must be above zero, got {self.read_bytes_max}",
         ]
 
     def _endpoint_problem(self) -> str | None:

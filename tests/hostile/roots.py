@@ -1,0 +1,120 @@
+"""Roots with one of each kind of object, made by the product itself, plain or keyed, and the directory that owns them.
+
+A root is kept as its objects; a test spoils copies of it. Whoever adds a kind of object adds it to `make`, and `KINDS`
+in `mutations` fails until it knows it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+import holdfast
+from holdfast import Keyring, Log, Settings
+from holdfast.clock import SystemClock
+from holdfast.settled.lease import Lease
+from holdfast.store import documents, layout
+from holdfast.store.directory import DirectoryStore
+from holdfast.store.documents import ExpiredDocument
+from holdfast.store.port import Body
+from tests.segments.planting import fill
+
+SCHEMA = pa.schema(
+    {
+        "n": pa.int64(),
+        "name": pa.string(),
+        "tags": pa.list_(pa.string()),
+        "point": pa.list_(pa.float32(), 3),
+        "flag": pa.bool_(),
+        "inner": pa.struct({"a": pa.int32(), "b": pa.map_(pa.string(), pa.float64())}),
+    }
+)
+Objects = dict[str, bytes]
+
+
+class Made(NamedTuple):
+    """A root, and the log that owns it."""
+
+    root: Path
+    objects: Objects
+    directory: Path
+    """The owner's, closed."""
+    keyring: Keyring | None
+
+
+def settings(root: Path) -> Settings:
+    """How the log is opened that ships to a root."""
+    return Settings.from_mapping(
+        {
+            "store": {"url": root.as_uri()},
+            "segments": {"rows_max": 10, "seal_on_close": False},
+            "shipping": {
+                "checkpoint_every": 2, "retry_base_delay_ms": 1, "retry_delay_max_ms": 10,
+                "drain_timeout_ms": 2_000, "shipped_timeout_ms": 20_000,
+            },
+            "retention": {"interval_ms": 3_600_000},
+            "reconcile": {"pass_interval_ms": 3_600_000},
+            "disk": {"free_bytes_min": 0},
+        }
+    )  # fmt: skip
+
+
+def write_expiry(root: Path, log: Log) -> None:
+    """Retire the first segment, as retention on the store does."""
+    expired = ExpiredDocument(log=log.id, topic="orders", partition=0, upto=1, first=10, expired_us=1)
+    store = DirectoryStore(root, SystemClock())
+    store.create(layout.expired_key("orders", 0, 1), Body.of(documents.encode(expired)))
+
+
+def make(base: Path, keyring: Keyring | None = None, expire: Callable[[Path, Log], None] = write_expiry) -> Made:
+    """Two owners, one after the other: segments of raw and typed topics, starts, checkpoints, a tail, an expiry."""
+    root, first, second = base / "root", base / "first", base / "second"
+    log = holdfast.open(first, settings=settings(root), keyring=keyring)
+    log.topic("orders", partitions=2)
+    rows = log.topic("rows", schema=SCHEMA)
+    for _ in range(2):
+        fill(log, "orders", 1, partition=0)
+        fill(log, "orders", 1, partition=1)
+    log.topic("orders").append_batch(
+        [holdfast.Record(b"x" * i, key=b"k%d" % (i % 3), kind="order", headers={"a": b"b"}) for i in range(10)]
+    )
+    rows.append([_row(i) for i in range(10)])
+    log.seal()
+    log.ship(20)
+    log.close()
+    holdfast.restore(root.as_uri(), second, settings=Settings(), keyring=keyring)
+    log = holdfast.open(second, settings=settings(root), keyring=keyring)
+    fill(log, "orders", 1, partition=0)
+    log.ship(20)
+    for turn in range(4):
+        log.topic("orders").append(b"tail %d" % turn, partition=turn % 2, durability="shipped")
+    log.topic("rows", schema="latest").append([_row(99)], durability="shipped")
+    log.close()
+    expire(root, log)
+    Lease(DirectoryStore(root, SystemClock()), log.id, "a-reader", 3600, SystemClock()).renew({("orders", 0): 1})
+    return Made(root, objects_of(root), second, keyring)
+
+
+def _row(i: int) -> dict[str, object]:
+    point = None if i % 3 else [0.5, 1.5, float(i)]
+    inner = {"a": i, "b": [("x", 1.5), ("y", None)]}
+    tags = [None, [], ["a", None, "b" * i]][i % 3]
+    return {"n": i, "name": f"name {i}", "tags": tags, "point": point, "flag": i % 2 == 0, "inner": inner}
+
+
+def objects_of(root: Path) -> Objects:
+    """All files below a root."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def lay_out(objects: Objects, root: Path) -> None:
+    """Put a root's objects into a directory."""
+    shutil.rmtree(root, ignore_errors=True)
+    for key, data in objects.items():
+        path = root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)

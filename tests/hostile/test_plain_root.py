@@ -1,0 +1,236 @@
+"""A plain root that anybody may have written: rows or one of our errors, in bounded memory, by a process that lives."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import holdfast
+from holdfast import Corrupt, HoldfastError, Invalid
+from holdfast.clock import SystemClock
+from holdfast.segments.file_reader import SegmentReader
+from holdfast.store import directory, layout, limits
+from holdfast.store.directory import DirectoryStore
+from tests.hostile import roots
+from tests.hostile.bombs import BOMBS
+from tests.hostile.judging import Trial, lives, place
+from tests.hostile.mutations import KINDS, SPECIALS, Mutation, kind_of, mutate, rethought, split_footer
+from tests.hostile.worker import ACTIONS
+
+pytestmark = pytest.mark.store
+
+READS = ("read", "read", "full", "tail", "topics", "restore")
+LIMIT = 16 * 2**20
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> roots.Made:
+    """A plain root with one of each kind of object."""
+    return roots.make(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def trial(made: roots.Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
+    trial = Trial(made, tmp_path_factory.mktemp("scratch"))
+    yield trial
+    trial.close()
+
+
+def seeds(count: int) -> range:
+    """Other seeds in every run, printed where one is wrong; HOLDFAST_SEED repeats."""
+    first = int(os.environ.get("HOLDFAST_SEED", Random().randrange(2**31)))
+    return range(first, first + count)
+
+
+# -- every object, one at a time --------------------------------------------------------------------------
+
+
+def test_the_root_has_every_kind_of_object_and_can_be_read(made: roots.Made, trial: Trial) -> None:
+    """Or the trials below would try nothing."""
+    assert {kind_of(key) for key in made.objects} == set(KINDS)
+    for action in ACTIONS:
+        outcome = trial.attempt(action)
+        assert (outcome.outcome, lives(outcome)) == ("rows", ""), outcome
+
+
+def test_no_spoiled_object_ends_the_process_or_eats_the_memory(trial: Trial) -> None:
+    """One mutated object at a time, by whoever can recompute every hash that has no key."""
+    assert trial.run(seeds(60), READS, lives) == []
+    assert trial.run(seeds(30), READS, lives, "segment") == []
+
+
+def test_no_spoiled_object_ends_the_owner_that_compares(trial: Trial) -> None:
+    """Reconciliation reads all of it, too."""
+    assert trial.run(seeds(8), ("reconcile",), lives) == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_thousands_of_spoiled_objects(trial: Trial, kind: str) -> None:
+    """The same, long enough to find what is rare."""
+    assert trial.run(seeds(1500 if kind in ("segment", "checkpoint", "batch") else 400), READS, lives, kind) == []
+    assert trial.run(seeds(60), ("reconcile",), lives, kind) == []
+
+
+@pytest.mark.parametrize("special", SPECIALS)
+@pytest.mark.parametrize("kind", ["log", "manifest", "topic", "segment", "batch"])
+def test_what_is_no_file_is_refused_at_once(made: roots.Made, trial: Trial, kind: str, special: str) -> None:
+    """A pipe, a device, a link, a socket, a folder, gigabytes: nobody waits, nobody reads them."""
+    key = next(key for key in reversed(made.objects) if kind_of(key) == kind)
+    outcome = trial.attempt("tail", Mutation(kind, "special", key, {key: None}, special))
+    assert lives(outcome) == ""
+    if kind == "log" and special != "folder":
+        assert outcome.outcome == "Corrupt"
+
+
+# -- footers ----------------------------------------------------------------------------------------------
+
+
+def test_a_footer_that_no_key_vouches_for_never_reaches_arrow(made: roots.Made, trial: Trial) -> None:
+    """Numbers of Parquet's own metadata, changed one by one; with Arrow's own parser these end the process."""
+    assert trial.run(seeds(1), ("read",), lives, "segment") == []
+    key = next(key for key in made.objects if kind_of(key) == "segment")
+    _, footer = split_footer(made.objects[key])
+    changed = {rethought(Random(seed), footer) for seed in range(300)}
+    assert len(changed) > 200
+    from holdfast.parquet.outline import outline
+    from holdfast.parquet.thrift import BadStructure
+
+    refused = 0
+    for content in changed:
+        try:
+            outline(content + len(content).to_bytes(4, "little") + b"PAR1", 100)
+        except BadStructure:
+            refused += 1
+    assert refused > 50
+
+
+# -- bombs ------------------------------------------------------------------------------------------------
+
+
+def peak_of(call: Callable[[], object]) -> tuple[str, int]:
+    """What a call raises, and how much memory a child takes for it, in bytes beyond what it began with."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            call()
+            said = "nothing"
+        except HoldfastError as error:
+            said = type(error).__name__
+        except BaseException as error:
+            said = repr(error)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        os.write(writer, f"{said}|{grown * 1024}".encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        said, _, grown = stream.read().partition("|")
+    os.waitpid(child, 0)
+    return said, int(grown or 2**62)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("verify", [False, True], ids=["read", "verify"])
+def test_a_few_kilobytes_do_not_become_gigabytes(tmp_path: Path, name: str, verify: bool) -> None:
+    """What a file says about itself is believed only as far as the reader's limit."""
+    path = tmp_path / "segment"
+    BOMBS[name](path, 6 * LIMIT)
+    assert path.stat().st_size < 64 * 2**10
+
+    def read() -> None:
+        with SegmentReader(path, None, None, None, row_group_bytes_max=LIMIT) as reader:
+            if verify:
+                reader.verify()
+            for _ in reader.batches(0, 2**62):
+                pass
+
+    said, grown = peak_of(read)
+    assert said == "Invalid"
+    assert grown < 5 * LIMIT
+
+
+def test_a_reader_that_wants_more_sets_more(tmp_path: Path) -> None:
+    """The limit is a setting: what is refused with one is read with a larger one."""
+    path = tmp_path / "segment"
+    BOMBS["zeros"](path, 2 * LIMIT)
+    with SegmentReader(path, None, None, None, row_group_bytes_max=LIMIT) as reader, pytest.raises(Invalid) as caught:
+        list(reader.batches(0, 10))
+    assert "store.read_bytes_max" in caught.value.hint
+    with SegmentReader(path, None, None, None, row_group_bytes_max=4 * LIMIT) as reader:
+        assert sum(batch.num_rows for batch in reader.batches(0, 10)) == 1
+
+
+def test_readers_of_a_root_take_the_limit_from_the_stores_settings(made: roots.Made) -> None:
+    with pytest.raises(Invalid, match="more memory"):
+        holdfast.read(str(made.root), "orders", store={"read_bytes_max": 10}).to_arrow()
+
+
+# -- the directory ----------------------------------------------------------------------------------------
+
+
+def test_the_root_may_be_a_link_and_nothing_below_it(made: roots.Made, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(made.root)
+    assert holdfast.read(str(link), "orders").count() > 0
+    copy = tmp_path / "copy"
+    roots.lay_out(made.objects, copy)
+    (copy / "topics").rename(tmp_path / "elsewhere")
+    (copy / "topics").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HoldfastError):
+        holdfast.read(str(copy), "orders").count()
+
+
+def test_a_folder_with_more_names_than_can_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what lies before `after` takes no memory."""
+    store = DirectoryStore(tmp_path, SystemClock())
+    for number in range(30):
+        (tmp_path / f"{number:020d}.json").touch()
+    monkeypatch.setattr(directory, "NAMES_MAX", 10)
+    with pytest.raises(Corrupt, match="more names"):
+        list(store.list(""))
+    assert len(list(store.list("", after=f"{21:020d}.json"))) == 8
+
+
+def test_every_kind_of_object_has_a_limit_that_fits_its_kind(made: roots.Made) -> None:
+    """Far above what we write, far below what hurts."""
+    for key, data in made.objects.items():
+        most = limits.largest(key)
+        assert 8 * len(data) < most, key
+        assert most <= limits.DOCUMENT or kind_of(key) in ("topic", "lease", "checkpoint", "batch", "segment"), key
+    assert limits.largest(layout.LOG) == limits.DOCUMENT
+
+
+@pytest.mark.parametrize("special", SPECIALS)
+@pytest.mark.parametrize("name", ["FORMAT", "LOCK", "durable.db", "durable.db-wal"])
+def test_a_logs_own_directory_with_something_else_in_it(tmp_path: Path, name: str, special: str) -> None:
+    """Whoever looks into somebody's directory, or opens his own after somebody was there, waits for nobody."""
+    with holdfast.open(tmp_path / "log") as log:
+        log.topic("t").append(b"x")
+    path = tmp_path / "log" / name
+    path.unlink(missing_ok=True)
+    place(special, path)
+
+    def look() -> None:
+        for read_only in (True, False):
+            try:
+                holdfast.open(tmp_path / "log", read_only=read_only).close()
+            except HoldfastError:
+                pass
+
+    said, grown = peak_of(look)
+    assert said == "nothing"
+    assert grown < 2**28
+
+
+def test_mutations_are_the_same_for_the_same_seed(made: roots.Made) -> None:
+    """Or a printed seed would be worth nothing."""
+    for seed in range(50):
+        assert mutate(Random(seed), made.objects) == mutate(Random(seed), made.objects)
