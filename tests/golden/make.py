@@ -6,6 +6,7 @@ Everything is fixed: clock, randomness, keys and pid; so two runs store the same
 lay the same rows out in other bytes, and two of Arrow the same columns.)
 
     plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired, spaces
+    scheme-1-sealed/                the same as sealed/, in the first scheme of sealing, as all older ones are
     schema-4/, schema-4-sealed/     the same before there were spaces, their databases at schema version 4
     schema-3/, schema-3-sealed/     the same before there were stores, their databases at schema version 3
     schema-2/, schema-2-sealed/     logs without segments, their databases at schema version 2
@@ -23,7 +24,7 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,12 @@ from unittest.mock import patch
 import apsw
 import msgspec
 import pyarrow as pa
+from tests.golden.counted import CountedSealer, sealing_as_before
 
 import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import chain
-from holdfast.crypto.cipher import AesGcmCipher
+from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.journal import frame
 from holdfast.journal.columns import Columns, Extra
@@ -76,6 +78,7 @@ WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
 
 RELEASED = (
     "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "schema-4", "schema-4-sealed",
+    "scheme-1-sealed",
     "damaged/database-gone", "damaged/flipped-body", "damaged/format-garbage", "damaged/format-version",
     "damaged/frame-version", "damaged/truncated", "damaged/user-version",
 )  # fmt: skip
@@ -339,15 +342,26 @@ def _as_schema(path: Path, version: int) -> None:
     backend.close()
 
 
+def as_before(make_one: Callable[[Path, Keyring], Expected]) -> Callable[[Path], Expected]:
+    """A log with keys, sealed in the first scheme."""
+
+    def make_sealed(path: Path) -> Expected:
+        with sealing_as_before():
+            return make_one(path, FIRST)
+
+    return make_sealed
+
+
 MAKERS = {
     "plain": make_log,
     "sealed": lambda path: make_log(path, FIRST),
+    "scheme-1-sealed": as_before(make_log),
     "schema-4": make_schema_4,
-    "schema-4-sealed": lambda path: make_schema_4(path, FIRST),
+    "schema-4-sealed": as_before(make_schema_4),
     "schema-3": make_schema_3,
-    "schema-3-sealed": lambda path: make_schema_3(path, FIRST),
+    "schema-3-sealed": as_before(make_schema_3),
     "schema-2": make_tail,
-    "schema-2-sealed": lambda path: make_tail(path, FIRST),
+    "schema-2-sealed": as_before(make_tail),
     "schema-1": make_schema_1,
 }
 
@@ -449,6 +463,7 @@ FRAMES: dict[str, Columns] = {
 }
 
 LOG_ID, LINK, SALT = bytes(range(16)), bytes(range(0xA0, 0xB0)), bytes(range(64, 96))
+SOURCE = Source(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"))
 FINGERPRINT = bytes(range(0x20, 0x30))
 ENTRIES: dict[str, tuple[Place, Entry]] = {
     "first of a partition": (
@@ -522,7 +537,8 @@ ITEMS = {
 
 def make_vectors() -> Expected:
     """Pure values: what each codec must give for each input, today and for ever."""
-    cipher = AesGcmCipher(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"), sealing=True)
+    cipher = store_cipher()
+    salted = AesGcmCipher(SOURCE, sealing=True, random=ManualClock(seed=6).random_bytes)
     return {
         "frames": {
             name: {
@@ -569,6 +585,11 @@ def make_vectors() -> Expected:
         "sealing": {
             "commitment": cipher.commitment.hex(),
             "sealed": [cipher.seal(b"the same body", b"the same header").hex() for _ in range(2)],
+        },
+        "salted sealing": {
+            "commitment": salted.commitment.hex(),
+            "mac": salted.mac(b"a message").hex(),
+            "sealed": [salted.seal(b"the same body", b"the same header").hex() for _ in range(2)],
         },
     }
 
@@ -625,16 +646,16 @@ def store_documents() -> dict[str, AnyDocument]:
 
 def store_batches() -> dict[str, CommitBatch]:
     """The same entries plain and sealed, by their keys. (No real root has both.)"""
-    made = [_commit_batch(1, None), _commit_batch(2, store_cipher(sealing=True))]
+    made = [_commit_batch(1, None), _commit_batch(2, store_cipher())]
     return {layout.batch_key(batch.epoch, batch.first_seq, batch.last_seq): batch for batch in made}
 
 
-def store_cipher(*, sealing: bool) -> AesGcmCipher:
-    """What the sealed entries of the store are sealed with: key epoch 5."""
-    return AesGcmCipher(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"), sealing=sealing)
+def store_cipher() -> CountedSealer:
+    """What the sealed entries of the store are sealed with: key epoch 5, in the first scheme."""
+    return CountedSealer(SOURCE)
 
 
-def _commit_batch(epoch: int, cipher: AesGcmCipher | None) -> CommitBatch:
+def _commit_batch(epoch: int, cipher: CountedCipher | None) -> CommitBatch:
     bodies = [(1, frame.encode(columns), len(columns), b"") for columns in FRAMES.values()]
     bodies += [(2, frame.encode_typed(*typed), typed[0], FINGERPRINT) for typed in TYPED_FRAMES.values()]
     links: dict[int, bytes] = {}
@@ -652,7 +673,7 @@ def _commit_batch(epoch: int, cipher: AesGcmCipher | None) -> CommitBatch:
     return CommitBatch(LOG_ID, epoch, 10, 10 + len(bodies), keys, tuple(entries))
 
 
-def _tail_key(cipher: AesGcmCipher) -> TailKey:
+def _tail_key(cipher: CountedCipher) -> TailKey:
     draft = KeyEpoch(5, cipher.name, "golden-1", SALT, cipher.commitment, b"")
     return TailKey(5, cipher.name, "golden-1", SALT, cipher.commitment, cipher.mac(draft.message()))
 
