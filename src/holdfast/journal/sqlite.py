@@ -5,8 +5,8 @@ connections, one short transaction per page, so that no reader pins the write-ah
 
 After any I/O error nothing more is written, not even by closing: `abandon` switches off the checkpoint that
 close would do, and gives up the open transaction, or an owner that was displaced would keep its successor from
-writing for as long as it lives. In a forked child the connections must never be closed, for that would write to the parent's
-files: `leak` sees to it.
+writing for as long as it lives. In a forked child the connections must never be closed, for that would write to the
+parent's files: `leak` sees to it.
 """
 
 from __future__ import annotations
