@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -90,22 +91,60 @@ def read_file(path: Path | str, bytes_max: int) -> bytes:
         return stream.read(bytes_max)
 
 
-def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Create or replace a small file; after a crash it is the old one or the new one, whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    descriptor = syscalls.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+def write_file(path: Path, content: bytes, mode: int = 0o600, *, token: str = "") -> None:
+    """Create or replace a small file; after a crash it is the old one or the new one, whole.
+
+    It is written beside its place, into a file that is made for it with this mode: nothing that stands there already
+    is written to, whatever its mode and whoever put it there, nor what a link points to. A random `token` in the
+    temporary name lets several processes write one file at the same time.
+    """
+    temporary = path.with_name(f"{path.name}.{token}.tmp" if token else f"{path.name}.tmp")
+    descriptor = _create_anew(temporary, mode)
     try:
-        _write_all(descriptor, content)
-        syscalls.fsync(descriptor)
-    finally:
-        syscalls.close(descriptor)
-    syscalls.replace(temporary, path)
+        try:
+            _write_all(descriptor, content)
+            syscalls.fsync(descriptor)
+        finally:
+            syscalls.close(descriptor)
+        syscalls.replace(temporary, path)
+    except OSError:
+        if token:  # nobody else comes by this name again
+            discard(temporary)
+        raise
     sync_directory(path.parent)
+
+
+def _create_anew(path: Path, mode: int) -> int:
+    """A file of our own; what an earlier attempt left, or somebody planted, is taken away."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return int(syscalls.open(path, flags, mode))
+    except FileExistsError:
+        syscalls.unlink(path)
+        return int(syscalls.open(path, flags, mode))
+
+
+def read_small_file(path: Path, bytes_max: int) -> tuple[bytes, int]:
+    """Content and mode of a regular file; a larger one, a directory, a device or a pipe is an OSError, at once."""
+    # Opening a pipe would wait for somebody to write.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        content = b""
+        while part := os.read(descriptor, bytes_max + 1 - len(content)):
+            content += part
+        if len(content) > bytes_max:
+            raise OSError(errno.EFBIG, "the file is too large", str(path))
+        return content, status.st_mode
+    finally:
+        os.close(descriptor)
 
 
 def create_file(path: Path, mode: int) -> None:
     """An empty file with this mode, its name durable."""
-    syscalls.close(syscalls.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode))
+    syscalls.close(syscalls.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
     sync_directory(path.parent)
 
 
@@ -189,8 +228,7 @@ class NewFile:
     def __init__(self, path: Path, mode: int = 0o600) -> None:
         self.path = path
         self.size = 0
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._descriptor = syscalls.open(path, flags, mode)
+        self._descriptor = _create_anew(path, mode)
 
     def write(self, content: bytes | memoryview) -> None:
         """Append bytes."""

@@ -81,7 +81,7 @@ def test_an_encrypted_log_without_its_key_is_shown_and_not_verified(run: Run, se
     """Without the key the clear numbers are shown, keys by name only, and it says that nothing was verified."""
     (found,) = objects(run("status", secret_log, "--json").stdout)
     assert (found["encrypted"], found["verified"], found["records"]) == (True, False, 1)
-    assert found["keys"] == [{"scheme": "aes-256-gcm", "key_id": "k1"}]
+    assert found["keys"] == [{"scheme": "aes-256-gcm-salted", "key_id": "k1"}]
     result = run("status", secret_log)
     assert result.exit_code == 0
     assert "nothing was verified" in result.stdout

@@ -90,13 +90,13 @@ class History:
             last[partition, writer] = int(number)
 
     def _check_nonces(self, directory: Path) -> None:
-        """No key and nonce were used twice: salts are fresh for every epoch, counters within one never repeat."""
+        """No key and nonce were used twice: salts are fresh for every epoch, and those of bodies never repeat."""
         db = apsw.Connection(str(directory / "durable.db"), flags=apsw.SQLITE_OPEN_READONLY)
         salts = dict(db.execute("SELECT number, salt FROM key_epochs"))
         assert len(set(salts.values())) == len(salts)
-        rows = db.execute("SELECT seq, key_epoch, substr(body, 1, 8) FROM entries WHERE seq > ?", (self.entries,))
-        for seq, epoch, counter in rows:
-            pair = salts[epoch], counter
+        rows = db.execute("SELECT seq, key_epoch, substr(body, 1, 24) FROM entries WHERE seq > ?", (self.entries,))
+        for seq, epoch, salt in rows:
+            pair = salts[epoch], salt
             assert pair not in self.nonces, "a nonce was used twice"
             self.nonces.add(pair)
             self.entries = seq

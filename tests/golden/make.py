@@ -24,7 +24,7 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,12 @@ from unittest.mock import patch
 import apsw
 import msgspec
 import pyarrow as pa
+from tests.golden.counted import CountedSealer, sealing_as_before
 
 import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import chain
-from holdfast.crypto.cipher import AesGcmCipher
+from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
 from holdfast.crypto.concealing import Concealing
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.journal import frame
@@ -364,17 +365,27 @@ def _as_schema(path: Path, version: int) -> None:
     backend.close()
 
 
+def as_before(make_one: Callable[[Path, Keyring], Expected]) -> Callable[[Path], Expected]:
+    """A log with keys, sealed in the first scheme."""
+
+    def make_sealed(path: Path) -> Expected:
+        with sealing_as_before():
+            return make_one(path, FIRST)
+
+    return make_sealed
+
+
 MAKERS = {
     "plain": make_log,
     "sealed": lambda path: make_log(path, FIRST),
     "schema-5": make_schema_5,
-    "schema-5-sealed": lambda path: make_schema_5(path, FIRST),
+    "schema-5-sealed": as_before(make_schema_5),
     "schema-4": make_schema_4,
-    "schema-4-sealed": lambda path: make_schema_4(path, FIRST),
+    "schema-4-sealed": as_before(make_schema_4),
     "schema-3": make_schema_3,
-    "schema-3-sealed": lambda path: make_schema_3(path, FIRST),
+    "schema-3-sealed": as_before(make_schema_3),
     "schema-2": make_tail,
-    "schema-2-sealed": lambda path: make_tail(path, FIRST),
+    "schema-2-sealed": as_before(make_tail),
     "schema-1": make_schema_1,
 }
 
@@ -476,6 +487,7 @@ FRAMES: dict[str, Columns] = {
 }
 
 LOG_ID, LINK, SALT = bytes(range(16)), bytes(range(0xA0, 0xB0)), bytes(range(64, 96))
+SOURCE = Source(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"))
 FINGERPRINT = bytes(range(0x20, 0x30))
 ENTRIES: dict[str, tuple[Place, Entry]] = {
     "first of a partition": (
@@ -549,7 +561,8 @@ ITEMS = {
 
 def make_vectors() -> Expected:
     """Pure values: what each codec must give for each input, today and for ever."""
-    cipher = AesGcmCipher(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"), sealing=True)
+    cipher = store_cipher()
+    salted = AesGcmCipher(SOURCE, sealing=True, random=ManualClock(seed=6).random_bytes)
     return {
         "frames": {
             name: {
@@ -596,6 +609,11 @@ def make_vectors() -> Expected:
         "sealing": {
             "commitment": cipher.commitment.hex(),
             "sealed": [cipher.seal(b"the same body", b"the same header").hex() for _ in range(2)],
+        },
+        "salted sealing": {
+            "commitment": salted.commitment.hex(),
+            "mac": salted.mac(b"a message").hex(),
+            "sealed": [salted.seal(b"the same body", b"the same header").hex() for _ in range(2)],
         },
     }
 
@@ -652,14 +670,14 @@ def store_documents() -> dict[str, AnyDocument]:
 
 def store_batches() -> dict[str, CommitBatch]:
     """The same entries plain and sealed, in both formats, by their keys. (No real root has all of these.)"""
-    made = [_commit_batch(1, None, 1), _commit_batch(2, store_cipher(sealing=True), 1)]
-    made += [_commit_batch(3, None), _commit_batch(4, store_cipher(sealing=True))]
+    made = [_commit_batch(1, None, 1), _commit_batch(2, store_cipher(), 1)]
+    made += [_commit_batch(3, None), _commit_batch(4, store_cipher())]
     return {layout.batch_key(batch.epoch, batch.first_seq, batch.last_seq): batch for batch in made}
 
 
-def store_cipher(*, sealing: bool) -> AesGcmCipher:
-    """What the sealed entries of the store are sealed with: key epoch 5."""
-    return AesGcmCipher(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"), sealing=sealing)
+def store_cipher() -> CountedSealer:
+    """What the sealed entries of the store are sealed with: key epoch 5, in the first scheme."""
+    return CountedSealer(SOURCE)
 
 
 IDEMPOTENCY = [bytes([0xE0 + n]) * 16 for n in range(3)]
@@ -669,7 +687,7 @@ IDEMPOTENCY = [bytes([0xE0 + n]) * 16 for n in range(3)]
 def store_keys() -> dict[str, KeyObject]:
     """The same idempotency keys of a log without keys and of one with, by their keys."""
     made = []
-    for epoch, cipher in ((3, None), (4, store_cipher(sealing=True))):
+    for epoch, cipher in ((3, None), (4, store_cipher())):
         concealing = Concealing(LOG_ID, cipher.mac if cipher else None)
         rows = [
             StoredKey("orders" if n < 2 else "readings.v1", 3, 100 + n, 1 + n, concealing.conceal(IDEMPOTENCY[n]))
@@ -679,7 +697,7 @@ def store_keys() -> dict[str, KeyObject]:
     return {layout.keys_key(keys.epoch, keys.first_seq, keys.last_seq): keys for keys in made}
 
 
-def _commit_batch(epoch: int, cipher: AesGcmCipher | None, number: int = 2) -> CommitBatch:
+def _commit_batch(epoch: int, cipher: CountedCipher | None, number: int = 2) -> CommitBatch:
     concealing = Concealing(LOG_ID, cipher.mac if cipher else None)
     bodies = [(1, frame.encode(columns), len(columns), b"") for columns in FRAMES.values()]
     bodies += [(2, frame.encode_typed(*typed), typed[0], FINGERPRINT) for typed in TYPED_FRAMES.values()]
@@ -701,7 +719,7 @@ def _commit_batch(epoch: int, cipher: AesGcmCipher | None, number: int = 2) -> C
     return CommitBatch(LOG_ID, epoch, 10, 10 + len(bodies), keys, tuple(entries), acked, number)
 
 
-def _tail_key(cipher: AesGcmCipher) -> TailKey:
+def _tail_key(cipher: CountedCipher) -> TailKey:
     draft = KeyEpoch(5, cipher.name, "golden-1", SALT, cipher.commitment, b"")
     return TailKey(5, cipher.name, "golden-1", SALT, cipher.commitment, cipher.mac(draft.message()))
 

@@ -8,13 +8,14 @@ import os
 import pickle
 import stat
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Corrupt, Invalid, Keyring, NotFound, Unavailable
 from holdfast.crypto import chain
-from holdfast.crypto.cipher import OVERHEAD_BYTES, AesGcmCipher, NotAuthentic
+from holdfast.crypto.cipher import OVERHEAD_BYTES, AesGcmCipher, CountedCipher, NotAuthentic, Source
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.testing.manual_clock import ManualClock
 
@@ -26,7 +27,16 @@ TEXT = "k1:" + base64.b64encode(KEY).decode()
 
 def cipher(**changes):
     options = {"master": KEY, "salt": b"s" * 32, "context": b"log", "sealing": True, **changes}
-    return AesGcmCipher(options["master"], options["salt"], options["context"], sealing=options["sealing"])
+    return AesGcmCipher(
+        Source(options["master"], options["salt"], options["context"]), sealing=options["sealing"],
+        random=options.get("random", os.urandom),
+    )  # fmt: skip
+
+
+def keystream(sealed: bytes | memoryview, body: bytes) -> bytes:
+    """What a body was hidden with: equal ones mean that key and nonce were the same."""
+    hidden = bytes(sealed)[-16 - len(body) : -16]
+    return bytes(a ^ b for a, b in zip(hidden, body, strict=True))
 
 
 @given(st.binary(max_size=300), st.binary(max_size=50))
@@ -41,7 +51,7 @@ def test_seal_and_open(plaintext, associated):
 
 
 def test_every_changed_byte_is_found():
-    """Any flipped byte of a sealed blob, counter included, and any cut, fails to open."""
+    """Any flipped byte of a sealed blob, salt included, and any cut, fails to open."""
     sealer = cipher()
     sealed = sealer.seal(b"payload", b"place")
     for i in range(len(sealed)):
@@ -51,11 +61,52 @@ def test_every_changed_byte_is_found():
             sealer.open(sealed[:i], b"place")
 
 
-def test_nonces_are_a_counter():
-    """A hundred thousand seals use a hundred thousand different nonces, in order."""
-    sealer = cipher()
-    counters = [sealer.seal(b"", b"")[:8] for _ in range(100_000)]
-    assert counters == [i.to_bytes(8, "big") for i in range(100_000)]
+@pytest.mark.parametrize("size", [64, 50_000], ids=["small", "large"])
+def test_no_two_seals_share_key_and_nonce(size):
+    """The same body in the same place, sealed many times, is hidden by another keystream each time."""
+    sealer, body = cipher(), bytes(size)
+    streams = {keystream(sealer.seal(body, b"place"), body) for _ in range(2_000_000 // size if size > 64 else 20_000)}
+    assert len(streams) == (40 if size > 64 else 20_000)
+
+
+def test_clones_with_a_cloned_random_source_share_no_key_and_nonce():
+    """Where even the system's randomness repeats, another body or another place still gives another keystream."""
+    stuck = [cipher(random=lambda count: b"r" * count) for _ in range(2)]
+    messages = [(bytes([n]) * 64, b"place %d" % place) for n in range(20) for place in range(20)]
+    streams = {keystream(clone.seal(body, place), body) for clone in stuck for body, place in messages}
+    assert len(streams) == len(messages)  # the two clones sealed the same messages: those are the same blobs
+    one, other = (clone.seal(b"the same body", b"and place") for clone in stuck)
+    assert one == other
+
+
+def test_every_seal_asks_the_random_source_anew():
+    """Randomness is drawn at each seal, as much as a salt has, and never ahead: a clone would have what is ahead."""
+    asked = []
+
+    def random(count):
+        asked.append(count)
+        return os.urandom(count)
+
+    sealer = cipher(random=random)
+    assert asked == []
+    for n in range(1, 6):
+        sealer.seal(b"body", b"place")
+        assert asked == [24] * n
+
+
+def test_schemes_cannot_be_switched():
+    """The two schemes have other keys, MACs and commitments, so what one sealed is nothing to the other."""
+    source = Source(KEY, b"s" * 32, b"log")
+    salted, counted = AesGcmCipher(source, sealing=True), CountedCipher(source)
+    assert len({salted.commitment, counted.commitment, salted.mac(b"m"), counted.mac(b"m")}) == 4
+    with pytest.raises(NotAuthentic):
+        counted.open(salted.seal(b"x", b""), b"")
+    with pytest.raises(Unavailable):
+        counted.seal(b"x", b"")
+    good = Vault(b"l" * 16, Keyring({"k1": KEY})).begin(3, b"s" * 32)
+    for name, kind in ((CountedCipher.name, Invalid), ("aes-256-gcm-siv", Invalid)):
+        with pytest.raises(kind):
+            vault_with(msgspec.structs.replace(good, scheme=name)).cipher(3)
 
 
 def test_a_cipher_for_opening_never_seals():

@@ -29,7 +29,7 @@ from tests.golden import make
 import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import chain
-from holdfast.crypto.cipher import AesGcmCipher
+from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
 from holdfast.crypto.concealing import Concealing
 from holdfast.journal import frame, spaces
 from holdfast.journal.columns import Columns
@@ -248,15 +248,15 @@ def test_the_same_rows_are_written_today(tmp_path: Path, name: str) -> None:
     if EXPECTED[name].get("arrow", pa.__version__) == pa.__version__:
         assert (expected, found) == (EXPECTED[name], golden_rows)
     else:
-        hashes = {"file", *(("content", "chain") if name == "sealed" else ())}
+        hashes = {"file", *(("content", "chain") if KEYRINGS[name] else ())}
         assert without(hashes, expected["segments"]) == without(hashes, EXPECTED[name]["segments"])
-        depending = {"segments", "log", "watermarks"} if name == "sealed" else {"segments"}
+        depending = {"segments", "log", "watermarks"} if KEYRINGS[name] else {"segments"}
         assert {t: found[t] for t in found.keys() - depending} == {t: golden_rows[t] for t in found.keys() - depending}
     for file in ("FORMAT", "LOCK"):
         assert (tmp_path / name / file).read_bytes() == (GOLDEN / name / file).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["plain", "sealed"])
+@pytest.mark.parametrize("name", ["plain", "sealed", "scheme-1-sealed"])
 def test_the_segments_are_those_that_were_sealed(name: str) -> None:
     """Names, content digests and chain values of the golden segments are the recorded ones; live ones have a file."""
     segments = EXPECTED[name]["segments"]
@@ -267,7 +267,7 @@ def test_the_segments_are_those_that_were_sealed(name: str) -> None:
     assert {bool(int(s["schema"], 16)) for s in segments} == {False, True}
 
 
-@pytest.mark.parametrize("name", ["plain", "sealed"])
+@pytest.mark.parametrize("name", ["plain", "sealed", "scheme-1-sealed"])
 def test_the_chain_can_be_computed_by_hand(name: str) -> None:
     """0005: each chain value follows from the one before, the segment's place and its content."""
     log_id = bytes.fromhex((GOLDEN / name / "FORMAT").read_text().split("\n")[1])
@@ -448,11 +448,13 @@ def test_stamps_and_seals_keep_their_bytes() -> None:
     """Canonical rows, stamps, the key commitment and sealed bodies are the golden ones, and the seals open."""
     vectors = make.make_vectors()
     assert vectors["stamps"] == VECTORS["stamps"]
-    assert vectors["sealing"] == VECTORS["sealing"]
-    context = make.LOG_ID + (5).to_bytes(8, "big")
-    cipher = AesGcmCipher(make.KEYS["golden-1"], make.SALT, context, sealing=False)
-    for sealed in VECTORS["sealing"]["sealed"]:
-        assert cipher.open(bytes.fromhex(sealed), b"the same header") == b"the same body"
+    for scheme, cipher in {
+        "sealing": CountedCipher(make.SOURCE),
+        "salted sealing": AesGcmCipher(make.SOURCE, sealing=False),
+    }.items():
+        assert vectors[scheme] == VECTORS[scheme]
+        for sealed in VECTORS[scheme]["sealed"]:
+            assert cipher.open(bytes.fromhex(sealed), b"the same header") == b"the same body"
 
 
 # -- the store --------------------------------------------------------------------------------------------
@@ -505,7 +507,7 @@ def test_golden_entries_on_the_store_are_those_of_the_journal(number: int) -> No
     """Digests match, links lead from entry to entry, and sealed bodies open to the plain ones."""
     stored = [commit_batch.decode((GOLDEN / "store" / key).read_bytes(), key) for key in sorted(make.store_batches())]
     plain, sealed = (batch for batch in stored if batch.format == number)
-    cipher = make.store_cipher(sealing=False)
+    cipher = make.store_cipher()
     (key,) = sealed.keys
     assert (key.commitment, key.stamp) == (cipher.commitment, cipher.mac(make.KeyEpoch(*key[:5], b"").message()))
     for batch in (plain, sealed):
@@ -661,19 +663,27 @@ def test_the_worked_example_of_a_chain_value_is_right() -> None:
 
 
 def test_the_worked_example_of_sealing_is_right() -> None:
-    """0003: subkeys, commitment, sealed body, digest and stamp of the same record in a keyed log."""
+    """0003: keys, commitment, salt, sealed body, digest and stamp of that record in a keyed log, in both versions."""
     master, salt, context = bytes(range(32)), bytes(range(64, 96)), bytes(range(16)) + struct.pack(">Q", 1)
-    aead, mac, commitment = (
-        hkdf(master, salt, b"holdfast 1 " + use + b"|" + context) for use in (b"aead", b"mac", b"commitment")
-    )
-    header, counter = worked_header(1), bytes(8)
-    sealed = counter + AESGCM(aead).encrypt(b"hfj1" + counter, worked_body(), header)
+    uses = (b"aead", b"mac", b"commitment", b"salt")
+    aead, mac, commitment, salt_key = (hkdf(master, salt, b"holdfast 2 " + use + b"|" + context) for use in uses)
+    header, body, fresh = worked_header(1), worked_body(), bytes(range(96, 120))
+    body_salt = blake3(fresh + blake3(body).digest() + header, key=salt_key).digest(length=24)
+    body_key = blake3(b"hfj1" + body_salt, key=aead).digest()
+    sealed = body_salt + AESGCM(body_key).encrypt(b"hfj1" + bytes(8), body, header)
     digest = worked_digest(header, sealed)
     stamp = blake3(head_row(digest, 1), key=mac).digest()
+    aead_1, mac_1, commitment_1 = (hkdf(master, salt, b"holdfast 1 " + use + b"|" + context) for use in uses[:3])
+    sealed_1 = bytes(8) + AESGCM(aead_1).encrypt(b"hfj1" + bytes(8), body, header)
     assert examples("0003") == {
         "master": master, "salt": salt, "context": context, "aead": aead, "mac": mac, "commitment": commitment,
-        "header": header, "sealed": sealed, "digest": digest, "stamp": stamp,
+        "salt_key": salt_key, "fresh": fresh, "body_salt": body_salt, "body_key": body_key, "header": header,
+        "sealed": sealed, "digest": digest, "stamp": stamp, "aead 1": aead_1, "mac 1": mac_1,
+        "commitment 1": commitment_1, "sealed 1": sealed_1,
     }  # fmt: skip
+    source = Source(master, salt, context)
+    assert AesGcmCipher(source, sealing=True, random=lambda count: fresh).seal(body, header) == sealed
+    assert CountedCipher(source).open(sealed_1, header) == body
 
 
 def store_sections() -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ import pytest
 from tests.segment_data import LOG_ID, head, keyed_vault, raw_batch, write
 
 from holdfast import Corrupt, Invalid, Keyring, Unavailable
-from holdfast.crypto.cipher import AesGcmCipher, NotAuthentic
+from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, NotAuthentic, Source
 from holdfast.crypto.segment_key import opening_key, sealing_key
 from holdfast.crypto.vault import Vault
 from holdfast.segments.file_reader import SegmentReader
@@ -48,28 +48,27 @@ def test_what_a_segment_key_seals_its_twin_opens():
 
 
 def test_two_seals_of_the_same_data_never_share_key_and_nonce(tmp_path):
-    """The same records written twice under two salts have nothing in common but their length."""
+    """The same records written twice have nothing in common but their length, under two salts and under one."""
     vault, batch = keyed_vault(), raw_batch(0, 90)
-    write(tmp_path / "one", head(), [batch], vault=vault, salt=b"1" * 32)
-    write(tmp_path / "two", head(), [batch], vault=vault, salt=b"2" * 32)
-    one, two = (pq.read_table(tmp_path / name)["block"].to_pylist() for name in ("one", "two"))
-    assert [block[:8] for block in one] == [i.to_bytes(8, "big") for i in range(3)]  # nonces count within a file
-    keys = [sealing_key(RING, None, LOG_ID, salt) for salt in (b"1" * 32, b"2" * 32)]
-    sealed = [key.seal(bytes(1000), b"") for key in keys]
-    assert sealed[0][8:] != sealed[1][8:]  # equal nonces, so the keys differ
-    assert all(a[8:] != b[8:] for a, b in zip(one, two, strict=True))
+    salts = {"one": b"1" * 32, "two": b"2" * 32, "clone": b"2" * 32}
+    for name, salt in salts.items():
+        write(tmp_path / name, head(), [batch], vault=vault, salt=salt)
+    files = [pq.read_table(tmp_path / name)["block"].to_pylist() for name in salts]
+    assert [len(blocks) for blocks in files] == [3, 3, 3]
+    places = {block[start : start + 16] for blocks in files for block in blocks for start in range(0, 64, 16)}
+    assert len(places) == 9 * 4
 
 
 def test_segments_and_the_journal_share_neither_keys_nor_nonces():
     """One master key and one salt give other subkeys in another use, and another nonce prefix."""
     key = sealing_key(RING, None, LOG_ID, SALT)
-    journal = AesGcmCipher(RING.key("k1"), SALT, LOG_ID + bytes(8), sealing=False)
-    same_context = AesGcmCipher(RING.key("k1"), SALT, b"segment|" + LOG_ID, sealing=False)
+    journal = AesGcmCipher(Source(RING.key("k1"), SALT, LOG_ID + bytes(8)), sealing=False)
+    same_context = AesGcmCipher(Source(RING.key("k1"), SALT, b"segment|" + LOG_ID), sealing=False)
     for cipher in (journal, same_context):
         with pytest.raises(NotAuthentic):
             cipher.open(key.seal(b"rows", b""), b"")
     with pytest.raises(Invalid, match="prefix"):
-        AesGcmCipher(RING.key("k1"), SALT, b"", sealing=False, domain=b"long prefix")
+        AesGcmCipher(Source(RING.key("k1"), SALT, b"", b"long prefix"), sealing=False)
 
 
 def test_another_log_or_salt_is_another_key():
@@ -80,6 +79,7 @@ def test_another_log_or_salt_is_another_key():
         (LOG_ID, msgspec.structs.replace(good, salt=b"t" * 32)),
         (LOG_ID, msgspec.structs.replace(good, commitment=bytes(32))),
         (LOG_ID, msgspec.structs.replace(good, scheme="other")),
+        (LOG_ID, msgspec.structs.replace(good, scheme=CountedCipher.name)),
         (LOG_ID, msgspec.structs.replace(good, key_id="k2")),
     ):
         with pytest.raises(Invalid):

@@ -200,7 +200,9 @@ class _Inspection:
         if self._as_json:
             emit_json(line)
         else:
-            emit(f"{'' if title == _FORMAT else chr(10)}-- {title}")
+            if title != _FORMAT:
+                emit("")
+            emit(f"-- {title}")
             emit_facts(list(zip(line.__struct_fields__, _values(line), strict=True)))
 
     def _table(self, title: str, rows: Iterable[lines.Line]) -> None:
@@ -211,7 +213,8 @@ class _Inspection:
                 for line in page:
                     emit_json(line)
             else:
-                emit(f"\n-- {title}")
+                emit("")
+                emit(f"-- {title}")
                 emit_table(page[0].__struct_fields__, [_values(line) for line in page])
 
 

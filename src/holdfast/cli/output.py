@@ -1,11 +1,14 @@
 """Where the command line writes: data to stdout, words to stderr, a table only to a terminal.
 
-Data is UTF-8 whatever the locale says. Nothing is buffered across `flush`, and a reader that went away
+Data is UTF-8 whatever the locale says. Text of whatever origin passes one of four doors (`emit`, `emit_json`, `say`,
+and log lines through `Warnings`), and none lets anything through that a terminal would act on; only payloads that
+somebody asked for raw go out as they are. Nothing is buffered across `flush`, and a reader that went away
 raises BrokenPipeError, which `program` turns into a quiet end.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ from shutil import get_terminal_size
 
 import msgspec
 
-from holdfast.cli.text import printable
+from holdfast.cli.text import printable, printable_json, printable_lines
 from holdfast.errors import Corrupt, HoldfastError
 
 OK, BAD, UNCHECKED = "ok", "BAD", "unchecked"
@@ -45,7 +48,7 @@ def problem(error: Corrupt) -> Problem:
 
 def emit(text: str) -> None:
     """A line of data."""
-    emit_bytes(text.encode("utf-8", "surrogateescape") + b"\n")
+    emit_bytes(printable(text).encode() + b"\n")
 
 
 def emit_bytes(data: bytes) -> None:
@@ -55,7 +58,12 @@ def emit_bytes(data: bytes) -> None:
 
 def emit_json(value: object) -> None:
     """One JSON object, on one line."""
-    emit_bytes(msgspec.json.encode(value) + b"\n")
+    emit_json_bytes(msgspec.json.encode(value))
+
+
+def emit_json_bytes(encoded: bytes) -> None:
+    """One JSON object that is encoded already."""
+    emit_bytes(printable_json(encoded) + b"\n")
 
 
 def flush() -> None:
@@ -72,19 +80,38 @@ def silence_stdout() -> None:
 
 
 def say(words: str) -> None:
-    """Words for people."""
-    sys.stderr.write(words.encode("utf-8", "backslashreplace").decode() + "\n")
+    """Words for people, on one line."""
+    say_lines(printable(words))
+
+
+def say_lines(words: str) -> None:
+    """Words of our own that have several lines: usage, help, a traceback."""
+    sys.stderr.write(printable_lines(words) + "\n")
     sys.stderr.flush()
+
+
+class Warnings(logging.Handler):
+    """Warnings as words on stderr: a store that does not answer, a key file that others can read.
+
+    What a message tells of may come from a hostile directory or store: it stays on its one line.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        try:
+            say(f"warning: {record.getMessage()}")
+        except Exception:
+            self.handleError(record)
 
 
 def say_error(kind: str, message: str, hint: str, *, as_json: bool) -> None:
     """An error: what, then what to do."""
     if as_json:
-        say(msgspec.json.encode(ErrorLine(kind, printable(message), printable(hint))).decode())
+        say(printable_json(msgspec.json.encode(ErrorLine(kind, printable(message), printable(hint)))).decode())
         return
-    say(f"error: {printable(message)}")
+    say(f"error: {message}")
     if hint:
-        say(f"hint: {printable(hint)}")
+        say(f"hint: {hint}")
 
 
 def say_holdfast_error(error: HoldfastError, *, as_json: bool) -> None:
@@ -139,4 +166,4 @@ def _draw(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> 
     console = Console()
     with console.capture() as captured:
         console.print(table)
-    emit(captured.get().rstrip("\n"))
+    emit_bytes(captured.get().rstrip("\n").encode() + b"\n")  # its cells are printable, its colours are not

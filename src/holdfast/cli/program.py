@@ -23,7 +23,7 @@ import click
 
 import holdfast
 from holdfast.cli.exits import DAMAGED, FINE, INTERRUPTED, REFUSED, USAGE
-from holdfast.cli.output import say, say_error, say_holdfast_error, silence_stdout
+from holdfast.cli.output import Warnings, say_error, say_holdfast_error, say_lines, silence_stdout
 from holdfast.errors import Corrupt, HoldfastError
 
 VERBS = (
@@ -96,7 +96,7 @@ def unknown_verb(ctx: click.Context, name: str) -> click.UsageError:
 def tell(error: BaseException, *, as_json: bool) -> int:
     """Say what went wrong and return the exit code for it."""
     if os.environ.get("HOLDFAST_DEBUG") == "1":
-        say("".join(traceback.format_exception(error)).rstrip())
+        say_lines("".join(traceback.format_exception(error)).rstrip())
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return INTERRUPTED
     if isinstance(error, click.ClickException):
@@ -116,16 +116,9 @@ def _tell_usage(error: click.ClickException, as_json: bool) -> int:
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     path = ctx.command_path if ctx is not None else "holdfast"
     if ctx is not None and not as_json:
-        say(ctx.get_usage())
+        say_lines(ctx.get_usage())
     say_error("Usage", error.format_message(), f"see '{path} -h'", as_json=as_json)
     return USAGE
-
-
-class _Warnings(logging.Handler):
-    """The library's warnings, as words on stderr: a store that does not answer, a key file that others can read."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(f"warning: {record.getMessage()}")
 
 
 EPILOG = """\b
@@ -142,11 +135,12 @@ HOLDFAST_DEBUG=1 shows tracebacks, NO_COLOR=1 switches colours off."""
 def program(ctx: click.Context) -> None:
     """An embedded durable log: append, read, look at it, keep it in order, ship it."""
     if ctx.invoked_subcommand is None:
-        say(ctx.get_help())
+        say_lines(ctx.get_help())
         ctx.exit(USAGE)
     logger = logging.getLogger("holdfast")
-    if not any(isinstance(handler, _Warnings) for handler in logger.handlers):
-        logger.addHandler(_Warnings(logging.WARNING))
+    if not any(isinstance(handler, Warnings) for handler in logger.handlers):
+        logger.addHandler(Warnings(logging.WARNING))
+    logging.lastResort = Warnings(logging.WARNING)  # what other libraries log
 
 
 @program.command("help")

@@ -26,6 +26,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
+from holdfast.cli.text import printable
+
 
 class Progress:
     """Progress of reading one stream."""
@@ -84,7 +86,7 @@ class Working:
 
     def show(self, words: str) -> None:
         """What is being done now."""
-        self._rich.update(self._task, description=words)
+        self._rich.update(self._task, description=printable(words))
 
     def __enter__(self) -> Self:
         self._rich.start()

@@ -15,8 +15,7 @@ import click
 import msgspec
 
 from holdfast.cli.options import json_option, keyring_option, topic_argument
-from holdfast.cli.output import emit, emit_bytes, emit_json, flush, say
-from holdfast.cli.text import printable
+from holdfast.cli.output import emit, emit_bytes, emit_json, emit_json_bytes, flush, say
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.settled.options import parse_options
 
@@ -96,14 +95,14 @@ def spark_command(
             found = chosen.limit(limit).select(lines).collect()
             rows = len(found)
             for row in found:
-                emit_bytes(row[0].encode() + b"\n")
+                emit_json_bytes(row[0].encode())
         else:
             rows = limit
             table = StringIO()
             with redirect_stdout(table):
                 chosen.show(limit, truncate=60)
             for line in table.getvalue().rstrip("\n").split("\n"):
-                emit(printable(line))  # Spark leaves a terminal's escapes as they are
+                emit(line)
         if as_json:
             emit_json(SparkAnswer(rows, marks, taken.path, taken.reason))
         else:

@@ -2,7 +2,9 @@
 
 What came out of a log may hold anything, terminal escapes included. JSON gets text only where the bytes are
 text without control characters (line ends and tabs excepted), else base64 and a field that says so; a
-terminal gets escapes in place of everything that does not print.
+terminal gets escapes in place of everything that does not print: control characters old and new (C0, C1), line and
+paragraph separators, marks that turn the direction of text round, zero-width characters. JSON has them as escapes of
+its own, for it is looked at on terminals, too.
 """
 
 from __future__ import annotations
@@ -92,6 +94,25 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Several lines, each printable."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def printable_json(encoded: bytes) -> bytes:
+    """JSON with an escape in place of everything that does not print: the same values for whoever parses it."""
+    text = encoded.decode("utf-8", "surrogatepass")
+    if text.isprintable():
+        return encoded
+    return "".join(c if c.isprintable() else _json_escape(c) for c in text).encode()
+
+
+def _json_escape(character: str) -> str:
+    """Outside of strings JSON has nothing that does not print, so this is inside of one."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def iso(time_us: int) -> str | None:

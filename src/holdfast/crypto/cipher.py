@@ -1,35 +1,58 @@
-"""Sealing: AES-256-GCM under a subkey that nobody else ever uses.
+"""Sealing: AES-256-GCM, every body under a key of its own.
 
-Hazard: GCM breaks completely when one (key, nonce) pair seals two messages. A log makes that easy to do,
-because after a crash the torn tail is cut and the *same offsets are written again with other bytes*. So a
-nonce never comes from an offset. Instead every key epoch draws a random 32-byte salt, which is durable
-before its first use; the salt gives the subkey (HKDF-SHA-256 of the master key), and under that subkey the
-nonce is a counter that starts at zero and counts *attempts*, committed or not. A cipher for an older epoch
-can only open.
+Hazard: GCM breaks completely when one (key, nonce) pair seals two messages. A log makes that easy to do. After a
+crash the torn tail is cut and the *same offsets are written again with other bytes*; and a process can be cloned
+while it runs (a VM's memory snapshot that is resumed twice, CRIU, fork), and then both go on with every counter
+and every key that it had. So nothing that a process remembers makes a nonce. Every key epoch has a random salt, which
+is durable before its first use and gives the epoch's keys (HKDF-SHA-256 of the master key); and every *seal* makes a
+salt of 24 bytes of its own, which gives the key of that one body. The nonce is a constant.
+
+A seal's salt is keyed BLAKE3 of 24 bytes from the system's random source, drawn at that moment and never before, of
+the body's hash and of what it is bound to. One of them is enough: where the random source is fresh, salts differ,
+whatever is sealed (2⁴⁸ seals of one epoch, those of its clones included, meet with a chance below 2⁻⁹⁶); where even
+the random source was cloned, as by a hypervisor that does not tell its guest, other bodies and other places have other
+salts, and the same body in the same place gives the same blob, which shows that it is the same and nothing else.
+Readers need not know how a salt was made.
 
 GCM does not commit to its key: a crafted blob may open under two. Each epoch therefore stores a commitment
-derived beside the subkey, and a key that does not reproduce it is refused before anything is opened.
+derived beside its keys, and a key that does not reproduce it is refused before anything is opened. With the
+commitment proved the epoch's key is the only possible one, and it gives each salt, which is part of the blob, one key:
+so a blob, too, opens under one key at most.
 
-Sealed blob: 8-byte counter (big endian) ‖ ciphertext ‖ 16-byte tag. Overhead: 24 bytes.
+Sealed blob: 24-byte salt ‖ ciphertext ‖ 16-byte tag. Overhead: 40 bytes.
+
+`CountedCipher` is the scheme before this one: a counter as nonce, under the epoch's own key. It opens what it sealed
+and never seals again. Keys, MACs and commitments of the two come from different derivations, so that a changed
+scheme name is a commitment that does not match.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
+from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from holdfast.clock import SystemClock
 from holdfast.crypto import chain
 from holdfast.errors import Invalid, Unavailable
 
 SALT_BYTES = 32
-OVERHEAD_BYTES = 24
+"""Of a key epoch or a segment."""
+OVERHEAD_BYTES = 40
+JOURNAL = b"hfj1"
+_BODY_SALT_BYTES = 24
+_TAG_BYTES = 16
 _COUNTER_BYTES = 8
-_SEALS_MAX = 2**48
-_JOURNAL = b"hfj1"
+_LARGE_BYTES = 32 * 1024
+
+Random = Callable[[int], bytes]
+"""Where fresh bytes come from; never a pool, which a clone would have, too."""
+SYSTEM_RANDOM: Random = SystemClock().random_bytes
 
 
 class NotAuthentic(Exception):
@@ -40,7 +63,7 @@ class PayloadCipher(Protocol):
     """What seals entries, when it is not holdfast's own: an HSM, a KMS client, a test double.
 
     All three verbs are called from several threads, also at the same time: entries and segments are sealed beside
-    each other.
+    each other. That no key and nonce are used twice, also not by clones of a running process, is the cipher's affair.
     """
 
     name: str
@@ -56,38 +79,100 @@ class PayloadCipher(Protocol):
         """A 32-byte keyed hash for control rows."""
 
 
-class AesGcmCipher:
-    """The cipher of one salt: of a key epoch, or of a segment.
+class Source(NamedTuple):
+    """What the keys of an epoch or a segment are derived from."""
 
-    `domain` is the nonce's prefix (4 bytes), so that uses of the cipher are apart even if their keys were not.
+    master: bytes
+    salt: bytes
+    context: bytes
+    domain: bytes = JOURNAL
+    """The nonce's prefix (4 bytes), so that uses of a cipher are apart even if their keys were not."""
+
+    def derive(self, use: str) -> bytes:
+        """The key for one use."""
+        info = f"holdfast {use}|".encode() + self.context
+        return HKDF(algorithm=SHA256(), length=32, salt=self.salt, info=info).derive(self.master)
+
+
+class AesGcmCipher:
+    """The cipher of one salt: of a key epoch, or of a segment."""
+
+    name = "aes-256-gcm-salted"
+
+    def __init__(self, source: Source, *, sealing: bool, random: Random = SYSTEM_RANDOM) -> None:
+        _check_domain(source)
+        self._key = source.derive("2 aead")
+        self._mac_key = source.derive("2 mac")
+        self.commitment = source.derive("2 commitment")
+        self._domain = source.domain
+        self._nonce = source.domain + bytes(8)
+        self._salt_key = source.derive("2 salt") if sealing else b""
+        self._random = random
+
+    def seal(self, plaintext: bytes | memoryview, associated: bytes) -> bytes | memoryview:
+        """Seal under a key that nothing else has."""
+        if not self._salt_key:
+            raise Unavailable("this key epoch seals no more", hint="reopen the log: it starts a new key epoch")
+        salt = self._fresh_salt(plaintext, associated)
+        aead = self._aead(salt)
+        if len(plaintext) < _LARGE_BYTES:
+            return salt + aead.encrypt(self._nonce, plaintext, associated)
+        # In place: a second large buffer would cost more than the cipher.
+        blob = memoryview(bytearray(len(plaintext) + OVERHEAD_BYTES))
+        blob[:_BODY_SALT_BYTES] = salt
+        aead.encrypt_into(self._nonce, plaintext, associated, blob[_BODY_SALT_BYTES:])
+        return blob
+
+    def open(self, sealed: bytes | memoryview, associated: bytes) -> bytes:
+        """Open, or raise NotAuthentic."""
+        if len(sealed) < OVERHEAD_BYTES:
+            raise NotAuthentic
+        blob = memoryview(sealed)
+        try:
+            return self._aead(blob[:_BODY_SALT_BYTES]).decrypt(self._nonce, blob[_BODY_SALT_BYTES:], associated)
+        except InvalidTag:
+            raise NotAuthentic from None
+
+    def mac(self, message: bytes) -> bytes:
+        """Keyed BLAKE3."""
+        return chain.keyed_stamp(self._mac_key, message)
+
+    def _fresh_salt(self, plaintext: bytes | memoryview, associated: bytes) -> bytes:
+        fresh = self._random(_BODY_SALT_BYTES)
+        return blake3(fresh + blake3(plaintext).digest() + associated, key=self._salt_key).digest(
+            length=_BODY_SALT_BYTES
+        )
+
+    def _aead(self, salt: bytes | memoryview) -> AESGCM:
+        return AESGCM(blake3(self._domain + salt, key=self._key).digest())
+
+
+class CountedCipher:
+    """The first scheme: nonce = prefix ‖ counter, under the epoch's own key. Only opens.
+
+    Sealed blob: 8-byte counter (big endian) ‖ ciphertext ‖ 16-byte tag.
     """
 
     name = "aes-256-gcm"
 
-    def __init__(self, master: bytes, salt: bytes, context: bytes, *, sealing: bool, domain: bytes = _JOURNAL) -> None:
-        if len(domain) != len(_JOURNAL):  # the nonce has 12 bytes
-            raise Invalid(f"a nonce prefix has the wrong length bytes={len(domain)}", hint="give 4 bytes")
-        self._domain = domain
-        self._aead = AESGCM(_derive(master, salt, b"holdfast 1 aead|" + context))
-        self._mac_key = _derive(master, salt, b"holdfast 1 mac|" + context)
-        self.commitment = _derive(master, salt, b"holdfast 1 commitment|" + context)
-        self._next = 0 if sealing else _SEALS_MAX
+    def __init__(self, source: Source) -> None:
+        _check_domain(source)
+        self._domain = source.domain
+        self._aead = AESGCM(source.derive("1 aead"))
+        self._mac_key = source.derive("1 mac")
+        self.commitment = source.derive("1 commitment")
 
     def seal(self, plaintext: bytes | memoryview, associated: bytes) -> bytes:
-        """Seal under the next nonce."""
-        counter = self._next
-        if counter >= _SEALS_MAX:
-            raise Unavailable("this key epoch seals no more", hint="reopen the log: it starts a new key epoch")
-        self._next = counter + 1
-        count = counter.to_bytes(_COUNTER_BYTES, "big")
-        return count + self._aead.encrypt(self._domain + count, plaintext, associated)
+        """Never: clones of a process would use a nonce twice."""
+        raise Unavailable("this key epoch seals no more", hint="reopen the log: it starts a new key epoch")
 
-    def open(self, sealed: bytes, associated: bytes) -> bytes:
+    def open(self, sealed: bytes | memoryview, associated: bytes) -> bytes:
         """Open, or raise NotAuthentic."""
-        if len(sealed) < OVERHEAD_BYTES:
+        if len(sealed) < _COUNTER_BYTES + _TAG_BYTES:
             raise NotAuthentic
+        blob = memoryview(sealed)
         try:
-            return self._aead.decrypt(self._domain + sealed[:_COUNTER_BYTES], sealed[_COUNTER_BYTES:], associated)
+            return self._aead.decrypt(self._domain + blob[:_COUNTER_BYTES], blob[_COUNTER_BYTES:], associated)
         except InvalidTag:
             raise NotAuthentic from None
 
@@ -96,5 +181,31 @@ class AesGcmCipher:
         return chain.keyed_stamp(self._mac_key, message)
 
 
-def _derive(master: bytes, salt: bytes, info: bytes) -> bytes:
-    return HKDF(algorithm=SHA256(), length=32, salt=salt, info=info).derive(master)
+OwnCipher = AesGcmCipher | CountedCipher
+"""Holdfast's own ciphers: a closed set."""
+AnyCipher = OwnCipher | PayloadCipher
+
+
+def sealing_cipher(source: Source, random: Random) -> OwnCipher:
+    """A cipher for a salt that was never used, in the scheme of today."""
+    return AesGcmCipher(source, sealing=True, random=random)
+
+
+def opening_cipher(scheme: str, source: Source) -> OwnCipher:
+    """The cipher of something that was stored under this scheme; it never seals again."""
+    check_scheme(scheme)
+    return CountedCipher(source) if scheme == CountedCipher.name else AesGcmCipher(source, sealing=False)
+
+
+def check_scheme(scheme: str) -> None:
+    """Refuse what none of our own ciphers sealed."""
+    if scheme not in (AesGcmCipher.name, CountedCipher.name):
+        raise Invalid(
+            f"this was sealed with another cipher scheme={scheme}",
+            hint="open it with the keyring or cipher it was written with; a newer holdfast may have written it",
+        )
+
+
+def _check_domain(source: Source) -> None:
+    if len(source.domain) != len(JOURNAL):  # a nonce has 12 bytes
+        raise Invalid(f"a nonce prefix has the wrong length bytes={len(source.domain)}", hint="give 4 bytes")

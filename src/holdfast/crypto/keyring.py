@@ -26,6 +26,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Invalid, NotFound
 
 KEY_BYTES = 32
+_FILE_BYTES_MAX = 1024 * 1024
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _SHAPE = "a keyring is 'id:base64-of-32-bytes', newest first, separated by commas or line ends"
 
@@ -71,12 +72,15 @@ class Keyring:
         """The keyring in a file, which only its owner should be able to read."""
         path = Path(path)
         try:
-            text = path.read_text(encoding="ascii")
-            mode = path.stat().st_mode
+            data, mode = disk.read_small_file(path, _FILE_BYTES_MAX)
+            text = data.decode("ascii")
         except FileNotFoundError:
             raise NotFound(f"no keyring file path={path}", hint="make one with Keyring.generate().save(path)") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise Invalid(f"cannot read the keyring file path={path}", hint="check the file and its mode") from error
+            raise Invalid(
+                f"cannot read the keyring file path={path}",
+                hint="it is a regular file of at most 1 MiB; check the file and its mode",
+            ) from error
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             logger.warning(
                 "keyring file is readable by others: %s", path, extra={"action": "keyring_mode", "path": str(path)}
@@ -124,8 +128,9 @@ class Keyring:
 
     def save(self, path: str | Path) -> None:
         """Write the keyring to a file of mode 0600, durably and whole."""
+        token = SystemClock().random_bytes(8).hex()
         lines = (f"{key_id}:{base64.b64encode(key).decode()}\n" for key_id, key in self._keys.items())
-        disk.write_file(Path(path), "".join(lines).encode(), mode=0o600)
+        disk.write_file(Path(path), "".join(lines).encode(), mode=0o600, token=token)
 
     def key(self, key_id: str) -> bytes:
         """The master key of that id; unknown ids fail closed."""

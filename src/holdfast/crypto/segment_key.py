@@ -1,10 +1,10 @@
 """The key of one segment file: sealed once, opened for as long as the file lives.
 
-Each *attempt* to write a segment draws a fresh 32-byte salt, so it has a subkey that nothing else ever uses, and
-its nonces may count from zero: a segment that is written again after a crash, with the same offsets and the same
-number, shares no (key, nonce) pair with the first attempt. The salt and a commitment to the subkey stand in the
-file's footer (`SealedWith`). With them and the keyring a file opens without a database, which is what Spark's
-executors and a rebuild from files do.
+Each *attempt* to write a segment draws a fresh 32-byte salt, so it has keys that no other attempt has: a segment that
+is written again after a crash, with the same offsets and the same number, shares none with the first attempt. Within
+a file every block has a key of its own (see `cipher`), so that clones of a process in the middle of a segment share
+none either. The salt and a commitment to the keys stand in the file's footer (`SealedWith`). With them and the keyring
+a file opens without a database, which is what Spark's executors and a rebuild from files do.
 
 Segment keys come from the same master keys as key epochs and never meet them: another derivation context and
 another nonce prefix. Nothing is stored here.
@@ -15,7 +15,18 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.crypto import chain
-from holdfast.crypto.cipher import SALT_BYTES, AesGcmCipher, NotAuthentic, PayloadCipher
+from holdfast.crypto.cipher import (
+    SALT_BYTES,
+    SYSTEM_RANDOM,
+    AnyCipher,
+    NotAuthentic,
+    PayloadCipher,
+    Random,
+    Source,
+    check_scheme,
+    opening_cipher,
+    sealing_cipher,
+)
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, Invalid
 
@@ -36,11 +47,11 @@ class SealedWith(msgspec.Struct, frozen=True):
 class SegmentKey:
     """Seals, opens and stamps for one segment file."""
 
-    def __init__(self, sealed_with: SealedWith, cipher: PayloadCipher) -> None:
+    def __init__(self, sealed_with: SealedWith, cipher: AnyCipher) -> None:
         self.sealed_with = sealed_with
         self._cipher = cipher
 
-    def seal(self, plaintext: bytes, associated: bytes) -> bytes:
+    def seal(self, plaintext: bytes, associated: bytes) -> bytes | memoryview:
         """Seal, binding `associated`."""
         return self._cipher.seal(plaintext, associated)
 
@@ -58,7 +69,9 @@ class SegmentKey:
         return self._cipher.mac(message)
 
 
-def sealing_key(keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, salt: bytes) -> SegmentKey | None:
+def sealing_key(
+    keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, salt: bytes, random: Random = SYSTEM_RANDOM
+) -> SegmentKey | None:
     """The key for one attempt to write a segment, under a salt that was never used; None when the log is plain."""
     if cipher is not None:
         return SegmentKey(SealedWith("", cipher.name, salt, b""), cipher)
@@ -66,7 +79,7 @@ def sealing_key(keyring: Keyring | None, cipher: PayloadCipher | None, log_id: b
         return None
     if len(salt) != SALT_BYTES:
         raise Invalid(f"a segment's salt has the wrong length bytes={len(salt)}", hint=f"draw {SALT_BYTES} bytes")
-    own = _cipher_of(keyring, keyring.current, log_id, salt, sealing=True)
+    own = sealing_cipher(_source(keyring, keyring.current, log_id, salt), random)
     return SegmentKey(SealedWith(keyring.current, own.name, salt, own.commitment), own)
 
 
@@ -75,15 +88,21 @@ def opening_key(
 ) -> SegmentKey:
     """The key of a finished segment, proved by its commitment; it never seals again."""
     if cipher is not None:
-        _require_scheme(cipher.name, sealed_with)
+        if cipher.name != sealed_with.scheme:
+            raise Invalid(
+                f"this segment was sealed with another cipher scheme={sealed_with.scheme}",
+                hint="open it with the keyring or cipher it was written with",
+            )
         return SegmentKey(sealed_with, cipher)
     if keyring is None:
         raise Invalid("this segment is encrypted", hint="open it with keyring=Keyring.from_env(…) or from_file(…)")
-    _require_scheme(AesGcmCipher.name, sealed_with)
+    check_scheme(sealed_with.scheme)
     if len(sealed_with.salt) != SALT_BYTES:
         raise Corrupt("a segment's salt has the wrong length")
-    own = _cipher_of(keyring, sealed_with.key_id, log_id, sealed_with.salt, sealing=False)
-    # GCM does not commit to its key: a key that does not reproduce the commitment must open nothing.
+    source = _source(keyring, sealed_with.key_id, log_id, sealed_with.salt)
+    own = opening_cipher(sealed_with.scheme, source)
+    # GCM does not commit to its key: a key that does not reproduce the commitment must open nothing. A scheme that was
+    # switched in the footer ends here, too: schemes derive their commitments apart.
     if not chain.same(own.commitment, sealed_with.commitment):
         raise Invalid(
             f"key {sealed_with.key_id!r} is not the key that this segment was sealed with",
@@ -92,13 +111,5 @@ def opening_key(
     return SegmentKey(sealed_with, own)
 
 
-def _cipher_of(keyring: Keyring, key_id: str, log_id: bytes, salt: bytes, *, sealing: bool) -> AesGcmCipher:
-    return AesGcmCipher(keyring.key(key_id), salt, b"segment|" + log_id, sealing=sealing, domain=_DOMAIN)
-
-
-def _require_scheme(name: str, sealed_with: SealedWith) -> None:
-    if name != sealed_with.scheme:
-        raise Invalid(
-            f"this segment was sealed with another cipher scheme={sealed_with.scheme}",
-            hint="open it with the keyring or cipher it was written with",
-        )
+def _source(keyring: Keyring, key_id: str, log_id: bytes, salt: bytes) -> Source:
+    return Source(keyring.key(key_id), salt, b"segment|" + log_id, _DOMAIN)

@@ -15,7 +15,18 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.crypto import chain
-from holdfast.crypto.cipher import SALT_BYTES, AesGcmCipher, NotAuthentic, PayloadCipher
+from holdfast.crypto.cipher import (
+    SALT_BYTES,
+    SYSTEM_RANDOM,
+    AnyCipher,
+    NotAuthentic,
+    OwnCipher,
+    PayloadCipher,
+    Random,
+    Source,
+    opening_cipher,
+    sealing_cipher,
+)
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import SealedWith, SegmentKey, opening_key, sealing_key
 from holdfast.crypto.signing import Signer
@@ -43,14 +54,21 @@ class KeyEpoch(msgspec.Struct, frozen=True):
 class Vault:
     """Seals, opens and stamps for one log."""
 
-    def __init__(self, log_id: bytes, keyring: Keyring | None = None, cipher: PayloadCipher | None = None) -> None:
+    def __init__(
+        self,
+        log_id: bytes,
+        keyring: Keyring | None = None,
+        cipher: PayloadCipher | None = None,
+        random: Random = SYSTEM_RANDOM,
+    ) -> None:
         if keyring is not None and cipher is not None:
             raise Invalid("both a keyring and a cipher were given", hint="give one of them")
         self.log_id = log_id
         self._keyring = keyring
         self._injected = cipher
+        self._random = random
         self._fetch: Callable[[int], KeyEpoch | None] = lambda number: None
-        self._ciphers: dict[int, PayloadCipher] = {}
+        self._ciphers: dict[int, AnyCipher] = {}
         self._proved: set[str] = set()
         """Ids of keys that opened a stored epoch: they are the keys that they should be."""
         self.epoch = PLAIN
@@ -79,8 +97,10 @@ class Vault:
             self._check_rotation(keyring)
         ring = keyring or self._keyring
         key_id = ring.current if ring is not None else ""
-        cipher = self._cipher_for(number, key_id, salt, ring, sealing=True)
-        commitment = cipher.commitment if isinstance(cipher, AesGcmCipher) else b""
+        cipher: AnyCipher | None = self._injected
+        if cipher is None:
+            cipher = sealing_cipher(self._source(number, key_id, salt, ring), self._random)
+        commitment = cipher.commitment if isinstance(cipher, OwnCipher) else b""
         draft = KeyEpoch(number, cipher.name, key_id, salt, commitment, b"")
         self._ciphers[number] = cipher
         return msgspec.structs.replace(draft, stamp=cipher.mac(draft.message()))
@@ -104,7 +124,7 @@ class Vault:
         if self.epoch == PLAIN:
             return body
         cipher = self._ciphers[self.epoch]
-        if not isinstance(cipher, AesGcmCipher):
+        if not isinstance(cipher, OwnCipher):
             return cipher.seal(bytes(body), associated)  # whoever injects a cipher is promised bytes
         return cipher.seal(body, associated)
 
@@ -134,7 +154,7 @@ class Vault:
             return not self.keyed and chain.same(chain.plain_stamp(message), stamp)
         return chain.same(self.cipher(number).mac(message), stamp)
 
-    def cipher(self, number: int) -> PayloadCipher:
+    def cipher(self, number: int) -> AnyCipher:
         """The cipher of a stored epoch, its key proved; for opening and verifying only."""
         cipher = self._ciphers.get(number)
         if cipher is None:
@@ -143,7 +163,7 @@ class Vault:
 
     def segment_key(self, salt: bytes) -> SegmentKey | None:
         """The key for one attempt to write a segment, under a fresh salt and the current key; None without keys."""
-        return sealing_key(self._keyring, self._injected, self.log_id, salt)
+        return sealing_key(self._keyring, self._injected, self.log_id, salt, self._random)
 
     @property
     def segment_opener(self) -> Callable[[SealedWith], SegmentKey] | None:
@@ -160,17 +180,13 @@ class Vault:
             raise NotAuthentic
         return body
 
-    def _admit(self, number: int) -> PayloadCipher:
+    def _admit(self, number: int) -> AnyCipher:
         epoch = self._fetch(number)
         if epoch is None or epoch.number != number or number < 0:
             raise Corrupt(f"a key epoch is missing key_epoch={number}")
-        cipher = self._cipher_for(number, epoch.key_id, epoch.salt, self._keyring, sealing=False)
-        if cipher.name != epoch.scheme:
-            raise Invalid(
-                f"this log was sealed with another cipher scheme={epoch.scheme}",
-                hint="open it with the keyring or cipher it was written with",
-            )
-        if isinstance(cipher, AesGcmCipher) and not chain.same(cipher.commitment, epoch.commitment):
+        cipher = self._cipher_of(epoch)
+        # A scheme that was switched in the row ends here, too: schemes derive their commitments apart.
+        if isinstance(cipher, OwnCipher) and not chain.same(cipher.commitment, epoch.commitment):
             if epoch.key_id in self._proved:  # the key is right: then the row is not
                 raise Corrupt(f"a key epoch does not match its key key_epoch={number}")
             raise Invalid(
@@ -182,14 +198,21 @@ class Vault:
         self._proved.add(epoch.key_id)
         return cipher
 
-    def _cipher_for(
-        self, number: int, key_id: str, salt: bytes, keyring: Keyring | None, *, sealing: bool
-    ) -> PayloadCipher:
-        if self._injected is not None:
-            return self._injected
+    def _cipher_of(self, epoch: KeyEpoch) -> AnyCipher:
+        """The cipher that a stored epoch names; it can open and verify."""
+        if self._injected is None:
+            source = self._source(epoch.number, epoch.key_id, epoch.salt, self._keyring)
+            return opening_cipher(epoch.scheme, source)
+        if self._injected.name != epoch.scheme:
+            raise Invalid(
+                f"this log was sealed with another cipher scheme={epoch.scheme}",
+                hint="open it with the keyring or cipher it was written with",
+            )
+        return self._injected
+
+    def _source(self, number: int, key_id: str, salt: bytes, keyring: Keyring | None) -> Source:
         if keyring is None:
             raise Invalid("this log is encrypted", hint="open it with keyring=Keyring.from_env(…) or from_file(…)")
         if len(salt) != SALT_BYTES:
             raise Corrupt(f"a key epoch's salt has the wrong length key_epoch={number}")
-        context = self.log_id + number.to_bytes(8, "big")
-        return AesGcmCipher(keyring.key(key_id), salt, context, sealing=sealing)
+        return Source(keyring.key(key_id), salt, self.log_id + number.to_bytes(8, "big"))

@@ -169,7 +169,7 @@ class _Founding:
         self._now = clock.now_us()
         self._tail = tail
         self._store = store
-        self._vault = Vault(log_id, keyring, cipher)
+        self._vault = Vault(log_id, keyring, cipher, clock.random_bytes)
         self._stamps: list[bytes] = []
         self._segments = self._schemas = self._policies = self._partitions = 0
 

@@ -80,9 +80,10 @@ def recover(
                 new_id, clock.now_us(), int(keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), 0, 0, 0, 0, PLAIN, b""
             )
             if log_id is None:
-                return Recovered(row, Vault(row.log_id, keyring, cipher), Topics(row.log_id), [])
+                vault = Vault(row.log_id, keyring, cipher, clock.random_bytes)
+                return Recovered(row, vault, Topics(row.log_id), [])
         _check_keyed(row, keyed)
-        vault = _vault(backend, row, log_id, keyring, cipher)
+        vault = _vault(backend, row, log_id, keyring, cipher, clock)
         examination = _Examination(connection, backend, row, vault, problems)
         if not problems:
             examination.examine_log(log_id)
@@ -110,12 +111,14 @@ def _log_row(
 
 
 def _vault(
-    backend: Backend, row: LogRow, log_id: bytes | None, keyring: Keyring | None, cipher: PayloadCipher | None
-) -> Vault:
+    backend: Backend, row: LogRow, log_id: bytes | None, keyring: Keyring | None, cipher: PayloadCipher | None,
+    clock: Clock,
+) -> Vault:  # fmt: skip
     """The vault under the log's id. All proofs depend on it, so where FORMAT and the log's row differ, the one
     that proves the row is taken; if none does, the one in FORMAT.
     """
-    vaults = [Vault(known, keyring, cipher) for known in dict.fromkeys((row.log_id, log_id or row.log_id))]
+    known = dict.fromkeys((row.log_id, log_id or row.log_id))
+    vaults = [Vault(one, keyring, cipher, clock.random_bytes) for one in known]
     for vault in vaults:
         vault.attach(lambda number: fetch_key_epoch(backend, number))
     for vault in vaults if len(vaults) > 1 else ():

@@ -4,8 +4,9 @@ One connection writes; it is used by the writer's thread alone once that runs. R
 connections, one short transaction per page, so that no reader pins the write-ahead log.
 
 After any I/O error nothing more is written, not even by closing: `abandon` switches off the checkpoint that
-close would do. In a forked child the connections must never be closed, for that would write to the parent's
-files: `leak` sees to it.
+close would do, and gives up the open transaction, or an owner that was displaced would keep its successor from
+writing for as long as it lives. In a forked child the connections must never be closed, for that would write to the
+parent's files: `leak` sees to it.
 """
 
 from __future__ import annotations
@@ -130,8 +131,16 @@ class SqliteBackend:
             self._raise(failed)
 
     def abandon(self) -> None:
-        """Stop writing for good: closing will leave the write-ahead log to the next open's recovery."""
+        """Stop writing for good: closing will leave the write-ahead log to the next open's recovery.
+
+        An open transaction ends: undoing one in a write-ahead log writes nothing, and lets go of the write lock.
+        """
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        try:
+            if not self.connection.get_autocommit():
+                self.connection.execute("ROLLBACK")
+        except apsw.Error:
+            pass  # whatever brought us here is what is told
 
     def leak(self) -> None:
         """In a forked child: keep the parent's connections from ever being closed here."""

@@ -188,7 +188,7 @@ class _SealedRows:
         self._gathering = Gathering(shape.block_rows, shape.block_bytes)
         self._sealer = sealed_blocks.Sealer(head, schema, key, shape.compression_level)
         self._rows_max, self._bytes_max = shape.row_group_rows, shape.row_group_bytes
-        self._blocks: list[tuple[sealed_blocks.Place, bytes]] = []
+        self._blocks: list[tuple[sealed_blocks.Place, sealed_blocks.Sealed]] = []
         self._rows = 0
         self._bytes = 0
 

@@ -32,6 +32,10 @@ BLOCK_SCHEMA = pa.schema(
 """The columns of an encrypted segment's file."""
 
 
+Sealed = bytes | memoryview
+"""A sealed blob, as its cipher gives it."""
+
+
 class Place(NamedTuple):
     """What is known of a block without its key."""
 
@@ -51,7 +55,7 @@ class Sealer:
         codec = pa.Codec("zstd", compression_level=compression_level)
         self._options = pa.ipc.IpcWriteOptions(compression=codec)
 
-    def seal(self, batch: pa.RecordBatch) -> tuple[Place, bytes]:
+    def seal(self, batch: pa.RecordBatch) -> tuple[Place, Sealed]:
         """One block of records, sealed."""
         place = Place(batch.column(0)[0].as_py(), batch.num_rows, *time_range(batch))
         return place, self._key.seal(self._message(batch), associated(self._head, place))
@@ -73,7 +77,7 @@ def associated(head: SegmentHead, place: Place) -> bytes:
     return chain.canonical("block", VERSION, head.log_id, head.topic, head.partition, head.number, *place, head.schema)
 
 
-def table(blocks: list[tuple[Place, bytes]]) -> pa.RecordBatch:
+def table(blocks: list[tuple[Place, Sealed]]) -> pa.RecordBatch:
     """Blocks as rows of the file."""
     firsts, rows, earliest, latest = zip(*(place for place, _ in blocks), strict=True)
     columns = [
