@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.errors import NotFound
-from holdfast.store import documents, layout
+from holdfast.store import documents, layout, signed
 from holdfast.store.documents import LogDocument
 from holdfast.store.port import Body, ObjectInfo, Store
 from holdfast.store.root_form import RootForm
@@ -48,10 +48,11 @@ class RootStore:
         body = self._form_for(key).signed(key, body)
         self.files.create(self.form.outside(key), body)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes:
         """The whole object, proved; raises NotFound, or Corrupt where it is not this log's."""
         form = self._form_for(key)
-        return form.proved(key, self.files.get(form.outside(key)))
+        most = None if bytes_max is None else bytes_max + signed.BYTES_MAX
+        return form.proved(key, self.files.get(form.outside(key), most))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """A part of a segment."""

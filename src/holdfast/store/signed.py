@@ -19,8 +19,8 @@ _MAGIC = b"hfsigned"
 _PARQUET, _PARQUET_TAIL_BYTES = b"PAR1", 8
 _KEY_ID_BYTES_MAX = 64
 _JSON = re.compile(rb',"key_id":"([A-Za-z0-9._-]{0,64})","mac":"([0-9a-f]{64})"\}\n\Z')
-_JSON_BYTES_MAX = 256
-"""More than the two fields can have."""
+BYTES_MAX = 256
+"""More than any signature takes."""
 
 
 _JSON_KINDS = (".json", ".floor", ".adopted")
@@ -44,7 +44,7 @@ def attach(key: str, data: bytes, signature: Signature) -> bytes:
 def detach(key: str, data: bytes) -> tuple[bytes, Signature | None]:
     """An object without its signature, and the signature; None where there is none, or nothing that looks like one."""
     if _is_json(key):
-        found = _JSON.search(data[-_JSON_BYTES_MAX:])
+        found = _JSON.search(data[-BYTES_MAX:])
         if found is None:
             return data, None
         body = data[: len(data) - len(found[0])] + b"}\n"
