@@ -202,8 +202,8 @@ def test_missing_fields_are_refused(kind):
 @every_kind
 def test_a_newer_format_is_refused_by_its_number(kind):
     """An object of a newer holdfast is Invalid, with what to do, whatever else it holds."""
-    content = json.loads(encode(small(kind))) | {"format": 2}
-    newer = msgspec.structs.replace(small(kind), format=2)
+    content = json.loads(encode(small(kind))) | {"format": documents.ROOT + 1}
+    newer = msgspec.structs.replace(small(kind), format=documents.ROOT + 1)
     for data in (json.dumps(content), json.dumps(content | {"more": [1]}), '{"format":9}', encode(newer)):
         with pytest.raises(Invalid, match="newer holdfast") as caught:
             decode(data if isinstance(data, bytes) else data.encode(), KEY, kind)

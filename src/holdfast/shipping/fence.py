@@ -33,6 +33,9 @@ from holdfast.store.port import AlreadyExists, Body, Store, StoreUnavailable
 
 logger = logging.getLogger("holdfast.shipping")
 
+_HOLES_MAX = 10_000
+"""Claims that may be missing; more of them were never made."""
+
 Result = TypeVar("Result")
 
 
@@ -173,6 +176,8 @@ class Fence:
 
     async def _fill_holes(self, claimed: set[int], epoch: int) -> None:
         """Claim numbers below ours that are missing: whoever has the one before must find that it was overtaken."""
+        if epoch - len(claimed) > _HOLES_MAX:  # nobody claims that often: somebody else put a claim there
+            raise Corrupt(f"claims are missing on the store missing={epoch - 1 - len(claimed)}", path=layout.EPOCHS)
         missing = sorted(set(range(1, epoch)) - claimed)
         for number in missing:
             filler = self._claim_of(number, "open", self._clock.random_bytes(16).hex())

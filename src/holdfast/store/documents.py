@@ -15,7 +15,6 @@ import msgspec
 from blake3 import blake3
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.store import layout
 
 FORMAT = 1
 OLD_ROOT, ROOT = 1, 2
@@ -237,9 +236,8 @@ def _refuse_newer(data: bytes, key: str) -> None:
         found = msgspec.json.decode(data, type=_Format).format
     except (msgspec.DecodeError, ValueError, RecursionError):
         return
-    known = ROOT if key == layout.LOG else FORMAT
-    if found > known:
+    if found > ROOT:
         raise Invalid(
-            f"this object was written by a newer holdfast key={key} format={found} known={known}",
+            f"this object was written by a newer holdfast key={key} format={found} known={ROOT}",
             hint="upgrade holdfast: pip install -U holdfast",
         )
