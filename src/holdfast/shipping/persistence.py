@@ -26,12 +26,13 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
 from holdfast.settled import tail_walk
+from holdfast.shipping import cost
 from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.events import Subscribers, Subscription
 from holdfast.shipping.fence import Fence
 from holdfast.shipping.janitor import Janitor
 from holdfast.shipping.marks import ShippedMarks, shipment_of
-from holdfast.shipping.remote import CountedRemote, PoolState, Remote
+from holdfast.shipping.remote import CountedRemote, Remote
 from holdfast.shipping.segment_lane import SegmentLane
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.shipping.source import JournalSource
@@ -42,6 +43,7 @@ from holdfast.shipping.uploading import Requests, Uploader
 from holdfast.store import commit_batch, documents, layout
 from holdfast.store.documents import AdoptedDocument
 from holdfast.store.inheritance import Inherited, inherit
+from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Body, Store
 
 _NOTE_INTERVAL_S = 0.1
@@ -89,7 +91,7 @@ class Shipper:
         self._escalation = Escalation(
             settings.escalation, lambda reason: journal.queue.hold("shipping", reason), abort
         )  # fmt: skip
-        self._remote: Remote | None = None
+        self._remote: CountedRemote | None = None
         self._lane: TailLane | None = None
         self._fence: Fence | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -158,6 +160,7 @@ class Shipper:
         partitions = list(self._journal.topics.by_id.values())
         lag_bytes = counters.backlog_bytes + self._journal.commits.bytes - counters.acknowledged_bytes
         now = self._loop.time() if self._loop is not None else 0.0
+        requests = counters.cost.requests if self._remote is None else self._remote.requests()
         return ShippingStats(
             store=self._store.url,
             epoch=0 if self._fence is None else self._fence.epoch,
@@ -174,8 +177,8 @@ class Shipper:
             lag_seconds=0.0 if self._lane is None else self._lane.lag_seconds(now),
             unsettled_segments=sum(p.sealed.segments - shipment_of(p).settled_segments for p in partitions),
             pool=PoolState() if self._remote is None else self._remote.pool(),
-            requests={kind: count for kind, count in counters.cost.requests.items() if count},
-            dollars=counters.cost.dollars,
+            requests={kind: count for kind, count in requests.items() if count},
+            dollars=cost.dollars(requests),
             events_subscribers=len(self.subscribers),
             alarm=self._escalation.state,
             last_error=counters.last_error,
