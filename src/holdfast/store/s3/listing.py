@@ -54,9 +54,9 @@ def read_page(body: bytes, root: str, after: str | None) -> Page:
     top = _parsed(body)
     name = _namer(top)
     is_encoded = top.findtext(name("EncodingType")) == "url"
-    contents, prefixes = name("Contents"), name("CommonPrefixes")
-    found = [_object(element, name, root, is_encoded) for element in top if element.tag == contents]
-    folders = [element.findtext(name("Prefix"), "") for element in top if element.tag == prefixes]
+    tags = _Tags(name("Key"), name("Size"), name("LastModified"))
+    found = [_object(element, tags, root, is_encoded) for element in top.iterfind(name("Contents"))]
+    folders = [element.findtext(name("Prefix"), "") for element in top.iterfind(name("CommonPrefixes"))]
     is_last = top.findtext(name("IsTruncated")) != "true"
     token = "" if is_last else top.findtext(name("NextContinuationToken"), "")
     if not is_last and not token:
@@ -90,8 +90,16 @@ def _namer(top: Element) -> Callable[[str], str]:
     return lambda name: f"{space}{closing}{name}"
 
 
-def _object(element: Element, name: Callable[[str], str], root: str, is_encoded: bool) -> ObjectInfo | None:
-    key = _decoded(element.findtext(name("Key"), ""), is_encoded)
+class _Tags(NamedTuple):
+    """What an object's facts are called, in the namespace of the page."""
+
+    key: str
+    size: str
+    modified: str
+
+
+def _object(element: Element, tags: _Tags, root: str, is_encoded: bool) -> ObjectInfo | None:
+    key = _decoded(element.findtext(tags.key, ""), is_encoded)
     if not key.startswith(root):
         return None
     try:
@@ -99,8 +107,7 @@ def _object(element: Element, name: Callable[[str], str], root: str, is_encoded:
     except Invalid:
         return None  # nothing that this project made
     try:
-        size, modified = element.findtext(name("Size"), ""), element.findtext(name("LastModified"), "")
-        return ObjectInfo(key, int(size), _modified_us(modified))
+        return ObjectInfo(key, int(element.findtext(tags.size, "")), _modified_us(element.findtext(tags.modified, "")))
     except (ValueError, OverflowError):
         raise _not_understood("an object without its size or its time") from None
 
@@ -111,7 +118,7 @@ def _modified_us(text: str) -> int:
 
 
 def _decoded(text: str, is_encoded: bool) -> str:
-    return unquote_plus(text) if is_encoded else text
+    return unquote_plus(text) if is_encoded and ("%" in text or "+" in text) else text
 
 
 def _parsed(body: bytes) -> Element:
