@@ -30,8 +30,8 @@ from holdfast.segments.stats import SegmentStats
 from holdfast.settled.columns import RAW, SEALED, columns_of
 from holdfast.settled.options import OPTION_NAMES, parse_options
 from holdfast.shipping.alarm import AlarmState
-from holdfast.shipping.remote import PoolState
 from holdfast.shipping.stats import ShippingStats
+from holdfast.store.pool_state import PoolState
 from holdfast.watch import Watch
 from tests.store.servers import ACCESS_KEY, REGION, SECRET_KEY, weed
 

@@ -17,8 +17,9 @@ import pytest
 from holdfast import Log, Topic
 from holdfast.shipping import persistence
 from holdfast.shipping.batching import Batching
-from holdfast.shipping.remote import PoolState, StoreRemote
+from holdfast.shipping.remote import StoreRemote
 from holdfast.store import layout
+from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Body, StoreUnavailable
 from tests.segments.planting import wait_for
 from tests.shipping.conftest import mark

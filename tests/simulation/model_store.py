@@ -16,8 +16,8 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from holdfast.errors import NotFound
-from holdfast.shipping.remote import PoolState
 from holdfast.store.keys import check_key, check_prefix
+from holdfast.store.pool_state import PoolState
 from holdfast.store.port import AlreadyExists, Body, Cause, ObjectInfo, StoreRefused, StoreUnavailable
 from tests.simulation.virtual_loop import Delays, VirtualLoop
 
@@ -277,6 +277,9 @@ class ModelRemote:
     def pool(self) -> PoolState:
         """No connections of our own."""
         return PoolState()
+
+    def requests(self) -> None:
+        return None
 
     async def close(self) -> None:
         """Nothing to close; what travels goes on travelling."""

@@ -7,21 +7,26 @@ Tests share the server's bucket and are kept apart by `prefix`. Whoever kills an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
+from holdfast.store import objects
+from holdfast.store.address import parse_url
+from holdfast.store.credentials import Credentials, CredentialSource, _Kept
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.memory import MemoryStore
 from holdfast.store.objects import ObjectStore
 from holdfast.store.port import Store
+from holdfast.store.s3.store import S3Store
 from holdfast.store.settings import StoreSettings
 from tests.store.fault_proxy import FaultProxy
 from tests.store.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server, weed
 
-OpenS3 = Callable[..., ObjectStore]
+OpenS3 = Callable[..., S3Store]
 
 
 @pytest.fixture(scope="session")
@@ -51,22 +56,39 @@ def fault_proxy(s3_server: S3Server) -> Iterator[Callable[..., FaultProxy]]:
         proxy.close()
 
 
-def credentials() -> dict[str, object]:
-    """The server's credentials, as obstore asks for them."""
-    return {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "expires_at": None}
+def credentials() -> Credentials:
+    """The server's credentials."""
+    return Credentials(ACCESS_KEY, SECRET_KEY)
+
+
+class GivenCredentials(CredentialSource):
+    """Credentials that a function finds; kept, and looked for again, as all others."""
+
+    def __init__(self, find: Callable[[], Credentials] = credentials) -> None:
+        super().__init__("env:GIVEN")
+        self._find_given = find
+
+    def _find(self) -> _Kept:
+        return _Kept(self._find_given(), inf, None)
+
+    def anew(self) -> CredentialSource:
+        return GivenCredentials(self._find_given)
 
 
 @pytest.fixture
 def open_s3(s3_server: S3Server, prefix: str) -> Iterator[OpenS3]:
     """Open the test's place on the server, directly or through a proxy (`endpoint`), with other settings or bucket."""
-    opened: list[ObjectStore] = []
+    opened: list[S3Store] = []
 
     def start(
-        endpoint: str = "", bucket: str = BUCKET, source: object = credentials, **settings: object
-    ) -> ObjectStore:
+        endpoint: str = "", bucket: str = BUCKET, source: Callable[[], Credentials] = credentials,
+        clock: Clock | None = None, **settings: object,
+    ) -> S3Store:  # fmt: skip
         values = {"endpoint": endpoint or s3_server.endpoint, "region": REGION, "retries": 0} | settings
-        opened.append(ObjectStore(f"s3://{bucket}/{prefix}", StoreSettings(**values), source))  # type: ignore[arg-type]
-        return opened[-1]
+        address = parse_url(f"s3://{bucket}/{prefix}")
+        store = S3Store(address, StoreSettings(**values), clock or SystemClock(), GivenCredentials(source))  # type: ignore[arg-type]
+        opened.append(store)
+        return store
 
     yield start
     for store in opened:
@@ -74,12 +96,24 @@ def open_s3(s3_server: S3Server, prefix: str) -> Iterator[OpenS3]:
 
 
 @pytest.fixture
-def s3_store(open_s3: OpenS3) -> ObjectStore:
+def s3_store(open_s3: OpenS3) -> S3Store:
     """The test's place on the server."""
     return open_s3()
 
 
-@pytest.fixture(params=["file", "memory", "s3"])
+@pytest.fixture
+def cloud_store(s3_server: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """What serves other clouds, at the only service that we have: obstore believes that it speaks to Google."""
+
+    def make(address: object, settings: object, **options: object) -> object:
+        del options["client_options"]
+        return s3_server.client(prefix=prefix, checksum_algorithm="sha256", conditional_put="etag", **options)
+
+    monkeypatch.setattr(objects, "_gs", make)
+    return ObjectStore("gs://logs/prefix", StoreSettings(retries=0))
+
+
+@pytest.fixture(params=["file", "memory", "s3", "cloud"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Each store in turn, empty; only the tests of S3 start a server."""
     opened: Store
@@ -88,6 +122,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     elif request.param == "memory":
         opened = MemoryStore("test", SystemClock())
     else:
-        opened = request.getfixturevalue("s3_store")
+        opened = request.getfixturevalue(f"{request.param}_store")
     yield opened
     opened.close()

@@ -259,7 +259,7 @@ def test_a_store_is_used_by_many_threads_at_once(store: Store) -> None:
 
 
 def test_a_store_says_where_it_is(store: Store) -> None:
-    assert store.url.startswith(("file:///", "memory://", "s3://logs/"))
+    assert store.url.startswith(("file:///", "memory://", "s3://logs/", "gs://logs/"))
     assert store.url in repr(store) or store.url.startswith(("file", "memory"))
 
 

@@ -16,8 +16,8 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.objects import ObjectStore
 from holdfast.store.opening import open_store
 from holdfast.store.port import Body, Store
+from holdfast.store.s3.store import S3Store
 from holdfast.store.settings import StoreSettings
-from tests.store.conftest import credentials
 
 pytestmark = pytest.mark.store
 
@@ -25,7 +25,7 @@ SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 
 
 def opened(url: str, /, **settings: object) -> Store:
-    return open_store(url, StoreSettings(**settings), SystemClock(), credentials=credentials)  # type: ignore[arg-type]
+    return open_store(url, StoreSettings(**settings), SystemClock())  # type: ignore[arg-type]
 
 
 # -- URLs -------------------------------------------------------------------------------------------------
@@ -91,7 +91,8 @@ def test_each_kind_of_url_opens_its_store(tmp_path: Path) -> None:
     assert isinstance(opened(tmp_path.as_uri()), DirectoryStore)
     assert isinstance(opened(str(tmp_path)), DirectoryStore)
     assert isinstance(opened("memory://one"), MemoryStore)
-    assert isinstance(opened("s3://bucket/prefix"), ObjectStore)
+    assert isinstance(opened("s3://bucket/prefix"), S3Store)
+    assert isinstance(opened("gs://bucket/prefix"), ObjectStore)
     assert opened("s3://bucket/a/prefix/").url == "s3://bucket/a/prefix"
     assert opened(str(tmp_path / "a b")).url == (tmp_path / "a b").as_uri()
 
@@ -111,7 +112,7 @@ def test_memory_is_shared_by_name() -> None:
 def test_other_clouds_can_be_opened() -> None:
     """What obstore gives for free: no request is made yet."""
     for url in ("gs://bucket/prefix", "abfss://container@account.dfs.core.windows.net/prefix"):
-        store = open_store(url, StoreSettings(), SystemClock(), credentials=None)
+        store = open_store(url, StoreSettings(), SystemClock())
         assert store.url == url
         store.close()
 
@@ -121,14 +122,18 @@ def test_opening_asks_nothing_of_the_store() -> None:
     opened("s3://bucket/prefix", endpoint="https://nobody.invalid").close()
 
 
-def test_only_stores_in_clouds_load_their_client() -> None:
+@pytest.mark.parametrize(
+    ("url", "loaded"),
+    [("memory://x", []), ("s3://bucket/x", ["h11"]), ("gs://bucket/x", ["obstore"])],
+)
+def test_each_store_loads_its_own_client_and_no_other(url: str, loaded: list[str]) -> None:
     code = (
         "import sys; from holdfast.clock import SystemClock; from holdfast.store.opening import open_store; "
-        "from holdfast.store.settings import StoreSettings; open_store('memory://x', StoreSettings(), SystemClock()); "
-        "print('obstore' in sys.modules)"
+        f"from holdfast.store.settings import StoreSettings; open_store({url!r}, StoreSettings(), SystemClock()); "
+        "print([name for name in ('obstore', 'h11', 'botocore') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.strip() == str(loaded)
 
 
 # -- addresses of buckets ---------------------------------------------------------------------------------
@@ -147,24 +152,27 @@ def test_only_stores_in_clouds_load_their_client() -> None:
 )
 def test_the_bucket_stands_in_the_host_or_in_the_path(url: str, settings: dict[str, str], endpoint: str) -> None:
     store = opened(url, **settings)
-    assert isinstance(store, ObjectStore)
-    config = store._open().once.config
-    assert config["endpoint"] == endpoint
-    assert str(config["virtual_hosted_style_request"]).lower() == str("logs." in endpoint).lower()
+    assert isinstance(store, S3Store)
+    place = store._live().bearings.route.place
+    assert f"{place.scheme}://{place.host_header}" == endpoint
+    in_path = f"/{url.split('/')[2]}/x"
+    assert place.folder == ("/x" if "logs." in endpoint else in_path)
 
 
 def test_the_region_comes_from_the_environment_when_it_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     store = opened("s3://logs/x")
-    assert isinstance(store, ObjectStore)
-    assert store._open().once.config["region"] == "eu-north-1"
+    assert isinstance(store, S3Store)
+    store._live().bearings.settle_region()
+    assert store._live().bearings.route.region == "eu-north-1"
+    assert store._live().bearings.route.place.host == "logs.s3.eu-north-1.amazonaws.com"
 
 
 def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="certificates path="):
         opened("s3://logs/x", ca_file=str(tmp_path / "gone.pem"))
     (tmp_path / "garbage.pem").write_bytes(b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n")
-    with pytest.raises(Invalid, match="cannot be opened"):
+    with pytest.raises(Invalid, match="certificates path="):
         opened("s3://logs/x", ca_file=str(tmp_path / "garbage.pem"))
 
 

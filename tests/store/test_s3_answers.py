@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
-from holdfast.shipping.s3.http import Response
-from holdfast.shipping.s3.remote import Place, S3Address, failure, redirected
 from holdfast.store.port import StoreRefused, StoreUnavailable
+from holdfast.store.s3.answers import failure
+from holdfast.store.s3.http import Response
+from holdfast.store.s3.places import Place, S3Address
+from holdfast.store.s3.redirects import redirected
 
 pytestmark = pytest.mark.store
 
@@ -123,11 +125,19 @@ def test_no_answer_is_too_strange(status, body, headers):
     """Every one is a failure of one of the two kinds."""
     response = Response(status, {"retry-after": "x", **headers}, b"<Error><Code>" + body)
     assert isinstance(failure(response, "k", NOW_US), (StoreUnavailable, StoreRefused))
-    redirected(S3Address("logs"), S3Address("logs").place("r"), "r", response, "k")
+    place = S3Address("logs").place("r")
+    found = redirected(S3Address("logs"), place, place, "r", response)
+    assert found is None or found.refused or found.place.host.endswith(".amazonaws.com")
 
 
 AWS = S3Address("logs", "app")
 OWN = S3Address("logs", "app", "https://s3.example.org:9000", path_style=True)
+OWN_NAMED = S3Address("logs", "app", "https://s3.example.org:9000")
+
+
+def led(address, response):
+    home = address.place("us-east-1")
+    return redirected(address, home, home, "us-east-1", response)
 
 
 @pytest.mark.parametrize(
@@ -146,28 +156,72 @@ OWN = S3Address("logs", "app", "https://s3.example.org:9000", path_style=True)
             (OWN.place("us-east-1"), "eu-west-1"),
         ),
         (
-            AWS, answer(307, location="https://logs.s3-x.amazonaws.com/app/d/k%20y"),
-            (Place("https", "logs.s3-x.amazonaws.com", 443, "/app"), "us-east-1"),
+            AWS, answer(307, location="https://logs.s3-us-west-2.amazonaws.com/app/d/k%20y"),
+            (Place("https", "logs.s3-us-west-2.amazonaws.com", 443, "/app"), "us-east-1"),
         ),
         (
-            OWN, answer(308, location="https://other.org/logs/app/d/k%20y"),
-            (Place("https", "other.org", 443, "/logs/app"), "us-east-1"),
+            AWS, answer(307, location="https://logs.s3.dualstack.eu-west-1.amazonaws.com/other/path"),
+            (Place("https", "logs.s3.dualstack.eu-west-1.amazonaws.com", 443, "/app"), "us-east-1"),
         ),
         (
-            OWN, answer(301, "PermanentRedirect", extra="<Endpoint>s3.other.org:81</Endpoint>"),
-            (Place("https", "s3.other.org", 81, "/logs/app"), "us-east-1"),
+            AWS, answer(301, extra="<Endpoint>s3.us-gov-west-1.amazonaws.com</Endpoint>"),
+            (Place("https", "s3.us-gov-west-1.amazonaws.com", 443, "/logs/app"), "us-east-1"),
         ),
         (
-            OWN, answer(301, "PermanentRedirect", extra="<Endpoint>logs.s3.other.org</Endpoint>"),
-            (Place("https", "logs.s3.other.org", 443, "/app"), "us-east-1"),
+            OWN, answer(307, location="https://logs.s3.example.org:9000/app/d/k%20y"),
+            (Place("https", "logs.s3.example.org", 9000, "/app"), "us-east-1"),
         ),
-        (OWN, answer(307, location="http://other.org/logs/app/d/k%20y"), None),
-        (OWN, answer(307, location="https://s3.example.org:9000/logs/app/d/k%20y"), None),
-        (OWN, answer(307, location="/logs/app/d/k%20y"), None),
-        (OWN, answer(301), None),
-        (OWN, answer(301, extra="<Endpoint>a b:c</Endpoint>"), None),
+        (
+            OWN_NAMED, answer(307, location="https://s3.example.org:9000/logs/app/d/k%20y"),
+            (Place("https", "s3.example.org", 9000, "/logs/app"), "us-east-1"),
+        ),
     ],
 )  # fmt: skip
-def test_a_redirect_says_where_to_go(address, response, expected):
-    """By region, by address or by name; never out of TLS, and not to where we are."""
-    assert redirected(address, address.place("us-east-1"), "us-east-1", response, "d/k y") == expected
+def test_a_redirect_within_what_was_configured_says_where_to_go(address, response, expected):
+    """By region, by address or by name; the paths are ours, whatever it says."""
+    found = led(address, response)
+    assert (found.place, found.region, found.refused) == (*expected, "")
+
+
+@pytest.mark.parametrize(
+    ("address", "response", "host"),
+    [
+        (OWN, answer(308, location="https://other.org:9000/logs/app/k"), "https://other.org:9000"),
+        (OWN, answer(307, location="https://s3.example.org/logs/app/k"), "https://s3.example.org"),
+        (OWN, answer(307, location="https://s3.example.org:9001/logs/app/k"), "https://s3.example.org:9001"),
+        (OWN, answer(307, location="http://s3.example.org:9000/logs/app/k"), "http://s3.example.org:9000"),
+        (OWN, answer(307, location="https://s3.example.org.evil.net:9000/k"), "https://s3.example.org.evil.net:9000"),
+        (OWN, answer(307, location="https://evil-s3.example.org:9000/k"), "https://evil-s3.example.org:9000"),
+        (OWN, answer(301, "PermanentRedirect", extra="<Endpoint>s3.other.org:9000</Endpoint>"), "https://s3.other.org:9000"),
+        (OWN, answer(400, "TemporaryRedirect", extra="<Endpoint>logs.s3.us-east-1.amazonaws.com</Endpoint>"),
+         "https://logs.s3.us-east-1.amazonaws.com"),
+        (OWN, answer(307, location="https://e\x1bvil.org:9000/k"), "(unprintable)"),
+        (AWS, answer(307, location="https://evil.org/app/k"), "https://evil.org"),
+        (AWS, answer(307, location="http://logs.s3.us-east-1.amazonaws.com/app/k"), "http://logs.s3.us-east-1.amazonaws.com"),
+        (AWS, answer(307, location="https://s3.amazonaws.com.evil.org/k"), "https://s3.amazonaws.com.evil.org"),
+        (AWS, answer(307, location="https://evils3.amazonaws.com/k"), "https://evils3.amazonaws.com"),
+        (AWS, answer(307, location="https://abc123.execute-api.us-east-1.amazonaws.com/k"),
+         "https://abc123.execute-api.us-east-1.amazonaws.com"),
+        (AWS, answer(307, location="https://s3-x.us-east-1.elb.amazonaws.com/k"), "https://s3-x.us-east-1.elb.amazonaws.com"),
+        (AWS, answer(307, location="https://other.s3.us-east-1.amazonaws.com/k"), "https://other.s3.us-east-1.amazonaws.com"),
+        (AWS, answer(301, x_amz_bucket_region="cn-north-1"), "https://logs.s3.cn-north-1.amazonaws.com.cn"),
+    ],
+)  # fmt: skip
+def test_a_redirect_to_a_stranger_is_refused_by_name(address, response, host):
+    """Another host, another port, another scheme, another customer of the same provider, another bucket."""
+    assert led(address, response).refused == host
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        answer(307, location="https://s3.example.org:9000/logs/app/d/k%20y"),
+        answer(307, location="/logs/app/d/k%20y"),
+        answer(307, location="ftp://s3.example.org:9000/logs"),
+        answer(307, location="https://me:secret@s3.example.org:9000/logs"),
+        answer(301),
+        answer(301, extra="<Endpoint>a b:c</Endpoint>"),
+    ],
+)
+def test_a_redirect_that_says_nothing_new_leads_nowhere(response):
+    assert led(OWN, response) is None

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.shipping.s3 import pool as pooling
-from holdfast.shipping.s3.connections import Endpoint
-from holdfast.shipping.s3.pool import Pool
 from holdfast.store.port import StoreUnavailable
+from holdfast.store.s3 import pool as pooling
+from holdfast.store.s3.connections import Endpoint
+from holdfast.store.s3.pool import Pool
 from holdfast.testing.manual_clock import ManualClock
 
 pytestmark = pytest.mark.store

@@ -251,30 +251,22 @@ def test_no_secret_shows(monkeypatch):
         pickle.dumps(found)
 
 
-def test_obstore_gets_a_provider_that_can_be_pickled(monkeypatch):
-    """It carries the reference, and lends what it finds for a few minutes."""
-    monkeypatch.setenv("X_ACCESS_KEY_ID", "hidden-id")
-    monkeypatch.setenv("X_SECRET_ACCESS_KEY", "hidden-secret")
-    clock = ManualClock()
-    source = CredentialSource("env:X", clock=clock)
-    provider = source.as_obstore()
-    lent = provider()
-    now = datetime.fromtimestamp(clock.now_us() / 1e6, UTC)
-    assert lent == {
-        "access_key_id": "hidden-id",
-        "secret_access_key": "hidden-secret",
-        "token": None,
-        "expires_at": now + timedelta(minutes=5),
-    }
-    sent = pickle.dumps(provider)
-    assert b"hidden" not in sent
-    assert pickle.loads(sent)()["access_key_id"] == "hidden-id"
+def test_a_source_can_be_had_anew(monkeypatch):
+    """For a forked child: the same reference, and nothing of what the other one holds."""
+    monkeypatch.setenv("X_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("X_SECRET_ACCESS_KEY", "secret")
+    source = CredentialSource("env:X")
+    source.get()
+    other = source.anew()
+    assert other.cached() is None
+    assert (repr(other), other.get()) == (repr(source), source.get())
 
 
 @pytest.mark.parametrize(
     ("library", "code"),
     [
-        ("h11", "import holdfast.shipping.s3.remote"),
+        ("h11", "import holdfast.store.s3.remote"),
+        ("h11", "import holdfast; holdfast.read('s3://logs/x', 'orders')"),
         ("botocore", "from holdfast.store.credentials import CredentialSource; CredentialSource().get()"),
     ],
 )

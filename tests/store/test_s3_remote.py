@@ -9,9 +9,10 @@ import obstore
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.shipping.s3.remote import S3Address, S3Remote
 from holdfast.store.credentials import CredentialSource
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo, StoreRefused, StoreUnavailable
+from holdfast.store.s3.places import S3Address
+from holdfast.store.s3.remote import S3Remote
 from tests.store import fault_proxy as faults
 from tests.store.servers import (
     ACCESS_KEY,

@@ -13,8 +13,8 @@ from botocore.credentials import Credentials as BotocoreCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.shipping.s3.signing import canonical_query, encode_path, sign
 from holdfast.store.credentials import Credentials
+from holdfast.store.s3.signing import canonical_query, encode_path, sign
 
 pytestmark = pytest.mark.store
 

@@ -7,6 +7,7 @@ other stores have others: orientation, not accounting. Counting is in whole bill
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from holdfast.shipping.settings import ShippingSettings
@@ -39,7 +40,12 @@ class Counter:
     @property
     def dollars(self) -> float:
         """What they cost at list price."""
-        return sum(PRICES[request] * count for request, count in self._requests.items()) / 1e9
+        return dollars(self._requests)
+
+
+def dollars(requests: Mapping[Request, int]) -> float:
+    """What requests cost at list price."""
+    return sum(PRICES[request] * count for request, count in requests.items()) / 1e9
 
 
 def monthly_puts(settings: ShippingSettings) -> int:

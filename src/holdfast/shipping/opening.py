@@ -31,20 +31,15 @@ def _connections(
         return lambda: StoreRemote(store, min(_THREADS_MAX, shipping.max_in_flight_requests))
 
     def connect() -> Remote:
-        from holdfast.shipping.s3.remote import S3Address, S3Remote
-        from holdfast.store.credentials import CredentialSource
+        from holdfast.store.s3.store import S3Store
 
-        place = S3Address(
-            address.place, address.prefix, settings.endpoint, settings.region, settings.is_path_style, settings.ca_file
-        )
-        return S3Remote(
-            place,
-            CredentialSource(settings.credentials),
+        # What one learns of the store, the other knows: threads and loop speak to it as one.
+        whole = store if isinstance(store, S3Store) else S3Store(address, settings, clock)
+        return whole.remote(
             pool_size=shipping.pool_size,
             request_timeout=shipping.request_timeout_ms / 1000,
             connect_timeout=shipping.connect_timeout_ms / 1000,
             heartbeat=shipping.heartbeat_interval_ms / 1000,
-            clock=clock,
         )
 
     return connect

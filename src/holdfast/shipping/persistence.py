@@ -26,7 +26,7 @@ from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.segments.manifest import Manifest
-from holdfast.shipping import backoff
+from holdfast.shipping import backoff, cost
 from holdfast.shipping.alarm import AlarmState
 from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.events import Subscribers, Subscription
@@ -35,12 +35,13 @@ from holdfast.shipping.forgotten import RebuildReport, StoreForgot
 from holdfast.shipping.marks import fenced_by, say, shipment_of, shipping_of
 from holdfast.shipping.past import RolledBack
 from holdfast.shipping.rebuild_order import Ordered, RebuildOrder
-from holdfast.shipping.remote import CountedRemote, PoolState, Remote
+from holdfast.shipping.remote import CountedRemote, Remote
 from holdfast.shipping.session import Calls, Session
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.shipping.stats import Counters, ShippingStats
 from holdfast.shipping.tail_lane import TailLane
 from holdfast.shipping.uploading import Requests
+from holdfast.store.pool_state import PoolState
 from holdfast.store.root_store import RootStore
 
 _FORGOTTEN = "the store itself"
@@ -84,7 +85,7 @@ class Shipper:
         self._escalation = Escalation(
             settings.escalation, lambda reason: journal.queue.hold("shipping", reason), abort, self._note_alarm
         )  # fmt: skip
-        self._remote: Remote | None = None
+        self._remote: CountedRemote | None = None
         self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -193,6 +194,7 @@ class Shipper:
         lag_bytes = counters.backlog_bytes + self._journal.commits.bytes - counters.acknowledged_bytes
         now = self._loop.time() if self._loop is not None else 0.0
         left, is_fenced = sum(p.durable - p.shipped for p in partitions), shipping_of(self._journal).fenced > 0
+        requests = counters.cost.requests if self._remote is None else self._remote.requests()
         return ShippingStats(
             store=self._store.url,
             epoch=self._epoch(),
@@ -210,8 +212,8 @@ class Shipper:
             stranded_records=left if is_fenced else 0,
             unsettled_segments=sum(p.sealed.segments - shipment_of(p).settled_segments for p in partitions),
             pool=PoolState() if self._remote is None else self._remote.pool(),
-            requests={kind: count for kind, count in counters.cost.requests.items() if count},
-            dollars=counters.cost.dollars,
+            requests={kind: count for kind, count in requests.items() if count},
+            dollars=cost.dollars(requests),
             events_subscribers=len(self.subscribers),
             alarm=self._escalation.state,
             last_error=counters.last_error,

@@ -1,37 +1,23 @@
 """The store as the shipper's event loop sees it: three requests, one attempt each, nothing that blocks the loop.
 
 `StoreRemote` turns any `Store` into one with a few threads; for S3 there is a pool of connections on the loop
-itself (`shipping/s3`). Retrying, ordering and what *already exists* means are the shipper's business, not theirs.
+itself (`store/s3`). Retrying, ordering and what *already exists* means are the shipper's business, not theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-import msgspec
-
 from holdfast.errors import NotFound
-from holdfast.shipping.cost import Counter
+from holdfast.shipping.cost import Counter, Request
+from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Body, ObjectInfo, Store
 from holdfast.store.root_form import RootForm
 
 Result = TypeVar("Result")
-
-
-class PoolState(msgspec.Struct, frozen=True):
-    """Connections at one moment: true sockets, each counted once."""
-
-    target: int = 0
-    healthy: int = 0
-    """Open and answering, in use or not."""
-    in_use: int = 0
-    opening: int = 0
-    replaced_total: int = 0
-    """Connections that failed and were taken out."""
-    heartbeats_total: int = 0
 
 
 class Remote(Protocol):
@@ -51,6 +37,9 @@ class Remote(Protocol):
 
     def pool(self) -> PoolState:
         """The connections; may be asked from any thread."""
+
+    def requests(self) -> Mapping[Request, int] | None:
+        """All requests to the store by kind, where it counts them itself; None where each call is one."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -90,6 +79,10 @@ class CountedRemote:
         self._heartbeats = state.heartbeats_total
         return state
 
+    def requests(self) -> Mapping[Request, int]:
+        """All requests by kind."""
+        return self._remote.requests() or self._cost.requests
+
     async def close(self) -> None:
         """Close all connections."""
         await self._remote.close()
@@ -124,6 +117,10 @@ class RootRemote:
         """The connections."""
         return self._remote.pool()
 
+    def requests(self) -> Mapping[Request, int] | None:
+        """All requests to the store by kind, where it counts them itself."""
+        return self._remote.requests()
+
     async def close(self) -> None:
         """Close all connections."""
         await self._remote.close()
@@ -157,6 +154,9 @@ class StoreRemote:
     def pool(self) -> PoolState:
         """No connections of our own."""
         return PoolState()
+
+    def requests(self) -> None:
+        """Not counted here."""
 
     async def close(self) -> None:
         """End the threads; what they are doing goes on until it answers."""

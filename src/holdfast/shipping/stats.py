@@ -9,7 +9,7 @@ import msgspec
 from holdfast.journal.stats import BOUNDS, Histogram
 from holdfast.shipping import cost
 from holdfast.shipping.alarm import AlarmState
-from holdfast.shipping.remote import PoolState
+from holdfast.store.pool_state import PoolState
 
 
 class ShippingStats(msgspec.Struct, frozen=True):

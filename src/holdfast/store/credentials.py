@@ -15,8 +15,6 @@ from __future__ import annotations
 import logging
 import stat
 import threading
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from math import inf
 from os import environ
 from pathlib import Path
@@ -34,8 +32,6 @@ EXTRA_HINT = "pip install 'holdfast[s3]'"
 
 _SHAPE = "write '' for the usual chain, 'profile:NAME', 'env:PREFIX' or 'file:PATH'; never the credentials themselves"
 _KEPT_SECONDS = 60.0
-_LENT_SECONDS = 300
-"""How long obstore may use what it was given; botocore's last for ten minutes at least."""
 _FILE_BYTES_MAX = 2**16
 
 _Stamp = tuple[int, int, int] | None
@@ -119,19 +115,9 @@ class CredentialSource:
         except BotoCoreError:  # no such profile, say: `get` will tell
             return ""
 
-    def as_obstore(self) -> Callable[[], dict[str, Any]]:
-        """For obstore's `credential_provider=`; it can be pickled and holds no secret then."""
-        return self._lend
-
-    def _lend(self) -> dict[str, Any]:
-        found = self.get()
-        now = datetime.fromtimestamp(self._clock.now_us() / 1e6, UTC)
-        return {
-            "access_key_id": found.access_key,
-            "secret_access_key": found.secret_key,
-            "token": found.token or None,
-            "expires_at": now + timedelta(seconds=_LENT_SECONDS),
-        }
+    def anew(self) -> CredentialSource:
+        """The same reference, nothing found yet: for a forked child, where this one's lock may be held for ever."""
+        return CredentialSource(self._reference, clock=self._clock)
 
     def __repr__(self) -> str:
         return f"CredentialSource({self._reference!r})"

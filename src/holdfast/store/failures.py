@@ -1,39 +1,28 @@
-"""What went wrong at an object store, read out of obstore's exceptions: pure, a text in and an error of ours out.
+"""What it means when a store in a cloud says no: the one table from its codes and statuses to causes and hints. Pure.
 
-obstore has few exceptions, and most failures are one `GenericError` whose text must tell: the status and the code that
-the server answered with, or what the network did. Two of its judgements are not ours: it calls a 409 *already exists*,
-which on S3 means that nobody has won yet, and a missing bucket a missing object. Headers are not told, so neither is
-`Retry-After`.
+The code counts before the status. What nobody has written down here counts as refused where the store gave a reason,
+and as something that may pass where it gave none: then it may not have been the store that answered.
 
-The text is only read, never repeated: it holds the server's words, which may quote what it was sent.
+The store's own words are never repeated: they may quote what it was sent.
 """
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
+from holdfast.store.port import Cause, StoreRefused, StoreUnavailable
 
-from obstore import exceptions
-
-from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
-from holdfast.store.port import AlreadyExists, Cause, StoreRefused, StoreUnavailable
-
-_STATUS = re.compile(r"\bstatus: ([0-9]{3})\b")
-_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>|\bcode: \\?\"([A-Za-z0-9.]{1,64})")
-# What we sent ourselves stands in the text as well, and a topic may be called "certificate".
-_OURS = re.compile(r"\buri: Some\(\s*\S*\s*\)|\b(?:path|host): \"(?:[^\"\\]|\\.)*\"")
-
-_PASSING_CODES: dict[str, Cause] = {
+PASSING_CODES: dict[str, Cause] = {
     "SlowDown": "slow_down", "ServerBusy": "slow_down", "Throttling": "slow_down", "TooManyRequests": "slow_down",
-    "InternalError": "server_error", "ServiceUnavailable": "slow_down", "OperationTimedOut": "timeout",
-    "RequestTimeout": "timeout", "IncompleteBody": "truncated",
+    "RequestLimitExceeded": "slow_down", "ServiceUnavailable": "slow_down",
+    "InternalError": "server_error",
+    "OperationTimedOut": "timeout", "RequestTimeout": "timeout",
+    "IncompleteBody": "truncated",
     "ConditionalRequestConflict": "conflict", "OperationAborted": "conflict",
     "BadDigest": "bad_digest", "XAmzContentSHA256Mismatch": "bad_digest", "XAmzContentChecksumMismatch": "bad_digest",
     "Md5Mismatch": "bad_digest",
     "ExpiredToken": "credentials", "InvalidToken": "credentials", "TokenRefreshRequired": "credentials",
 }  # fmt: skip
 
-_LASTING_CODES: dict[str, Cause] = {
+LASTING_CODES: dict[str, Cause] = {
     "NoSuchBucket": "no_bucket", "ContainerNotFound": "no_bucket",
     "InvalidAccessKeyId": "credentials", "SignatureDoesNotMatch": "credentials", "AuthenticationFailed": "credentials",
     "RequestTimeTooSkewed": "clock_skew",
@@ -42,107 +31,44 @@ _LASTING_CODES: dict[str, Cause] = {
     "NotImplemented": "unsupported",
 }  # fmt: skip
 
-_LASTING_STATUS: dict[int, Cause] = {
-    301: "redirect", 302: "redirect", 307: "redirect", 308: "redirect", 401: "credentials", 403: "forbidden",
-    404: "no_bucket", 405: "unsupported", 501: "unsupported",
+_PASSING_STATUS: dict[int, Cause] = {
+    408: "timeout", 409: "conflict", 416: "other", 429: "slow_down", 503: "slow_down",
 }  # fmt: skip
 
-# In this order: a connection that was never made may also be called interrupted.
-_NETWORK: dict[Cause, re.Pattern[str]] = {
-    "timeout": re.compile(r"kind: Timeout|TimedOut"),
-    "dns": re.compile(r"dns error|failed to lookup"),
-    "tls": re.compile(r"(?i)certificate|InvalidMessage|AlertReceived|handshake|UnknownIssuer|\btls\b"),
-    "refused": re.compile(r"ConnectionRefused|kind: Connect\b|Unreachable"),
-    "truncated": re.compile(r"IncompleteBody|UnexpectedEof|kind: Body|kind: Decode"),
-    "reset": re.compile(
-        r"ConnectionReset|ConnectionAborted|BrokenPipe|IncompleteMessage|kind: Interrupted|SendRequest"
-    ),
-}
+_LASTING_STATUS: dict[int, Cause] = {
+    301: "redirect", 302: "redirect", 307: "redirect", 308: "redirect", 401: "credentials", 403: "forbidden",
+    405: "unsupported", 501: "unsupported",
+}  # fmt: skip
 
 _HINTS: dict[Cause, str] = {
-    "no_bucket": "create the bucket, or correct store.url",
-    "forbidden": "these credentials may not do this: they need to put, get, list and delete below the root",
-    "credentials": "correct what store.credentials refers to",
+    "credentials": "the store does not know these credentials: see store.credentials",
+    "no_bucket": "create the bucket, or correct the store's URL; holdfast creates no buckets",
+    "forbidden": "allow to put, get, list and delete below the root; on S3 without s3:ListBucket, what is not there is "
+    "forbidden",
+    "unsupported": "the store must support conditional writes (If-None-Match: *)",
+    "clock_skew": "set this machine's clock: the store refuses the time of its requests",
     "redirect": "set store.region to the bucket's region, or correct store.endpoint",
-    "clock_skew": "set this machine's clock",
-    "unsupported": "the service must know conditional writes (If-None-Match: *)",
+    "other": "see what the store says about this request",
 }
 
 
-class _Answer(NamedTuple):
-    status: int
-    code: str
-    text: str
-    """What is left of it without what we sent."""
+def judged(status: int, code: str, key: str, retry_after: float = 0.0) -> StoreUnavailable | StoreRefused:
+    """What an answer means that is no success."""
+    said = f"status={status} code={code or '-'} key={key}"
+    passing, lasting = PASSING_CODES.get(code), LASTING_CODES.get(code)
+    if not passing and not lasting:
+        passing, lasting = _PASSING_STATUS.get(status), _LASTING_STATUS.get(status)
+    if not passing and not lasting and status >= 500:
+        passing = "server_error"
+    if passing:
+        return StoreUnavailable(f"the store could not do it {said}", cause=passing, retry_after=retry_after)
+    if lasting:
+        return refused(f"the store refuses the request {said}", lasting)
+    if 400 <= status < 500 and code and status != 404:
+        return refused(f"the store refuses the request {said}", "other")
+    return StoreUnavailable(f"the store gave an answer that is not understood {said}", cause="other")
 
 
-def translate(error: Exception, key: str, *, creating: bool = False) -> Exception:
-    """The error to raise for one of obstore's, about one object."""
-    answer = _read(str(error))
-    told = _told(answer, key)
-    if isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
-        # To what was no creation it says nothing: somebody is at work there, or the answer was not meant for us.
-        conflict = not creating or (answer.status == 409 and answer.code != "BlobAlreadyExists")
-        return (
-            StoreUnavailable(f"another write is under way{told}", cause="conflict") if conflict else AlreadyExists(key)
-        )
-    if isinstance(error, exceptions.InvalidPathError | ValueError):
-        return Invalid(f"the store does not take such a key{told}")
-    if isinstance(error, NotImplementedError | exceptions.NotSupportedError):
-        return _refused("unsupported", told)
-    if isinstance(error, FileNotFoundError) and not creating and answer.code not in _LASTING_CODES:
-        return NotFound(f"there is no such object key={key}")
-    return _judge(error, answer, told, key)
-
-
-def _judge(error: Exception, answer: _Answer, told: str, key: str) -> HoldfastError:
-    if answer.code in _PASSING_CODES:
-        return _passing(_PASSING_CODES[answer.code], told)
-    if answer.code in _LASTING_CODES:
-        return _refused(_LASTING_CODES[answer.code], told)
-    if answer.status == 416:
-        return Corrupt("the object is shorter than it should be", path=key)
-    return _by_status(answer.status, told) if answer.status else _without_answer(error, answer.text, told)
-
-
-def _without_answer(error: Exception, text: str, told: str) -> HoldfastError:
-    if "BareRedirect" in text:
-        return _refused("redirect", told)
-    if isinstance(error, exceptions.UnauthenticatedError):
-        return _refused("credentials", told)
-    return _passing(next((cause for cause, pattern in _NETWORK.items() if pattern.search(text)), "other"), told)
-
-
-def _by_status(status: int, told: str) -> HoldfastError:
-    if status in _LASTING_STATUS:
-        return _refused(_LASTING_STATUS[status], told)
-    if status in (429, 503):
-        return _passing("slow_down", told)
-    if status == 408:
-        return _passing("timeout", told)
-    if status == 409:
-        return _passing("conflict", told)
-    if status >= 500:
-        return _passing("server_error", told)
-    return _passing("other", told) if status == 400 else _refused("other", told)
-
-
-def _read(text: str) -> _Answer:
-    text = _OURS.sub("", text.partition("Debug source:")[2] or text)
-    status, code = _STATUS.search(text), _CODE.search(text)
-    return _Answer(int(status[1]) if status else 0, (code[1] or code[2]) if code else "", text)
-
-
-def _told(answer: _Answer, key: str) -> str:
-    told = f" key={key}"
-    if answer.status:
-        told += f" status={answer.status}"
-    return told + (f" code={answer.code}" if answer.code else "")
-
-
-def _passing(cause: Cause, told: str) -> StoreUnavailable:
-    return StoreUnavailable(f"the store did not answer as it should cause={cause}{told}", cause=cause)
-
-
-def _refused(cause: Cause, told: str) -> StoreRefused:
-    return StoreRefused(f"the store refuses cause={cause}{told}", cause=cause, hint=_HINTS.get(cause))
+def refused(message: str, cause: Cause, hint: str | None = None) -> StoreRefused:
+    """Something that will not pass by itself, with what to do about it."""
+    return StoreRefused(message, cause=cause, hint=hint or _HINTS.get(cause))

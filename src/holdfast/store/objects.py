@@ -1,24 +1,19 @@
-"""A store in a cloud: S3 and what speaks like it, Google Cloud Storage, Azure, all through obstore.
+"""A store in another cloud: Google Cloud Storage or Azure, through obstore. S3 has a client of our own (`s3`).
 
 Two clients stand side by side, because retrying is a property of a client there, not of a call: one never repeats
 anything and creates, the other repeats what does no harm twice (obstore repeats a removal only if the service said that
 it failed). A repeated create would do harm: the first attempt is done, its reply is lost, and the second one finds the
 key taken, by us.
 
-S3 checks the sha256 that is sent along; a create of any size is one request, so that the condition holds. Listings are
-ordered by the service. SeaweedFS sorts folder by folder (`a/1` before `a-1`); within one folder of ours, where all
-names have one shape, that is the same.
-
-Only what is set here counts, not what the environment says about endpoints or signing. Credentials come from a function
-that whoever opens the store passes in (None: obstore's own chain). It is asked again after the service called them
-expired. Neither this object nor its errors hold a secret.
+A create of any size is one request, so that the condition holds. Listings are ordered by the service. Credentials are
+found by obstore's own chain, and looked for again after the service called them expired. Neither this object nor its
+errors hold a secret.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,21 +21,18 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import AzureStore, GCSStore, S3Store
+from obstore.exceptions import BaseError, PermissionDeniedError
+from obstore.store import AzureStore, GCSStore
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.store import limits
 from holdfast.store.address import Address, parse_url
-from holdfast.store.failures import translate
 from holdfast.store.keys import check_key, check_prefix
-from holdfast.store.port import Body, ObjectInfo, StoreRefused, StoreUnavailable
+from holdfast.store.obstore_failures import translate
+from holdfast.store.port import Body, ObjectInfo, StoreUnavailable
 from holdfast.store.proven_body import proven_bytes
 from holdfast.store.ranges import check_range, require_length
 from holdfast.store.settings import StoreSettings
-
-Credentials = Callable[[], Any]
-"""What obstore calls a credential provider."""
 
 _LIST_PAGE = 1_000
 _DELETE_PAGE = 1_000
@@ -58,10 +50,9 @@ class _Clients(NamedTuple):
 class ObjectStore:
     """Objects in a bucket, below a prefix."""
 
-    def __init__(self, url: str, settings: StoreSettings, credentials: Credentials | None = None) -> None:
+    def __init__(self, url: str, settings: StoreSettings) -> None:
         self._address = parse_url(url)
-        self._settings, self._credentials = settings, credentials
-        self._credentials_failure: StoreRefused | StoreUnavailable | None = None
+        self._settings = settings
         self._lock = threading.Lock()
         self._clients: _Clients | None = self._connect()
 
@@ -178,9 +169,7 @@ class ObjectStore:
         try:
             yield
         except _FAILURES as error:
-            told, failure = self._credentials_failure, translate(error, key, creating=creating)
-            if isinstance(error, UnauthenticatedError) and told is not None:
-                raise _fresh(told) from None
+            failure = translate(error, key, creating=creating)
             if getattr(failure, "cause", None) == "credentials":
                 self._clients = None  # they keep the credentials they have; new ones ask anew
             raise failure from None
@@ -195,12 +184,10 @@ class ObjectStore:
         return clients
 
     def _connect(self) -> _Clients:
-        make = {"s3": _s3, "gs": _gs, "az": _azure, "abfss": _azure}.get(self._address.scheme)
+        make = {"gs": _gs, "az": _azure, "abfss": _azure}.get(self._address.scheme)
         if make is None:
-            raise Invalid(f"this is not in a cloud url={self.url}")
+            raise Invalid(f"this is in no cloud that obstore serves here url={self.url}")
         options: dict[str, Any] = {"client_options": _client_options(self._settings)}
-        if self._credentials is not None:
-            options["credential_provider"] = self._ask
         try:
             return _Clients(*(
                 make(self._address, self._settings, retry_config=_retry_options(self._settings, retries), **options)
@@ -211,51 +198,6 @@ class ObjectStore:
                 f"the store cannot be opened url={self.url}",
                 hint="check its URL, store.endpoint, store.ca_file and, for Azure, the account",
             ) from None
-
-    def _ask(self) -> Any:
-        """The credentials; obstore would turn an error into text, so ours is kept beside."""
-        assert self._credentials is not None
-        self._credentials_failure = None
-        try:
-            return self._credentials()
-        except (StoreRefused, StoreUnavailable) as failure:
-            self._credentials_failure = failure
-            raise
-
-
-def _fresh(failure: StoreRefused | StoreUnavailable) -> StoreRefused | StoreUnavailable:
-    """The same again: what was raised where obstore called us carries that thread's traceback."""
-    if isinstance(failure, StoreRefused):
-        return StoreRefused(failure.message, cause=failure.cause, hint=failure.hint)
-    return StoreUnavailable(failure.message, cause=failure.cause, retry_after=failure.retry_after, hint=failure.hint)
-
-
-def _s3(address: Address, settings: StoreSettings, **options: Any) -> S3Store:
-    region = settings.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-    # A certificate for *.s3.amazonaws.com does not cover a bucket with dots in its name.
-    path_style = settings.is_path_style or (settings.path_style == "auto" and "." in address.place)
-    endpoint = _s3_endpoint(settings.endpoint, region, "" if path_style else address.place)
-    return S3Store(
-        address.place,
-        prefix=address.prefix or None,
-        region=region,
-        endpoint=endpoint,
-        aws_endpoint_url_s3=endpoint,
-        virtual_hosted_style_request=not path_style,
-        checksum_algorithm="sha256",
-        conditional_put="etag",
-        skip_signature=False,
-        unsigned_payload=False,
-        **options,
-    )
-
-
-def _s3_endpoint(endpoint: str, region: str, bucket: str) -> str:
-    """Where requests go; with the bucket in the host name, if it is given."""
-    china = ".cn" if region.startswith("cn-") else ""
-    parts = urlsplit(endpoint or f"https://s3.{region}.amazonaws.com{china}")
-    host = f"{bucket}.{parts.netloc}" if bucket else parts.netloc
-    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
 
 
 def _gs(address: Address, settings: StoreSettings, **options: Any) -> GCSStore:

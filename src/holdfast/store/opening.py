@@ -1,16 +1,13 @@
 """Opening a store by its URL: the only place that knows which kinds there are.
 
 Nothing is asked of the store yet, so a log opens while its store is away; what does not depend on it (a URL that means
-nothing, settings that contradict each other) is refused here. obstore is loaded only for what needs it.
+nothing, settings that contradict each other) is refused here. Each client is loaded only for what needs it: our own for
+S3 and its kin, obstore for other clouds. No root is spoken to by two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from holdfast.clock import Clock
 from holdfast.store.address import parse_url
@@ -20,30 +17,25 @@ from holdfast.store.port import Store
 from holdfast.store.settings import StoreSettings
 
 
-def open_store(
-    url: str, settings: StoreSettings, clock: Clock, *, credentials: Callable[[], Any] | None = None
-) -> Store:
+def open_store(url: str, settings: StoreSettings, clock: Clock) -> Store:
     """The store at a URL (or at `settings.url`, when that is empty); raises Invalid when it is none.
 
-    `credentials` is asked for credentials as obstore's providers are; None leaves that to obstore's own chain.
+    Credentials for S3 are found by the settings' reference, those of other clouds by obstore's own chain.
     """
     address = parse_url(url or settings.url)
     if address.scheme == "file":
         return DirectoryStore(Path(address.place), clock)
     if address.scheme == "memory":
         return MemoryStore.named(address.place, clock)
+    if address.scheme == "s3":
+        from holdfast.store.s3.store import S3Store
+
+        return S3Store(address, settings, clock)
     from holdfast.store.objects import ObjectStore
 
-    return ObjectStore(address.url, settings, credentials)
+    return ObjectStore(address.url, settings)
 
 
 def open_any_store(url: str, settings: StoreSettings, clock: Clock) -> Store:
-    """The store at a URL, for reading and writing; credentials by the settings' reference."""
-    credentials = None
-    if parse_url(url).scheme == "s3":
-        from holdfast.store.credentials import CredentialSource
-
-        source = CredentialSource(settings.credentials)
-        credentials = source.as_obstore()
-        settings = msgspec.structs.replace(settings, region=settings.region or source.region() or "")
-    return open_store(url, settings, clock, credentials=credentials)
+    """The store at a URL, for reading and writing."""
+    return open_store(url, settings, clock)

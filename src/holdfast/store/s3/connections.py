@@ -1,4 +1,4 @@
-"""One connection to a store: a socket, with TLS or without, how it is dialled, and whether it still lives.
+"""One connection to a store on a loop: a socket, with TLS or without, how it is dialled, and whether it still lives.
 
 Bytes out, bytes in, one user at a time; whose turn it is and when to open another one is the pool's business. All calls
 belong to the loop's thread, except `abandon` after a fork.
@@ -14,8 +14,9 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from holdfast.errors import Invalid
 from holdfast.store.port import Cause, StoreUnavailable
 
 YOUNG = 1.0
@@ -32,6 +33,9 @@ class Endpoint(NamedTuple):
     host: str
     port: int
     tls: bool
+
+
+Result = TypeVar("Result")
 
 
 class Connection(asyncio.Protocol):
@@ -139,6 +143,42 @@ class Connection(asyncio.Protocol):
             timer.cancel()
             self._waiter = None
 
+    def now(self) -> float:
+        """The loop's time: its timers go by it."""
+        return self._loop.time()
+
+    async def send(self, data: bytes | memoryview, seconds: float) -> bool:
+        """Send bytes, and wait until there is room for more; False when the peer answered or hung up meanwhile."""
+        if not self.ended:
+            self.write(data)
+        while not self.has_room and not self.has_data and not self.ended:
+            await self.changed(seconds)
+        return not self.has_data and not self.ended
+
+    async def receive(self, seconds: float) -> bytes:
+        """What came since the last time, or comes next; empty when it has ended."""
+        while not self.has_data and not self.ended:
+            await self.changed(seconds)
+        return self.take() if self.has_data else b""
+
+    async def fill(self, place: memoryview, seconds: float) -> int:
+        """What comes next, put there; what is more than fits stays."""
+        while not self.has_data and not self.ended:
+            await self.changed(seconds)
+        filled = 0
+        while self._received and filled < len(place):
+            piece = memoryview(self._received.pop(0))
+            fits = min(len(piece), len(place) - filled)
+            place[filled : filled + fits] = piece[:fits]
+            if fits < len(piece):
+                self._received.insert(0, bytes(piece[fits:]))
+            filled += fits
+        return filled
+
+    async def aside(self, call: Callable[[], Result]) -> Result:
+        """Call it in another thread: the loop goes on."""
+        return await asyncio.to_thread(call)
+
     async def still_open(self) -> bool:
         """Whether the peer has not hung up, also not in a way that only the kernel knows of yet."""
         if self._poll.poll(0):
@@ -166,9 +206,9 @@ async def dial(endpoint: Endpoint, timeout: float) -> socket.socket:
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    patience = max(_ADDRESS_SECONDS, timeout / max(1, len(found)))
+    patience = patience_for(found, timeout)
     error: OSError = socket.gaierror("the name has no address")
-    for family, _, protocol, _, address in _alternating(found):
+    for family, _, protocol, _, address in alternating(found):
         dialled = socket.socket(family, socket.SOCK_STREAM, protocol)
         dialled.setblocking(False)
         try:
@@ -188,7 +228,12 @@ async def dial(endpoint: Endpoint, timeout: float) -> socket.socket:
 _AddressInfo = tuple[Any, Any, int, str, Any]
 
 
-def _alternating(found: list[_AddressInfo]) -> list[_AddressInfo]:
+def patience_for(found: list[_AddressInfo], timeout: float) -> float:
+    """How long each of a server's addresses gets."""
+    return max(_ADDRESS_SECONDS, timeout / max(1, len(found)))
+
+
+def alternating(found: list[_AddressInfo]) -> list[_AddressInfo]:
     """The families in turn: where one of them leads nowhere, the other's first address comes second."""
     seen: Counter[Any] = Counter()
     places = []
@@ -196,6 +241,19 @@ def _alternating(found: list[_AddressInfo]) -> list[_AddressInfo]:
         places.append((seen[info[0]], info))
         seen[info[0]] += 1
     return [info for _, info in sorted(places, key=lambda place: place[0])]
+
+
+def tls_context(ca_file: str) -> ssl.SSLContext:
+    """What is trusted: what the system trusts, and besides it the certificates in a file; raises Invalid."""
+    try:
+        context = ssl.create_default_context()
+        if ca_file:  # besides the system's: given at creation, they would be trusted instead
+            context.load_verify_locations(ca_file)
+        return context
+    except OSError as error:
+        raise Invalid(
+            f"cannot load the certificates path={ca_file}", hint="store.ca_file names a file in PEM form"
+        ) from error
 
 
 _OUR_OWN_TROUBLE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)

@@ -22,13 +22,13 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, Invalid
-from holdfast.shipping.remote import PoolState
-from holdfast.shipping.s3.connections import Connection, Endpoint, cause_of, dial, expire
+from holdfast.errors import HoldfastError
+from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Cause, StoreUnavailable
+from holdfast.store.s3.connections import Connection, Endpoint, cause_of, dial, expire, tls_context
 
 PAUSE_BASE = 0.1
 PAUSE_CAP = 5.0
@@ -36,6 +36,7 @@ PAUSE_CAP = 5.0
 _BYE_SECONDS = 1.0
 
 Ask = Callable[[Connection], Awaitable[None]]
+Result = TypeVar("Result")
 
 
 class Pool:
@@ -59,7 +60,7 @@ class Pool:
         self._heartbeat = heartbeat
         self._clock = clock
         self._ca_file = ca_file
-        self._tls: ssl.SSLContext | None = self._context() if endpoint.tls else None
+        self._tls: ssl.SSLContext | None = tls_context(ca_file) if endpoint.tls else None
         self._connections: set[Connection] = set()
         self._idle: list[Connection] = []
         """Longest idle first; taken from the end, so that few are kept busy and the others may rest."""
@@ -124,7 +125,7 @@ class Pool:
         if endpoint == self._endpoint:
             return
         if endpoint.tls and self._tls is None:
-            self._tls = self._context()
+            self._tls = tls_context(self._ca_file)
         self._endpoint, self._reached, self._failures = endpoint, False, 0
         if self._pause is not None:
             self._pause.cancel()
@@ -133,6 +134,10 @@ class Pool:
             self._idle.remove(connection)
             self._remove(connection)
         self._replenish()
+
+    async def aside(self, call: Callable[[], Result]) -> Result:
+        """Call it in another thread: the loop goes on."""
+        return await asyncio.to_thread(call)
 
     async def close(self) -> None:
         """Close everything; who waits or is in the middle of a request gets an error."""
@@ -281,17 +286,6 @@ class Pool:
             plain.close()
             raise
         return connection
-
-    def _context(self) -> ssl.SSLContext:
-        try:
-            context = ssl.create_default_context()
-            if self._ca_file:  # besides the system's: given at creation, they would be trusted instead
-                context.load_verify_locations(self._ca_file)
-            return context
-        except OSError as error:
-            raise Invalid(
-                f"cannot load the certificates path={self._ca_file}", hint="store.ca_file names a file in PEM form"
-            ) from error
 
     # -- heartbeats
 
