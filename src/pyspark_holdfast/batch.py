@@ -7,17 +7,18 @@ found there by their references.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.clock import SystemClock
 from holdfast.settled.columns import Shaping, choose, sources_of, width_of
+from holdfast.settled.offsets import Mark, Where
 from holdfast.settled.options import ReadOptions
 from holdfast.settled.plan import Piece, Task, tasks_of
 from holdfast.settled.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
@@ -25,25 +26,24 @@ from holdfast.settled.root import SettledRoot, shared_store
 from holdfast.settled.root_reading import versions
 from holdfast.settled.rows import TaskReader
 from holdfast.store.documents import TopicDocument
-from pyspark_holdfast.filters import taken
-from pyspark_holdfast.marks import marks_in, starts_in
 from pyspark_holdfast.segment_paths import segment_rows
 
 if TYPE_CHECKING:
     from holdfast.settled.tail_rows import TailTask
 
-_OURS = frozenset({"topic", "partition", "offset", "timestamp", "_topic", "_partition", "_offset", "_time"})
 _NO_SPLIT = 2**62
 
 
 class RowReading:
-    """How tasks are planned on the driver and read in the executors; shared by batch and stream."""
+    """How tasks are planned on the driver and read in the executors; shared by batch and stream.
 
-    def __init__(self, place: str, options: ReadOptions, schema: StructType) -> None:
+    `is_inferred` says that the schema is ours, whole; any other one was chosen by the user, column by column.
+    """
+
+    def __init__(self, place: str, options: ReadOptions, schema: StructType, *, is_inferred: bool) -> None:
         self._place = place
         self._schema = schema
-        # A schema with marks is ours, whole; any other one was chosen by the user, column by column.
-        is_chosen = options.columns is not None or marks_in(schema) is None
+        is_chosen = options.columns is not None or not is_inferred
         # Which columns are read is what the schema says, not what the option says twice.
         self._options = msgspec.structs.replace(
             options,
@@ -81,8 +81,9 @@ class RowReading:
             return None
         if any(piece.key_id for piece in found):
             return None  # blocks are opened whole
-        sources = sources_of(self._schema.fieldNames(), is_raw=not any(found[0].schema))
-        return width_of(sources, to_arrow_schema(self._schema, timezone="UTC"))
+        is_raw = not any(found[0].schema)
+        sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
+        return width_of(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
 
     def _rows(self, data: object) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in exactly the schema that Spark expects."""
@@ -99,13 +100,14 @@ class RowReading:
         is_raw, is_sealed = not any(task.pieces[0].schema), self._options.encrypted == "sealed"
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_sealed=is_sealed)
         store = shared_store(self._place, self._options.store, SystemClock())
-        yield from TaskReader(store, self._options, Shaping(sources, target), self._bounds).read(task)
+        shaping = Shaping(sources, target, is_raw=is_raw)
+        yield from TaskReader(store, self._options, shaping, self._bounds).read(task)
 
     def _tail_rows(self, task: TailTask) -> Iterator[pa.RecordBatch]:
         from holdfast.settled.tail_rows import TailReader
 
         sources = sources_of(self._schema.fieldNames(), is_raw=task.is_raw)
-        shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"))
+        shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=task.is_raw)
         root = SettledRoot.open(self._place, self._options.store)
         return TailReader(root, self._options, shaping, self._bounds).read(task)
 
@@ -117,14 +119,31 @@ def _tail_task(data: bytes) -> TailTask | None:
 
 
 class BatchReader(RowReading, DataSourceReader):
-    """Plans and reads one batch."""
+    """Plans and reads one batch: all of what `load` saw (`pins`), whoever asks.
+
+    Spark plans a relation once and uses the plan for everything that is made of it: for every action, for both sides of
+    a self-join, for a view. So nothing that one query asks for may have a part in it. Above all there is no
+    `pushFilters`: the rows that one query leaves out would be missing from all others.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        options: ReadOptions,
+        schema: StructType,
+        pins: Mapping[Where, Mark] | None,
+        *,
+        is_inferred: bool,
+    ) -> None:
+        super().__init__(place, options, schema, is_inferred=is_inferred)
+        self._pins = pins
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks of this read; the marks of its DataFrame are its end, or the tail's end of this moment."""
+        """The tasks of this read, or, where nothing was seen yet, of what is settled at this moment."""
         root = SettledRoot.open(self._place, self._options.store)
         if self._options.include_tail:
             return self._with_tail(root)
-        resolved = resolve(root, self._options, marks_in(self._schema), starts_in(self._schema))
+        resolved = resolve(root, self._options, self._pins)
         found = pieces(root, resolved.spans, self._options, self._bounds)
         self._check_columns(resolved.topics, found)
         return self._partitions(root, found)
@@ -139,7 +158,7 @@ class BatchReader(RowReading, DataSourceReader):
 
         resolved = resolve(root, self._options)
         found = pieces(root, resolved.spans, self._options, self._bounds)
-        tail = plan_tail(root, resolved, self._options, self._bounds)
+        tail = plan_tail(root, resolved, self._options)
         self._check_columns(resolved.topics, found, tail.schemas)
         partitions = self._partitions(root, found)
         if tail.spans:
@@ -150,13 +169,3 @@ class BatchReader(RowReading, DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         return self._rows(partition.value)
-
-
-class FilteringReader(BatchReader):
-    """The same, with the filters that Spark pushed."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what can be answered exactly; the rest goes back."""
-        bounds, back = taken(filters, _OURS & set(self._schema.fieldNames()))
-        self._bounds = self._bounds.tighter(bounds)
-        return back

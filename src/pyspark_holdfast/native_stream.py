@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import Corrupt
-from holdfast.settled.offsets import format_offsets
+from holdfast.settled.offsets import Mark, format_marks
 from holdfast.settled.options import ReadOptions, parse_options
 from holdfast.settled.plan import Piece
 from holdfast.settled.resolve import bounds_of, check_schemas, shape_of
@@ -137,8 +137,7 @@ class NativeStream:
         """The same rows, read by the format: exactly the offsets of this batch."""
         spans = folders_of(found)
         given = {name: value for name, value in self._given.items() if name.lower() != "startingoffsets"}
-        given["startingOffsets"] = format_offsets({where: span.start for where, span in spans.items()})
-        given["asOf"] = format_offsets({where: span.end for where, span in spans.items()})
+        given["asOf"] = format_marks({where: Mark(span.start, span.end) for where, span in spans.items()})
         taken = PathTaken("format", reason)
         native.tell(taken)
         frame = spark.read.format("holdfast").options(**given).schema(self.schema).load()

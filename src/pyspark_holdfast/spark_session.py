@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.streaming.stateStore.providerClass": (

@@ -51,8 +51,8 @@ _first = attrgetter("first")
 class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver; read in the executors."""
 
-    def __init__(self, place: str, options: ReadOptions, schema: StructType) -> None:
-        super().__init__(place, options, schema)
+    def __init__(self, place: str, options: ReadOptions, schema: StructType, *, is_inferred: bool) -> None:
+        super().__init__(place, options, schema, is_inferred=is_inferred)
         check_endless(options)
         self._root: SettledRoot | None = None
         self._lease: Lease | None = None

@@ -1,4 +1,4 @@
-"""The format in batch: found without registration, right rows and columns, push-down, pinned marks, clear errors."""
+"""The format in batch: found without registration, right rows whatever else reads them, marks, clear errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def either(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Spar
     """Spark with filters pushed down, and without, which is its default."""
     spark.conf.set(PUSH_DOWN, str(request.param == "pushing").lower())
     yield spark
-    spark.conf.set(PUSH_DOWN, "true")
+    spark.conf.unset(PUSH_DOWN)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def load(spark: SparkSession, root: Path | str, topic: str = "orders", **options
     return spark.read.format("holdfast").options(topic=topic, **options).load(str(root))
 
 
-def tasks(frame: DataFrame) -> int:
-    return frame.rdd.getNumPartitions()
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 # -- finding it -------------------------------------------------------------------------------------------
@@ -203,12 +203,47 @@ def test_a_filter_gives_what_it_gives_on_a_plain_table(either: SparkSession, roo
     assert collected(load(either, root).where(condition)) == collected(plain.where(condition))
 
 
-def test_pushed_filters_leave_out_segments_and_tasks(spark: SparkSession, root: Path) -> None:
-    """Of six segments the one that holds the offset is read, and files that are not needed are not opened."""
-    frame = load(spark, root, minPartitions="6")
-    assert tasks(frame) == 6
-    assert tasks(frame.where("offset = 25 and partition = 1")) == 1
-    assert tasks(frame.where("timestamp < '2026-01-01 00:00:19'")) == 2
+def test_what_one_query_leaves_out_is_there_for_all_others(either: SparkSession, root: Path) -> None:
+    """Spark plans a relation once for all that is made of it: no query may have a part in that plan."""
+    frame = load(either, root)
+    assert frame.where("offset < 10").count() == 20
+    assert frame.count() == 120
+    both = frame.where("offset < 5").union(frame.where("offset >= 55 and partition = 1"))
+    assert both.count() == 15
+    joined = frame.where("offset < 3").alias("a").join(frame.where("offset > 1").alias("b"), ["partition", "offset"])
+    assert joined.count() == 2
+    frame.createOrReplaceTempView("leaking")
+    counts = "SELECT (SELECT count(*) FROM leaking WHERE offset = 7), (SELECT count(*) FROM leaking), count(*)"
+    assert tuple(either.sql(f"{counts} FROM leaking WHERE partition = 1").collect()[0]) == (2, 120, 60)
+    either.sql(f"CREATE TABLE leaking_table USING holdfast OPTIONS (root '{root}', topic 'orders')")
+    try:
+        twice = "SELECT count(*) n FROM leaking_table WHERE offset < 10 UNION ALL SELECT count(*) FROM leaking_table"
+        assert sorted(row.n for row in either.sql(twice).collect()) == [20, 120]
+    finally:
+        either.sql("DROP TABLE leaking_table")
+
+
+def test_no_reader_ever_offers_to_take_filters(either: SparkSession, root: Path) -> None:
+    """Whatever the session says, and also in the process that Spark starts to push them."""
+    from pyspark.sql.datasource import DataSourceReader
+
+    source = DefaultSource({"path": str(root), "topic": "orders"})
+    for process in ("any", "pushing"):
+        with pytest.MonkeyPatch.context() as patch:
+            if process == "pushing":
+                patch.setitem(sys.modules, "pyspark.sql.worker.data_source_pushdown_filters", sys)
+            reader = source.reader(source.schema())
+        assert type(reader).pushFilters is DataSourceReader.pushFilters
+    assert "Filter (" in plan_of(load(either, root).where("offset < 10"))
+
+
+def test_a_schema_that_carries_the_marks_of_another_read_is_refused(spark: SparkSession, root: Path) -> None:
+    """A read would be labelled as what it is not; names and types are welcome."""
+    schema = load(spark, root, endingOffsets='{"orders":{"0":5,"1":5}}').schema
+    given = spark.read.format("holdfast").option("topic", "orders")
+    with pytest.raises(Exception, match="carries the marks of another read"):
+        given.schema(schema).load(str(root)).count()
+    assert given.schema(schema.toDDL()).load(str(root)).count() == 120
 
 
 def test_times_and_offsets_by_option(spark: SparkSession, root: Path) -> None:
@@ -230,7 +265,7 @@ def test_a_frame_reads_the_same_however_much_is_written_meanwhile(spark: SparkSe
         fill(log, seals=1)
         frame = load(spark, tmp_path / "log")
         marks = pyspark_holdfast.marks_of(frame)
-        assert marks == '{"orders":{"0":20,"1":20}}'
+        assert marks == '{"orders":{"0":[0,20],"1":[0,20]}}'
         assert frame.count() == 40
         fill(log, seals=1)
         log.topic("orders").append(b"not sealed")
@@ -239,7 +274,8 @@ def test_a_frame_reads_the_same_however_much_is_written_meanwhile(spark: SparkSe
         assert load(spark, tmp_path / "log", asOf=marks).count() == 40
         with pytest.raises(Exception, match="not settled yet"):
             load(spark, tmp_path / "log", asOf='{"orders":{"0":41}}')
-        assert pyspark_holdfast.settled_marks(str(tmp_path / "log"), topic="orders") == '{"orders":{"0":40,"1":40}}'
+        settled = pyspark_holdfast.settled_marks(str(tmp_path / "log"), topic="orders")
+        assert settled == '{"orders":{"0":[0,40],"1":[0,40]}}'
 
 
 def test_a_table_reads_what_is_settled_at_that_moment(spark: SparkSession, tmp_path: Path) -> None:
