@@ -17,16 +17,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.clock import SystemClock
+from holdfast.crypto.keyring import Keyring
 from holdfast.settled.columns import Shaping, choose, sources_of, width_of
 from holdfast.settled.offsets import Mark, Where
 from holdfast.settled.options import ReadOptions
-from holdfast.settled.plan import Piece, Task, tasks_of
+from holdfast.settled.plan import Bounds, Piece, Task, tasks_of
 from holdfast.settled.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
 from holdfast.settled.root import SettledRoot, shared_store
 from holdfast.settled.root_reading import versions
-from holdfast.settled.rows import TaskReader
+from holdfast.settled.rows import TaskReader, no_key
 from holdfast.store.documents import TopicDocument
 from pyspark_holdfast.segment_paths import segment_rows
+from pyspark_holdfast.telling import each_in_short, hush_closed_pipes, in_short
 
 if TYPE_CHECKING:
     from holdfast.settled.tail_rows import TailTask
@@ -51,6 +53,27 @@ class RowReading:
             schema_mode="known" if is_chosen and options.schema_mode == "latest" else options.schema_mode,
         )
         self._bounds = bounds_of(options)
+
+    def _where(self) -> tuple[str, str]:
+        return self._place, self._options.store.endpoint
+
+    def _check_keys(self, found: Sequence[Piece]) -> None:
+        """What is encrypted can be opened: said here, once, and not in every task."""
+        sealed = {piece.key_id: piece.topic for piece in found if piece.key_id}
+        if not sealed or self._options.encrypted == "sealed" or self._options.emit == "segments":
+            return
+        if not self._needs_files(is_raw=not any(found[0].schema)):
+            return
+        keyring = Keyring.from_reference(self._options.keyring) if self._options.keyring else None
+        for key_id, topic in sealed.items():
+            if keyring is None:
+                raise no_key(topic, key_id)
+            keyring.key(key_id)
+
+    def _needs_files(self, *, is_raw: bool) -> bool:
+        sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
+        shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
+        return shaping.needs_file or self._bounds != Bounds() or self._options.verify == "full"
 
     def _check_columns(
         self, topics: Sequence[TopicDocument], found: Sequence[Piece], tail: Iterable[tuple[str, bytes]] = ()
@@ -84,6 +107,11 @@ class RowReading:
         is_raw = not any(found[0].schema)
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
         return width_of(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        hush_closed_pipes()
+        return each_in_short(self, self._rows(partition.value))
 
     def _rows(self, data: object) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in exactly the schema that Spark expects."""
@@ -138,6 +166,7 @@ class BatchReader(RowReading, DataSourceReader):
         super().__init__(place, options, schema, is_inferred=is_inferred)
         self._pins = pins
 
+    @in_short
     def partitions(self) -> list[InputPartition]:
         """The tasks of this read, or, where nothing was seen yet, of what is settled at this moment."""
         root = SettledRoot.open(self._place, self._options.store)
@@ -145,6 +174,7 @@ class BatchReader(RowReading, DataSourceReader):
             return self._with_tail(root)
         resolved = resolve(root, self._options, self._pins)
         found = pieces(root, resolved.spans, self._options, self._bounds)
+        self._check_keys(found)
         self._check_columns(resolved.topics, found)
         return self._partitions(root, found)
 
@@ -159,13 +189,10 @@ class BatchReader(RowReading, DataSourceReader):
         resolved = resolve(root, self._options)
         found = pieces(root, resolved.spans, self._options, self._bounds)
         tail = plan_tail(root, resolved, self._options)
+        self._check_keys(found)
         self._check_columns(resolved.topics, found, tail.schemas)
         partitions = self._partitions(root, found)
         if tail.spans:
             is_raw = not versions(resolved.topics[0])
             partitions.append(InputPartition(TailTask(bytes.fromhex(root.log), is_raw, tail.spans).encode()))
         return partitions
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        return self._rows(partition.value)

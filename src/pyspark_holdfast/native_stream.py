@@ -33,7 +33,9 @@ from holdfast.store.documents import SegmentDocument, TopicDocument
 from pyspark_holdfast import native
 from pyspark_holdfast.native import NATIVE, PathTaken
 from pyspark_holdfast.parquet_scan import Unscannable, check_reach, folders_of
+from pyspark_holdfast.start_race import forestall
 from pyspark_holdfast.stream import check_endless
+from pyspark_holdfast.telling import naming_store
 from pyspark_holdfast.types import spark_schema
 
 if TYPE_CHECKING:
@@ -54,12 +56,14 @@ def read_stream(
     **options: str | int | bool,
 ) -> NativeStream:
     """A stream of what gets settled, read natively where that is possible; options are those of the format."""
+    forestall(spark)
     given = native.given_options(root, topic, columns, options)
     place, asked = parse_options(given)
     check_endless(asked)
-    opened = SettledRoot.open(place, asked.store)
-    topics = opened.topics(asked)
-    taken = _path(spark, opened, topics, given, asked)
+    with naming_store(place, asked.store.endpoint):
+        opened = SettledRoot.open(place, asked.store)
+        topics = opened.topics(asked)
+        taken = _path(spark, opened, topics, given, asked)
     native.tell(taken)
     return NativeStream(spark, opened, topics, given, asked, taken)
 

@@ -20,6 +20,7 @@ from pyspark_holdfast.batch import BatchReader
 from pyspark_holdfast.marks import is_marked, options_in, with_marks, with_options
 from pyspark_holdfast.segment_paths import SEGMENT_ROWS
 from pyspark_holdfast.stream import StreamReader
+from pyspark_holdfast.telling import hush_closed_pipes, in_short
 from pyspark_holdfast.types import spark_schema
 
 
@@ -40,6 +41,11 @@ class HoldfastSource(DataSource):
 
     def _parsed(self, schema: StructType | None = None) -> tuple[str, ReadOptions]:
         carried = None if schema is None else options_in(schema)
+        if carried is None and schema is not None and not self.options:
+            raise Invalid(
+                "Spark keeps the options of a table only with the columns that the format gives it",
+                hint="leave the list of columns out of CREATE TABLE; the option columns chooses",
+            )
         if carried is None or any(name in self.options for name in PLACES):
             return parse_options(self.options)
         if self.options:
@@ -49,6 +55,11 @@ class HoldfastSource(DataSource):
             )
         return parse_options(carried)
 
+    def _where(self) -> tuple[str, str]:
+        place, options = self._parsed()
+        return place, options.store.endpoint
+
+    @in_short
     def schema(self) -> StructType:
         """The columns of the topics, with the marks of this moment."""
         place, options = self._parsed()
@@ -67,6 +78,7 @@ class HoldfastSource(DataSource):
         self._pins = resolved.marks
         return with_marks(spark_schema(resolved.shape.columns), resolved.marks)
 
+    @in_short
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
         if not self._is_inferred and is_marked(schema):
@@ -76,6 +88,8 @@ class HoldfastSource(DataSource):
             )
         return BatchReader(*self._parsed(schema), schema, self._pins, is_inferred=self._is_inferred)
 
+    @in_short
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream of what gets settled."""
+        hush_closed_pipes()
         return StreamReader(*self._parsed(schema), schema, is_inferred=self._is_inferred)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 
 import holdfast
 import pyspark_holdfast
 from holdfast import Keyring
+from holdfast.errors import Unavailable
 from pyspark_holdfast import DefaultSource
 from tests.spark.logs import START_US, collected, fill, made, rows
 
@@ -326,8 +328,14 @@ def test_an_encrypted_topic_needs_its_key_by_reference(spark: SparkSession, tmp_
     frame = load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/keyring", minPartitions="4")
     assert collected(frame) == rows("orders", 2, 60)
     assert load(spark, tmp_path / "log", columns="").count() == 120
-    with pytest.raises(Exception, match="is encrypted, and there is no key key_id=k7"):
+    with pytest.raises(AnalysisException, match="is encrypted, and there is no key key_id=k7") as caught:
         load(spark, tmp_path / "log").collect()
+    assert len(str(caught.value).splitlines()) < 10  # said once, while planning, and not by every task
+    Keyring.generate("k8").save(tmp_path / "newer")
+    with pytest.raises(AnalysisException, match="the keyring has no key 'k7'"):
+        load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/newer").collect()
+    with pytest.raises(AnalysisException, match="no keyring file"):
+        load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/nothing").collect()
     sealed = load(spark, tmp_path / "log", encrypted="sealed")
     assert sealed.columns == ["topic", "partition", "first_offset", "rows", "time_min", "time_max", "block"]
     assert sum(each.rows for each in sealed.collect()) == 120
@@ -335,6 +343,48 @@ def test_an_encrypted_topic_needs_its_key_by_reference(spark: SparkSession, tmp_
     Keyring.generate("k7").save(tmp_path / "other")
     with pytest.raises(Exception, match="is not the key"):
         load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/other").collect()
+
+
+def test_a_store_that_does_not_answer_is_named(spark: SparkSession) -> None:
+    """By the format and by the fast path; nobody sees the options of a query in its error."""
+    options = {"endpoint": "http://127.0.0.1:9", "region": "here", "retries": "0", "timeoutMs": "500"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "someone")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "unknown")
+        with pytest.raises(Unavailable, match=r"root=s3://bucket/prefix endpoint=http://127\.0\.0\.1:9"):
+            pyspark_holdfast.read(spark, "s3://bucket/prefix", "orders", **options)
+        with pytest.raises(Unavailable, match=r"root=s3://bucket/prefix endpoint=http://127\.0\.0\.1:9"):
+            DefaultSource({"path": "s3://bucket/prefix", "topic": "orders", **options}).schema()
+
+
+def test_a_table_takes_its_options_when_it_is_created_and_never_again(spark: SparkSession, root: Path) -> None:
+    """What would be passed over is refused."""
+    spark.sql(f"CREATE TABLE told USING holdfast OPTIONS (root '{root}', topic 'orders')")
+    spark.sql(f"CREATE TABLE listed (offset LONG) USING holdfast OPTIONS (root '{root}', topic 'orders')")
+    try:
+        for asked in (
+            lambda: spark.sql("SELECT * FROM told WITH ('startingOffsets' = 'latest')"),
+            lambda: spark.read.option("startingOffsets", "latest").table("told"),
+        ):
+            with pytest.raises(AnalysisException, match="a table takes no options in a query"):
+                asked().collect()
+        with pytest.raises(AnalysisException, match="leave the list of columns out of CREATE TABLE"):
+            spark.table("listed").collect()
+    finally:
+        spark.sql("DROP TABLE told")
+        spark.sql("DROP TABLE listed")
+
+
+def test_a_closed_pipe_is_no_news(root: Path) -> None:
+    """`limit` and `show` take what they need, and nobody prints a trace."""
+    code = (
+        "import pyspark_holdfast; spark = pyspark_holdfast.session('local[1]');"
+        f"frame = spark.read.format('holdfast').option('topic', 'orders').load({str(root)!r});"
+        "print([len(frame.limit(1).collect()) for _ in range(5)]); frame.show(1); spark.stop()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "[1, 1, 1, 1, 1]" in done.stdout, done.stderr
+    assert "BrokenPipe" not in done.stderr
 
 
 def test_a_secret_in_the_wrong_place_is_refused_and_not_repeated(spark: SparkSession, root: Path) -> None:
