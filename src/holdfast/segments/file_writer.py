@@ -240,4 +240,5 @@ def _parquet_settings(schema: pa.Schema, shape: FileShape) -> dict[str, Any]:
         "use_dictionary": ["key", "kind"] if raw else False,
         "write_statistics": ["offset", "time", "key", "kind"] if raw else True,
         "column_encoding": dict.fromkeys(schema.names[:2], "DELTA_BINARY_PACKED"),
+        "write_page_checksum": True,
     }
