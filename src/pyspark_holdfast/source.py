@@ -37,6 +37,7 @@ class HoldfastSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """What users write in `format(…)`."""
+        hush_closed_pipes()  # here, because it is the first that Spark asks in whatever process
         return "holdfast"
 
     def _parsed(self, schema: StructType | None = None) -> tuple[str, ReadOptions]:
@@ -81,6 +82,7 @@ class HoldfastSource(DataSource):
     @in_short
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
+        hush_closed_pipes()
         if not self._is_inferred and is_marked(schema):
             raise Invalid(
                 "this schema carries the marks of another read, and would carry them wrongly here",
