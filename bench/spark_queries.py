@@ -1,10 +1,10 @@
 """Three queries over all records, by Spark's own Parquet reader, by the fast path, and through the format.
 
-- `count`: how many rows there are. Spark asks all footers; through the format no column is chosen (`columns=""`), and
-  manifests answer, but Spark still takes every row in hand to count it. Beside it, without a bar, the same answer from
+- `count`: how many rows there are. Spark asks all footers; through the format offsets are chosen (`columns="offset"`),
+  and manifests answer, but Spark still takes every row in hand to count it. Beside it, without a bar, the same answer from
   one row per segment (`emit=segments`).
 - `filter`: the second and third quarter by time; number of rows, sum of offsets, last time. Spark's reader has the
-  columns pruned and the filter pushed down to row groups; the format has two columns chosen, and takes the filter over.
+  columns pruned and the filter pushed down to row groups; the format has two columns chosen, and the span as options.
 - `scan`: crc32 of every payload, summed: no byte of a payload can be left out, and no reader can guess the answer.
 
 One sample is one query with everything that belongs to it: finding files or manifests, planning, reading. Spark's own
@@ -36,7 +36,7 @@ NATIVE, FAST, FORMAT = "spark.read.parquet", "pyspark_holdfast.read", "format"
 FAST_AT_LEAST = 0.9
 FORMAT_AT_LEAST = {"count": 1.0, "filter": 0.9, "scan": 0.6}
 SEALED, SEALED_AT_LEAST = "scan: format, encrypted", 0.7
-COLUMNS = {"count": "", "filter": "offset,timestamp", "scan": "value"}
+COLUMNS = {"count": "offset", "filter": "offset,timestamp", "scan": "value"}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -83,12 +83,14 @@ def _questions(spark: SparkSession, logs: Logs) -> dict[str, dict[str, Ask]]:
         "filter": lambda rows: _filtered(rows, since, before),
         "scan": _scanned,
     }
+    chosen = {query: {"columns": columns} for query, columns in COLUMNS.items()}
+    chosen["filter"] |= {"startingTimestamp": since.isoformat(), "endingTimestamp": before.isoformat()}
     questions: dict[str, dict[str, Ask]] = {}
     for query, ask in queries.items():
         questions[query] = {
             _name(query, NATIVE): lambda ask=ask: ask(_natively(spark, logs)),  # type: ignore[misc]
             _name(query, FAST): lambda ask=ask: ask(_fast(spark, logs)),  # type: ignore[misc]
-            _name(query, FORMAT): lambda ask=ask, columns=COLUMNS[query]: ask(through_format(columns=columns)),  # type: ignore[misc]
+            _name(query, FORMAT): lambda ask=ask, query=query: ask(through_format(**chosen[query])),  # type: ignore[misc]
         }
     questions["count"] |= {
         "count: [spark.read.parquet with a schema]": lambda: spark.read.schema(schema).parquet(*files).count(),

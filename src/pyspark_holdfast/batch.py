@@ -7,42 +7,44 @@ found there by their references.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from holdfast.crypto.keyring import Keyring
 from holdfast.settled.columns import Shaping, choose, sources_of, width_of
+from holdfast.settled.offsets import Mark, Where
 from holdfast.settled.options import ReadOptions
-from holdfast.settled.plan import Piece, Task, tasks_of
+from holdfast.settled.plan import Bounds, Piece, Task, tasks_of
 from holdfast.settled.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
 from holdfast.settled.root import SettledRoot, root_store
 from holdfast.settled.root_reading import versions
-from holdfast.settled.rows import TaskReader
+from holdfast.settled.rows import TaskReader, no_key
 from holdfast.store.documents import TopicDocument
-from pyspark_holdfast.filters import taken
-from pyspark_holdfast.marks import marks_in, starts_in
 from pyspark_holdfast.segment_paths import segment_rows
+from pyspark_holdfast.telling import each_in_short, hush_closed_pipes, in_short
 
 if TYPE_CHECKING:
     from holdfast.settled.tail_rows import TailTask
 
-_OURS = frozenset({"topic", "partition", "offset", "timestamp", "_topic", "_partition", "_offset", "_time"})
 _NO_SPLIT = 2**62
 
 
 class RowReading:
-    """How tasks are planned on the driver and read in the executors; shared by batch and stream."""
+    """How tasks are planned on the driver and read in the executors; shared by batch and stream.
 
-    def __init__(self, place: str, options: ReadOptions, schema: StructType) -> None:
+    `is_inferred` says that the schema is ours, whole; any other one was chosen by the user, column by column.
+    """
+
+    def __init__(self, place: str, options: ReadOptions, schema: StructType, *, is_inferred: bool) -> None:
         self._place = place
         self._schema = schema
-        # A schema with marks is ours, whole; any other one was chosen by the user, column by column.
-        is_chosen = options.columns is not None or marks_in(schema) is None
+        is_chosen = options.columns is not None or not is_inferred
         # Which columns are read is what the schema says, not what the option says twice.
         self._options = msgspec.structs.replace(
             options,
@@ -50,6 +52,27 @@ class RowReading:
             schema_mode="known" if is_chosen and options.schema_mode == "latest" else options.schema_mode,
         )
         self._bounds = bounds_of(options)
+
+    def _where(self) -> tuple[str, str]:
+        return self._place, self._options.store.endpoint
+
+    def _check_keys(self, found: Sequence[Piece]) -> None:
+        """What is encrypted can be opened: said here, once, and not in every task."""
+        sealed = {piece.key_id: piece.topic for piece in found if piece.key_id}
+        if not sealed or self._options.encrypted == "sealed" or self._options.emit == "segments":
+            return
+        if not self._needs_files(is_raw=not any(found[0].schema)):
+            return
+        keyring = Keyring.from_reference(self._options.keyring) if self._options.keyring else None
+        for key_id, topic in sealed.items():
+            if keyring is None:
+                raise no_key(topic, key_id)
+            keyring.key(key_id)
+
+    def _needs_files(self, *, is_raw: bool) -> bool:
+        sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
+        shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
+        return shaping.needs_file or self._bounds != Bounds() or self._options.verify == "full"
 
     def _check_columns(
         self, topics: Sequence[TopicDocument], found: Sequence[Piece], tail: Iterable[tuple[str, bytes]] = ()
@@ -80,8 +103,14 @@ class RowReading:
             return None
         if any(piece.key_id for piece in found):
             return None  # blocks are opened whole
-        sources = sources_of(self._schema.fieldNames(), is_raw=not any(found[0].schema))
-        return width_of(sources, to_arrow_schema(self._schema, timezone="UTC"))
+        is_raw = not any(found[0].schema)
+        sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
+        return width_of(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        hush_closed_pipes()
+        return each_in_short(self, self._rows(partition.value))
 
     def _rows(self, data: object) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in exactly the schema that Spark expects."""
@@ -97,14 +126,15 @@ class RowReading:
         # Spark sends this object before it is asked for tasks: all that planning found out is in the task.
         is_raw, is_sealed = not any(task.pieces[0].schema), self._options.encrypted == "sealed"
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_sealed=is_sealed)
+        shaping = Shaping(sources, target, is_raw=is_raw)
         store = root_store(self._place, self._options)
-        yield from TaskReader(store, self._options, Shaping(sources, target), self._bounds).read(task)
+        yield from TaskReader(store, self._options, shaping, self._bounds).read(task)
 
     def _tail_rows(self, task: TailTask) -> Iterator[pa.RecordBatch]:
         from holdfast.settled.tail_rows import TailReader
 
         sources = sources_of(self._schema.fieldNames(), is_raw=task.is_raw)
-        shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"))
+        shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=task.is_raw)
         root = SettledRoot.open(self._place, self._options)
         return TailReader(root, self._options, shaping, self._bounds).read(task)
 
@@ -116,15 +146,34 @@ def _tail_task(data: bytes) -> TailTask | None:
 
 
 class BatchReader(RowReading, DataSourceReader):
-    """Plans and reads one batch."""
+    """Plans and reads one batch: all of what `load` saw (`pins`), whoever asks.
 
+    Spark plans a relation once and uses the plan for everything that is made of it: for every action, for both sides of
+    a self-join, for a view. So nothing that one query asks for may have a part in it. Above all there is no
+    `pushFilters`: the rows that one query leaves out would be missing from all others.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        options: ReadOptions,
+        schema: StructType,
+        pins: Mapping[Where, Mark] | None,
+        *,
+        is_inferred: bool,
+    ) -> None:
+        super().__init__(place, options, schema, is_inferred=is_inferred)
+        self._pins = pins
+
+    @in_short
     def partitions(self) -> list[InputPartition]:
-        """The tasks of this read; the marks of its DataFrame are its end, or the tail's end of this moment."""
+        """The tasks of this read, or, where nothing was seen yet, of what is settled at this moment."""
         root = SettledRoot.open(self._place, self._options)
         if self._options.include_tail:
             return self._with_tail(root)
-        resolved = resolve(root, self._options, marks_in(self._schema), starts_in(self._schema))
+        resolved = resolve(root, self._options, self._pins)
         found = pieces(root, resolved.spans, self._options, self._bounds)
+        self._check_keys(found)
         self._check_columns(resolved.topics, found)
         return self._partitions(root, found)
 
@@ -138,24 +187,11 @@ class BatchReader(RowReading, DataSourceReader):
 
         resolved = resolve(root, self._options)
         found = pieces(root, resolved.spans, self._options, self._bounds)
-        tail = plan_tail(root, resolved, self._options, self._bounds)
+        tail = plan_tail(root, resolved, self._options)
+        self._check_keys(found)
         self._check_columns(resolved.topics, found, tail.schemas)
         partitions = self._partitions(root, found)
         if tail.spans:
             is_raw = not versions(resolved.topics[0])
             partitions.append(InputPartition(TailTask(bytes.fromhex(root.log), is_raw, tail.spans).encode()))
         return partitions
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        return self._rows(partition.value)
-
-
-class FilteringReader(BatchReader):
-    """The same, with the filters that Spark pushed."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what can be answered exactly; the rest goes back."""
-        bounds, back = taken(filters, _OURS & set(self._schema.fieldNames()))
-        self._bounds = self._bounds.tighter(bounds)
-        return back

@@ -1,9 +1,10 @@
-"""The marks of a read: how far each partition was settled when a DataFrame was loaded, and how to get them back.
+"""The marks of a read: what was settled of each partition when a DataFrame was loaded, and how to get that back.
 
-A DataFrame of the format carries its marks in the metadata of its first column: every action on it reads up to exactly
-these, however much is written meanwhile, and `marks_of` tells them. Given to another read as `asOf`, it sees the same.
-A table in Spark's catalog carries none: it always reads what is settled at that moment. It carries its options instead,
-because Spark hands the options of a table over when it is created, and never again.
+A DataFrame of `load()` or `read` carries its marks in the metadata of its first column, for `marks_of` to tell. Given
+to another read as `asOf`, it sees the same. They are a label: what a DataFrame reads is fixed where it is planned
+(`source`), and nothing is ever read because of a label. A table in Spark's catalog carries none: it always reads what
+is settled at that moment. It carries its options instead, because Spark hands the options of a table over when it is
+created, and never again.
 """
 
 from __future__ import annotations
@@ -15,33 +16,25 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.errors import NotFound
-from holdfast.settled.offsets import Where, format_offsets, parse_offsets
+from holdfast.settled.offsets import Mark, Where, format_marks
 from holdfast.settled.options import parse_options
+from holdfast.settled.resolve import resolve
 from holdfast.settled.root import SettledRoot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_MARKS, _STARTS, _OPTIONS = "holdfast.marks", "holdfast.starts", "holdfast.options"
+_MARKS, _OPTIONS = "holdfast.marks", "holdfast.options"
 
 
-def with_marks(schema: StructType, marks: Mapping[Where, int], starts: Mapping[Where, int] | None = None) -> StructType:
-    """A schema that carries marks, and where its read begins."""
-    if starts is not None:
-        schema = carrying(schema, _STARTS, format_offsets(starts))
-    return carrying(schema, _MARKS, format_offsets(marks))
+def with_marks(schema: StructType, marks: Mapping[Where, Mark]) -> StructType:
+    """A schema that carries marks."""
+    return carrying(schema, _MARKS, format_marks(marks))
 
 
-def starts_in(schema: StructType) -> dict[Where, int] | None:
-    """Where the read of a schema that carries marks begins; None when it does not say."""
-    text = carried(schema, _STARTS)
-    return None if text is None else parse_offsets(text, least=0)
-
-
-def marks_in(schema: StructType) -> dict[Where, int] | None:
-    """The marks that a schema carries; None when it carries none."""
-    text = carried(schema, _MARKS)
-    return None if text is None else parse_offsets(text, least=0)
+def is_marked(schema: StructType) -> bool:
+    """Whether a schema carries marks."""
+    return carried(schema, _MARKS) is not None
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
@@ -71,18 +64,17 @@ def carried(schema: StructType, name: str) -> str | None:
 
 
 def marks_of(frame: DataFrame) -> str:
-    """How far each partition is read by a DataFrame of the format; for `asOf` of another read."""
-    marks = marks_in(frame.schema)
+    """What a DataFrame of the format reads of each partition, from where to where; for `asOf` of another read."""
+    marks = carried(frame.schema, _MARKS)
     if marks is None:
         raise NotFound(
             "this DataFrame carries no marks",
             hint="ask the one that load() or pyspark_holdfast.read returned; or settled_marks(root, topic=…)",
         )
-    return format_offsets(marks)
+    return marks
 
 
 def settled_marks(root: str, **options: str) -> str:
-    """How far each partition is settled at this moment; options as of the format: topic, topicPattern, endpoint …"""
+    """What is settled of each partition at this moment; options as of the format: topic, topicPattern, endpoint …"""
     _, read = parse_options({"path": root, **options})
-    opened = SettledRoot.open(root, read)
-    return format_offsets(opened.marks(opened.topics(read)))
+    return format_marks(resolve(SettledRoot.open(root, read), read).marks)

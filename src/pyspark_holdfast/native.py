@@ -37,6 +37,7 @@ from holdfast.store.address import parse_url
 from holdfast.store.documents import TopicDocument
 from pyspark_holdfast.marks import carried, carrying, with_marks
 from pyspark_holdfast.parquet_scan import Unscannable, check_reach, folders_of, scan
+from pyspark_holdfast.telling import naming_store
 from pyspark_holdfast.types import is_native, spark_schema
 
 if TYPE_CHECKING:
@@ -79,10 +80,11 @@ def read(
     reason = reason_of_options(given, asked)
     if reason is not None:
         return through_format(spark, given, reason)
-    opened = SettledRoot.open(place, asked)
-    resolved = resolve(opened, asked)
-    shape, bounds = resolved.shape, bounds_of(asked)
-    found = pieces(opened, resolved.spans, asked, bounds)
+    with naming_store(place, asked.store.endpoint):
+        opened = SettledRoot.open(place, asked)
+        resolved = resolve(opened, asked)
+        shape, bounds = resolved.shape, bounds_of(asked)
+        found = pieces(opened, resolved.spans, asked, bounds)
     check_schemas(found, shape, asked)
     try:
         check_columns(spark, shape.columns, all_columns(resolved.topics, asked))

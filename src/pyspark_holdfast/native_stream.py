@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import Corrupt
-from holdfast.settled.offsets import format_offsets
+from holdfast.settled.offsets import Mark, format_marks
 from holdfast.settled.options import ReadOptions, parse_options
 from holdfast.settled.plan import Piece
 from holdfast.settled.resolve import bounds_of, check_schemas, shape_of
@@ -33,7 +33,9 @@ from holdfast.store.documents import SegmentDocument, TopicDocument
 from pyspark_holdfast import native
 from pyspark_holdfast.native import NATIVE, PathTaken
 from pyspark_holdfast.parquet_scan import Unscannable, check_reach, folders_of
+from pyspark_holdfast.start_race import forestall
 from pyspark_holdfast.stream import check_endless
+from pyspark_holdfast.telling import naming_store
 from pyspark_holdfast.types import spark_schema
 
 if TYPE_CHECKING:
@@ -54,12 +56,14 @@ def read_stream(
     **options: str | int | bool,
 ) -> NativeStream:
     """A stream of what gets settled, read natively where that is possible; options are those of the format."""
+    forestall(spark)
     given = native.given_options(root, topic, columns, options)
     place, asked = parse_options(given)
     check_endless(asked)
-    opened = SettledRoot.open(place, asked)
-    topics = opened.topics(asked)
-    taken = _path(spark, opened, topics, given, asked)
+    with naming_store(place, asked.store.endpoint):
+        opened = SettledRoot.open(place, asked)
+        topics = opened.topics(asked)
+        taken = _path(spark, opened, topics, given, asked)
     native.tell(taken)
     return NativeStream(spark, opened, topics, given, asked, taken)
 
@@ -137,8 +141,7 @@ class NativeStream:
         """The same rows, read by the format: exactly the offsets of this batch."""
         spans = folders_of(found)
         given = {name: value for name, value in self._given.items() if name.lower() != "startingoffsets"}
-        given["startingOffsets"] = format_offsets({where: span.start for where, span in spans.items()})
-        given["asOf"] = format_offsets({where: span.end for where, span in spans.items()})
+        given["asOf"] = format_marks({where: Mark(span.start, span.end) for where, span in spans.items()})
         taken = PathTaken("format", reason)
         native.tell(taken)
         frame = spark.read.format("holdfast").options(**given).schema(self.schema).load()

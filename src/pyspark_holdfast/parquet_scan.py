@@ -9,12 +9,16 @@ files cannot be reached, that is `Unscannable`, and whoever asked reads through 
 
 Spark passes over a file that is missing when it looks. So what it found is counted and weighed against the manifests:
 a hole is never read over.
+
+Two scans of the same files are equal to Spark, which then reads once for both, or takes what is cached of the one for
+the other. It does not look at what folders are told. So that is in the options of a scan too, which it does look at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.java_gateway import JavaClass
@@ -22,7 +26,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from holdfast.settled.offsets import Where
+from holdfast.settled.offsets import Mark, Where, format_marks
 from holdfast.settled.plan import Piece
 from holdfast.store.address import Address
 
@@ -36,7 +40,11 @@ _OPTIONS = {
     "ignoreMissingFiles": "false",
     # Days and times are those of today's calendar, back to the year 1.
     "datetimeRebaseMode": "CORRECTED",
+    # A flipped bit is an error, of files that carry checksums of their pages.
+    "parquet.page.verify-checksum.enabled": "true",
 }
+_TOLD = "holdfast.folders"
+"""An option that nobody reads: it keeps scans apart that only differ in what their folders are told."""
 _SCHEMES = {"file": "file", "s3": "s3a", "gs": "gs", "abfss": "abfss"}
 """What Hadoop calls the stores that it may know."""
 _THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
@@ -93,7 +101,8 @@ def scan(
     base = f"{_SCHEMES[address.scheme]}://{address.place}" + (f"/{address.prefix}" if address.prefix else "")
     try:
         java = _Java(spark)
-        of_folders, options, nothing = java.schema(places), java.options(_OPTIONS), java.kind("scala.Option").empty()
+        options, nothing = java.options({**_OPTIONS, _TOLD: _told(pieces)}), java.kind("scala.Option").empty()
+        of_folders = java.schema(places)
         spec = java.spark("PartitionSpec")(of_folders, java.sequence(_partitions(java, base, pieces, of_folders)))
         cache = getattr(java.spark("NoopCache$"), "MODULE$")
         paths = _paths(java, [f"{base}/{piece.key}" for piece in pieces])
@@ -109,6 +118,12 @@ def scan(
         return DataFrame(java.session.baseRelationToDataFrame(relation), spark)
     except _FAILURES as error:
         raise Unscannable(f"Spark does not reach the files error={_kind(error)}") from error
+
+
+def _told(pieces: Sequence[Piece]) -> str:
+    """What folders are told, in short."""
+    told = {where: Mark(folder.start, folder.end) for where, folder in folders_of(pieces).items()}
+    return sha256(format_marks(told).encode()).hexdigest()
 
 
 def _partitions(java: _Java, base: str, pieces: Sequence[Piece], schema: Any) -> Iterator[Any]:

@@ -1,28 +1,27 @@
 """`format("holdfast")`: what Spark asks of a data source, answered with what is settled.
 
-Spark makes one of these wherever it needs one: for the schema, for planning, for a stream, each time in another Python
-process, and hands over nothing but options and the schema. The schema carries the marks of the moment at which a
-DataFrame was loaded, so all of its plans read the same (`marks`).
+Spark makes one of these for every `load`, asks it for the schema unless the user gave one, and sends it pickled to
+whichever Python process plans or streams. So what it saw when it was asked for the schema, its pins, travels in it, and
+all that is made of one `load` reads the same. A table in Spark's catalog is made anew for each query, without options
+and with the schema of old: it carries its options there (`marks`).
 """
 
 from __future__ import annotations
 
-import sys
-
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from holdfast.errors import NotFound
-from holdfast.settled.options import ReadOptions, is_table, own_options, parse_options
-from holdfast.settled.resolve import ends_of, resolve, shape_of
+from holdfast.errors import Invalid, NotFound
+from holdfast.settled.offsets import Mark, Where
+from holdfast.settled.options import PLACES, ReadOptions, is_table, own_options, parse_options
+from holdfast.settled.resolve import resolve, shape_of
 from holdfast.settled.root import SettledRoot
-from pyspark_holdfast.batch import BatchReader, FilteringReader
-from pyspark_holdfast.marks import options_in, with_marks, with_options
+from pyspark_holdfast.batch import BatchReader
+from pyspark_holdfast.marks import is_marked, options_in, with_marks, with_options
 from pyspark_holdfast.segment_paths import SEGMENT_ROWS
 from pyspark_holdfast.stream import StreamReader
+from pyspark_holdfast.telling import hush_closed_pipes, in_short
 from pyspark_holdfast.types import spark_schema
-
-_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class HoldfastSource(DataSource):
@@ -32,19 +31,40 @@ class HoldfastSource(DataSource):
     'holdfast'
     """
 
+    _is_inferred = False
+    _pins: dict[Where, Mark] | None = None
+
     @classmethod
     def name(cls) -> str:
         """What users write in `format(…)`."""
+        hush_closed_pipes()  # here, because it is the first that Spark asks in whatever process
         return "holdfast"
 
     def _parsed(self, schema: StructType | None = None) -> tuple[str, ReadOptions]:
-        # A table's options are in its schema: Spark has forgotten them.
-        carried = None if schema is None or self.options else options_in(schema)
-        return parse_options(self.options if carried is None else carried)
+        carried = None if schema is None else options_in(schema)
+        if carried is None and schema is not None and not self.options:
+            raise Invalid(
+                "Spark keeps the options of a table only with the columns that the format gives it",
+                hint="leave the list of columns out of CREATE TABLE; the option columns chooses",
+            )
+        if carried is None or any(name in self.options for name in PLACES):
+            return parse_options(self.options)
+        if self.options:
+            raise Invalid(
+                f"a table takes no options in a query options={','.join(sorted(self.options))[:200]}",
+                hint="its options are those of CREATE TABLE; read with format(…), options and load() instead",
+            )
+        return parse_options(carried)
 
+    def _where(self) -> tuple[str, str]:
+        place, options = self._parsed()
+        return place, options.store.endpoint
+
+    @in_short
     def schema(self) -> StructType:
         """The columns of the topics, with the marks of this moment."""
         place, options = self._parsed()
+        self._is_inferred = True
         if options.emit == "segments":
             return SEGMENT_ROWS
         root = SettledRoot.open(place, options)
@@ -55,18 +75,23 @@ class HoldfastSource(DataSource):
             resolved = resolve(root, options)
         except NotFound:
             # Where it is told to begin may be gone: a batch says so when it is planned, a stream is beyond it by now.
-            topics = root.topics(options)
-            return with_marks(spark_schema(shape_of(topics, options).columns), ends_of(root.marks(topics), options))
-        starts = {(span.topic, span.partition): span.start for span in resolved.spans}
-        return with_marks(spark_schema(resolved.shape.columns), resolved.marks, starts)
+            return spark_schema(shape_of(root.topics(options), options).columns)
+        self._pins = resolved.marks
+        return with_marks(spark_schema(resolved.shape.columns), resolved.marks)
 
+    @in_short
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read; one that takes filters only where Spark is about to push some."""
-        # Spark refuses a reader that has `pushFilters` while pushing is switched off (which is the default), and runs
-        # this module, and no other, when it is on and there are filters to push.
-        kind = FilteringReader if _PUSHING in sys.modules else BatchReader
-        return kind(*self._parsed(schema), schema)
+        """A batch read."""
+        hush_closed_pipes()
+        if not self._is_inferred and is_marked(schema):
+            raise Invalid(
+                "this schema carries the marks of another read, and would carry them wrongly here",
+                hint="give names and types only: .schema(df.schema.toDDL()); asOf=marks_of(df) reads what df read",
+            )
+        return BatchReader(*self._parsed(schema), schema, self._pins, is_inferred=self._is_inferred)
 
+    @in_short
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream of what gets settled."""
-        return StreamReader(*self._parsed(schema), schema)
+        hush_closed_pipes()
+        return StreamReader(*self._parsed(schema), schema, is_inferred=self._is_inferred)

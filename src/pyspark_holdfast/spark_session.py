@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.streaming.stateStore.providerClass": (
@@ -68,13 +67,29 @@ _SOCKET_PATH_MAX = 55
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Set what holdfast needs on a builder: settings, the Python of the workers, a Java, a quiet log.
 
-    What is set on the builder already, or in the environment, stays.
+    What is set on the builder already, or in the environment, stays. The session that it makes lets streams start at
+    once.
     """
     present = dict(getattr(builder, "_options", {}))
     _prepare_environment(str(present.get("spark.master", "")))
     for name, value in SETTINGS.items():
         if name not in present:
             builder = builder.config(name, value)
+    return _forestalling(builder)
+
+
+def _forestalling(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """A builder whose session is ready for streams that start at once."""
+    from pyspark_holdfast.start_race import forestall
+
+    make = builder.getOrCreate
+
+    def get_or_create() -> SparkSession:
+        session = make()
+        forestall(session)
+        return session
+
+    builder.getOrCreate = get_or_create  # type: ignore[method-assign]
     return builder
 
 
@@ -106,8 +121,10 @@ def session(master: str = "local[*]", **settings: str) -> SparkSession:
 def register(spark: SparkSession) -> None:
     """Register the format by hand, where another package keeps Spark from finding it."""
     from pyspark_holdfast.source import HoldfastSource
+    from pyspark_holdfast.start_race import forestall
 
     spark.dataSource.register(HoldfastSource)
+    forestall(spark)
 
 
 def java_options(directory: Path) -> str:

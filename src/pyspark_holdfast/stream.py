@@ -13,11 +13,10 @@ again cannot begin later than it did.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -41,6 +40,7 @@ from holdfast.settled.root import SettledRoot
 from holdfast.store.documents import SegmentDocument, TopicDocument
 from holdfast.store.numbered import segments_below
 from pyspark_holdfast.batch import RowReading
+from pyspark_holdfast.telling import in_short
 
 Told = dict[str, dict[str, int]]
 """Offsets as Spark stores them."""
@@ -51,8 +51,8 @@ _first = attrgetter("first")
 class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver; read in the executors."""
 
-    def __init__(self, place: str, options: ReadOptions, schema: StructType) -> None:
-        super().__init__(place, options, schema)
+    def __init__(self, place: str, options: ReadOptions, schema: StructType, *, is_inferred: bool) -> None:
+        super().__init__(place, options, schema, is_inferred=is_inferred)
         check_endless(options)
         self._root: SettledRoot | None = None
         self._lease: Lease | None = None
@@ -65,6 +65,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
 
     # -- offsets ------------------------------------------------------------------------------------------
 
+    @in_short
     def initialOffset(self) -> Told:  # noqa: N802
         """Where a new query begins."""
         asked, root = self._options.starting_offsets, self._opened()
@@ -90,10 +91,12 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
             return ReadMaxBytes(options.max_bytes)
         return ReadMaxFiles(options.max_segments) if options.max_segments else ReadAllAvailable()
 
+    @in_short
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """The query ends with what is settled now."""
         self._stop = self._marks()
 
+    @in_short
     def latestOffset(self, start: Told, limit: ReadLimit) -> Told:  # noqa: N802
         """Where the next batch ends."""
         begun = offsets_of(start, least=0)
@@ -111,16 +114,19 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
             admit(starts, {where: self._between(where, starts[where], ends[where]) for where in ends}, limits)
         )
 
+    @in_short
     def reportLatestOffset(self) -> Told:  # noqa: N802
         """What is settled, for progress reports: the lag of a query is what lies between."""
         return nested(self._marks())
 
+    @in_short
     def commit(self, end: Told) -> None:
         """A batch is done: what lies before it is not needed any more."""
         self._renew(offsets_of(end, least=0))
 
     # -- batches ------------------------------------------------------------------------------------------
 
+    @in_short
     def partitions(self, start: Told, end: Told) -> list[InputPartition]:
         """The tasks of one batch."""
         root, ends = self._opened(), offsets_of(end, least=0)
@@ -128,12 +134,9 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         topics = {topic.topic: topic for topic in self._topics(ends)}
         spans = [self._span(topics[where[0]], where, starts[where], ends[where]) for where in sorted(ends)]
         found = pieces(root, spans, self._options, self._bounds)
+        self._check_keys(found)
         self._check_columns(list(topics.values()), found)
         return self._partitions(root, found)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        return self._rows(partition.value)
 
     def stop(self) -> None:
         """The query ends; a lease stays until its time is over, for the query's next run."""

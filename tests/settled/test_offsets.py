@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
-from holdfast.settled.offsets import format_offsets, nested, offsets_of, parse_offsets
+from holdfast.settled.offsets import Mark, format_marks, format_offsets, nested, offsets_of, parse_marks, parse_offsets
 
 pytestmark = pytest.mark.unit
 
@@ -53,7 +53,8 @@ def test_kafkas_own_text_is_understood():
         "", "earliest", "12", "[]", "{", '{"orders":5}', '{"orders":{"0":"5"}}', '{"orders":{"0":1.5}}',
         '{"orders":{"0":null}}', '{"orders":{"":1}}', '{"orders":{"-1":1}}', '{"orders":{"+1":1}}',
         '{"orders":{"1 ":1}}', '{"orders":{"1e2":1}}', '{"orders":{"65536":1}}', '{"orders":{"\u0663":1}}',
-        '{"orders":{"0":-3}}', '{"orders":{"0":4611686018427387904}}',
+        '{"orders":{"0":[5,4]}}', '{"orders":{"0":[-1,4]}}', '{"orders":{"0":[1]}}', '{"orders":{"0":[1,2,3]}}',
+        '{"orders":{"0":[0,4611686018427387904]}}', '{"orders":{"0":-3}}', '{"orders":{"0":4611686018427387904}}',
     ],
 )  # fmt: skip
 def test_what_is_not_offsets_is_refused_with_the_notation(text):
@@ -73,3 +74,15 @@ def test_marks_are_numbers_and_never_words(offset):
     with pytest.raises(Invalid):
         parse_offsets(format_offsets({("orders", 0): offset}), least=0)
     assert parse_offsets('{"orders":{"0":0}}', least=0) == {("orders", 0): 0}
+
+
+spans = st.tuples(st.none() | st.integers(0, 2**61), st.integers(0, 2**61)).map(
+    lambda pair: Mark(None if pair[0] is None else min(pair[0], pair[1]), pair[1])
+)
+
+
+@given(st.dictionaries(places, spans, max_size=12))
+def test_marks_come_back_from_their_text_and_mean_their_ends_as_offsets(marks):
+    text = format_marks(marks)
+    assert parse_marks(text) == marks
+    assert parse_offsets(text) == {where: mark.end for where, mark in marks.items()}

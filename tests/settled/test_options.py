@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.errors import Invalid
 from holdfast.settled import options as module
+from holdfast.settled.offsets import Mark
 from holdfast.settled.options import (
     OPTION_NAMES,
     SPLIT_BYTES,
@@ -59,7 +60,9 @@ CASES = {
     "endingTimestamp": Case(
         "2023-11-14T22:13:20+00:00", "before_us", 1_700_000_000_000_000, "2023-11-14", "must name its time zone"
     ),
-    "asOf": Case('{"orders":{"0":5}}', "as_of", {("orders", 0): 5}, '{"orders":{"0":-1}}', "asOf: these are not"),
+    "asOf": Case(
+        '{"orders":{"0":[2,5]}}', "as_of", {("orders", 0): Mark(2, 5)}, '{"orders":{"0":-1}}', "asOf: these are not"
+    ),
     "includeTail": Case("True", "include_tail", True, "yes", "includeTail must be true or false"),
     "verify": Case("FULL", "verify", "full", "some", "verify must be one of: off, hash, full"),
     "schemaMode": Case("known", "schema_mode", "known", "old", "schemaMode must be one of: latest, known, strict"),

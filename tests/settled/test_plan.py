@@ -51,15 +51,6 @@ def test_tasks_together_bring_exactly_the_wanted_offsets_once_and_in_order(span,
     assert read_tasks(tasks, groups) == list(range(start, end))
 
 
-@given(spans(), st.integers(-5, 600), st.integers(-5, 600), splits)
-def test_bounds_on_offsets_leave_exactly_the_rest_out(span, low, high, split_bytes):
-    segments, start, end = span
-    first = segments[0].first
-    bounds = Bounds(offset_min=first + low, offset_before=first + high)
-    tasks = tasks_of(LOG, pieces_of(segments, start, end, bounds), split_bytes)
-    assert read_tasks(tasks, 7) == list(range(max(start, first + low), min(end, first + high)))
-
-
 @given(manifests(min_size=1), st.integers(-1500, 1500), st.integers(-1500, 1500))
 def test_segments_are_left_out_by_time_only_where_no_record_can_match(segments, since, until):
     bounds = Bounds(since=since, until=until)
@@ -174,30 +165,3 @@ def test_a_piece_holds_all_that_proves_its_file():
         10, 77, document.footer, document.content,
     )  # fmt: skip
     assert msgspec.structs.replace(piece, start=20).is_whole
-
-
-# -- bounds -------------------------------------------------------------------------------------------------
-
-maybe = st.none() | st.integers(-20, 20)
-bounds = st.builds(
-    Bounds,
-    topics=st.none() | st.frozensets(st.sampled_from(["a", "b"])),
-    partitions=st.none() | st.frozensets(st.integers(0, 2)),
-    offset_min=maybe, offset_before=maybe, since=maybe, until=maybe,
-)  # fmt: skip
-
-
-def allowed(one: Bounds, topic: str, partition: int, offset: int, time: int) -> bool:
-    start, end = one.span(offset, offset + 1)
-    return one.allows(topic, partition) and start < end and not one.misses(time, time)
-
-
-@given(bounds, bounds, st.sampled_from("ab"), st.integers(0, 2), st.integers(-25, 25), st.integers(-25, 25))
-def test_tighter_bounds_allow_what_both_allow(one, other, topic, partition, offset, time):
-    both = one.tighter(other)
-    record = (topic, partition, offset, time)
-    assert allowed(both, *record) == (allowed(one, *record) and allowed(other, *record))
-
-
-def test_no_bounds_allow_everything():
-    assert allowed(NO_BOUNDS, "a", 0, -(2**62), 2**62)

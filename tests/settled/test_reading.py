@@ -129,7 +129,7 @@ def test_a_topic_without_records_is_empty(open_log):
     log.topic("orders", partitions=3).append(b"x", partition=1)
     seal(log, "orders")
     reading = read(log)
-    assert reading.marks == '{"orders":{"0":0,"1":1,"2":0}}'
+    assert reading.marks == '{"orders":{"0":[0,0],"1":[0,1],"2":[0,0]}}'
     assert reading.to_arrow().num_rows == reading.count() == 1
 
 
@@ -300,6 +300,25 @@ def test_as_of_reads_the_same_while_more_is_written(orders):
     assert read(orders).count() > before.num_rows
 
 
+def test_as_of_reads_from_where_the_other_read_began(orders):
+    """Marks say both: where it began, and where it ended; a start that is asked for goes before."""
+    first = read(orders, starting_offsets='{"orders":{"0":3,"1":-1}}')
+    again = read(orders, as_of=first.marks)
+    assert again.marks == first.marks
+    assert again.to_arrow().equals(first.to_arrow())
+    later = read(orders, as_of=first.marks, starting_offsets='{"orders":{"0":5}}')
+    assert later.count() == first.count() - 2
+
+
+def test_marks_of_a_read_are_where_the_next_one_begins(orders):
+    """Given where offsets are asked for, they mean their ends."""
+    first = read(orders)
+    fill(orders, "orders", 1)
+    more = read(orders, starting_offsets=first.marks)
+    assert more.count() == read(orders).count() - first.count() > 0
+    assert read(orders, ending_offsets=first.marks).to_arrow().equals(first.to_arrow())
+
+
 def test_as_of_reads_no_partition_that_it_does_not_name(orders):
     assert offsets(read(orders, as_of='{"orders":{"1":3}}')) == []
     assert read(orders, as_of='{"orders":{"1":3}}').count() == 3
@@ -417,6 +436,25 @@ def test_a_start_that_has_expired_is_an_error_with_what_is_missing(expired):
     assert read(expired, starting_offsets='{"orders":{"0":20}}').count() == 20
 
 
+@pytest.mark.parametrize(
+    ("marks", "gone"),
+    [("[0,30]", r"0\.\.19"), ("[15,40]", r"15\.\.19"), ("[0,20]", r"0\.\.19"), ("10", r"0\.\.19"), ("20", r"0\.\.19")],
+)
+def test_marks_that_retention_has_overtaken_are_an_error_with_what_is_left(expired, marks, gone):
+    """And no shorter answer: the last two are marks of the time when they had no starts, and all of them is gone."""
+    as_of = f'{{"orders":{{"0":{marks}}}}}'
+    with pytest.raises(NotFound, match=rf"records have expired topic=orders partition=0 offsets={gone} first_left=20"):
+        read(expired, as_of=as_of)
+    left = read(expired, as_of=as_of, fail_on_data_loss=False)
+    assert set(offsets(left)) <= set(range(20, 40))
+
+
+@pytest.mark.parametrize(("marks", "there"), [("[20,30]", 10), ("[20,20]", 0), ("[0,0]", 0), ("0", 0), ("30", 10)])
+def test_marks_that_are_still_there_are_read(expired, marks, there):
+    """Also those that always were empty, and old ones without starts, which begin with what is left."""
+    assert read(expired, as_of=f'{{"orders":{{"0":{marks}}}}}').count() == there
+
+
 def test_without_fail_on_data_loss_a_read_goes_on_with_what_is_left_and_says_so(expired, caplog):
     caplog.set_level("WARNING", logger="holdfast")
     reading = read(expired, starting_offsets='{"orders":{"0":5}}', fail_on_data_loss=False)
@@ -521,4 +559,4 @@ def test_pyarrow_polars_duckdb_and_pandas_take_a_reading_directly(orders):
 
 def test_a_reading_tells_where_it_is_and_how_far_it_goes(orders):
     assert str(orders.path) in repr(read(orders))
-    assert '{"orders":{"0":30,"1":5}}' in repr(read(orders))
+    assert '{"orders":{"0":[0,30],"1":[0,5]}}' in repr(read(orders))

@@ -115,7 +115,7 @@ def written(open_shipped) -> Written:
 
 def test_the_tail_follows_the_segments_without_a_gap(written, root):
     reading = read(root)
-    assert reading.marks == '{"orders":{"0":10,"1":0}}'
+    assert reading.marks == '{"orders":{"0":[0,10],"1":[0,0]}}'
     assert values(reading.to_arrow()) == written.model
     assert reading.count() == 17
     assert holdfast.read(str(root), "orders").count() == 10
@@ -314,7 +314,7 @@ def test_what_is_settled_between_marks_and_planning_is_not_left_out(written, shi
     resolved = resolve(root, options)
     written.settle()
     written.append(0, 1)
-    assert plan_tail(root, resolved, options, Bounds()).spans == (Span("orders", 0, 10, 14), Span("orders", 1, 0, 4))
+    assert plan_tail(root, resolved, options).spans == (Span("orders", 0, 10, 14), Span("orders", 1, 0, 4))
 
 
 class Hasty(DirectoryStore):
@@ -360,8 +360,8 @@ class Interfering(DirectoryStore):
 def planned(store: DirectoryStore, **options: Any) -> tuple[TailReader, TailTask]:
     root = SettledRoot(RootStore(store, RootForm(None)))
     read_options = ReadOptions(topics=("orders",), include_tail=True, starting_offsets="latest", **options)
-    plan = plan_tail(root, resolve(root, read_options), read_options, Bounds())
-    reader = TailReader(root, read_options, Shaping([c.source for c in RAW], schema_of(RAW)), Bounds())
+    plan = plan_tail(root, resolve(root, read_options), read_options)
+    reader = TailReader(root, read_options, Shaping([c.source for c in RAW], schema_of(RAW), is_raw=True), Bounds())
     return reader, TailTask(bytes.fromhex(root.log), True, plan.spans)
 
 

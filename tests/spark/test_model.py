@@ -122,7 +122,7 @@ def stream_on(spark: SparkSession, world: World, topic: str, directory: Path, rn
     running = query.trigger(availableNow=True).start()
     running.awaitTermination()
     marks = json.loads(pyspark_holdfast.settled_marks(world.root, topic=topic, **world.options))
-    return dict(marks[topic])
+    return {partition: end for partition, (_, end) in marks[topic].items()}
 
 
 def landed(spark: SparkSession, topic: str, directory: Path) -> Rows:
@@ -136,7 +136,7 @@ def compare(spark: SparkSession, world: World, topic: str, model: Rows) -> None:
     marks = json.loads(pyspark_holdfast.settled_marks(world.root, topic=topic, **world.options))[topic]
     one = holdfast.read(world.root, topic, store=world.options)
     rows = read_rows(one.to_arrow(), topic)
-    expected = {place: row for place, row in model.items() if place[1] < marks[str(place[0])]}
+    expected = {place: row for place, row in model.items() if place[1] < marks[str(place[0])][1]}
     assert rows == expected
     assert one.count() == len(expected)
     batch = spark.read.format("holdfast").options(topic=topic, **world.options).load(world.root)

@@ -1,4 +1,4 @@
-"""The format in batch: found without registration, right rows and columns, push-down, pinned marks, clear errors."""
+"""The format in batch: found without registration, right rows whatever else reads them, marks, clear errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 
 import holdfast
 import pyspark_holdfast
 from holdfast import Keyring
+from holdfast.errors import Unavailable
 from pyspark_holdfast import DefaultSource
 from tests.spark.logs import START_US, collected, fill, made, rows
 
@@ -31,7 +33,7 @@ def either(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Spar
     """Spark with filters pushed down, and without, which is its default."""
     spark.conf.set(PUSH_DOWN, str(request.param == "pushing").lower())
     yield spark
-    spark.conf.set(PUSH_DOWN, "true")
+    spark.conf.unset(PUSH_DOWN)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +46,8 @@ def load(spark: SparkSession, root: Path | str, topic: str = "orders", **options
     return spark.read.format("holdfast").options(topic=topic, **options).load(str(root))
 
 
-def tasks(frame: DataFrame) -> int:
-    return frame.rdd.getNumPartitions()
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 # -- finding it -------------------------------------------------------------------------------------------
@@ -203,12 +205,47 @@ def test_a_filter_gives_what_it_gives_on_a_plain_table(either: SparkSession, roo
     assert collected(load(either, root).where(condition)) == collected(plain.where(condition))
 
 
-def test_pushed_filters_leave_out_segments_and_tasks(spark: SparkSession, root: Path) -> None:
-    """Of six segments the one that holds the offset is read, and files that are not needed are not opened."""
-    frame = load(spark, root, minPartitions="6")
-    assert tasks(frame) == 6
-    assert tasks(frame.where("offset = 25 and partition = 1")) == 1
-    assert tasks(frame.where("timestamp < '2026-01-01 00:00:19'")) == 2
+def test_what_one_query_leaves_out_is_there_for_all_others(either: SparkSession, root: Path) -> None:
+    """Spark plans a relation once for all that is made of it: no query may have a part in that plan."""
+    frame = load(either, root)
+    assert frame.where("offset < 10").count() == 20
+    assert frame.count() == 120
+    both = frame.where("offset < 5").union(frame.where("offset >= 55 and partition = 1"))
+    assert both.count() == 15
+    joined = frame.where("offset < 3").alias("a").join(frame.where("offset > 1").alias("b"), ["partition", "offset"])
+    assert joined.count() == 2
+    frame.createOrReplaceTempView("leaking")
+    counts = "SELECT (SELECT count(*) FROM leaking WHERE offset = 7), (SELECT count(*) FROM leaking), count(*)"
+    assert tuple(either.sql(f"{counts} FROM leaking WHERE partition = 1").collect()[0]) == (2, 120, 60)
+    either.sql(f"CREATE TABLE leaking_table USING holdfast OPTIONS (root '{root}', topic 'orders')")
+    try:
+        twice = "SELECT count(*) n FROM leaking_table WHERE offset < 10 UNION ALL SELECT count(*) FROM leaking_table"
+        assert sorted(row.n for row in either.sql(twice).collect()) == [20, 120]
+    finally:
+        either.sql("DROP TABLE leaking_table")
+
+
+def test_no_reader_ever_offers_to_take_filters(either: SparkSession, root: Path) -> None:
+    """Whatever the session says, and also in the process that Spark starts to push them."""
+    from pyspark.sql.datasource import DataSourceReader
+
+    source = DefaultSource({"path": str(root), "topic": "orders"})
+    for process in ("any", "pushing"):
+        with pytest.MonkeyPatch.context() as patch:
+            if process == "pushing":
+                patch.setitem(sys.modules, "pyspark.sql.worker.data_source_pushdown_filters", sys)
+            reader = source.reader(source.schema())
+        assert type(reader).pushFilters is DataSourceReader.pushFilters
+    assert "Filter (" in plan_of(load(either, root).where("offset < 10"))
+
+
+def test_a_schema_that_carries_the_marks_of_another_read_is_refused(spark: SparkSession, root: Path) -> None:
+    """A read would be labelled as what it is not; names and types are welcome."""
+    schema = load(spark, root, endingOffsets='{"orders":{"0":5,"1":5}}').schema
+    given = spark.read.format("holdfast").option("topic", "orders")
+    with pytest.raises(Exception, match="carries the marks of another read"):
+        given.schema(schema).load(str(root)).count()
+    assert given.schema(schema.toDDL()).load(str(root)).count() == 120
 
 
 def test_times_and_offsets_by_option(spark: SparkSession, root: Path) -> None:
@@ -230,7 +267,7 @@ def test_a_frame_reads_the_same_however_much_is_written_meanwhile(spark: SparkSe
         fill(log, seals=1)
         frame = load(spark, tmp_path / "log")
         marks = pyspark_holdfast.marks_of(frame)
-        assert marks == '{"orders":{"0":20,"1":20}}'
+        assert marks == '{"orders":{"0":[0,20],"1":[0,20]}}'
         assert frame.count() == 40
         fill(log, seals=1)
         log.topic("orders").append(b"not sealed")
@@ -239,7 +276,8 @@ def test_a_frame_reads_the_same_however_much_is_written_meanwhile(spark: SparkSe
         assert load(spark, tmp_path / "log", asOf=marks).count() == 40
         with pytest.raises(Exception, match="not settled yet"):
             load(spark, tmp_path / "log", asOf='{"orders":{"0":41}}')
-        assert pyspark_holdfast.settled_marks(str(tmp_path / "log"), topic="orders") == '{"orders":{"0":40,"1":40}}'
+        settled = pyspark_holdfast.settled_marks(str(tmp_path / "log"), topic="orders")
+        assert settled == '{"orders":{"0":[0,40],"1":[0,40]}}'
 
 
 def test_a_table_reads_what_is_settled_at_that_moment(spark: SparkSession, tmp_path: Path) -> None:
@@ -290,8 +328,14 @@ def test_an_encrypted_topic_needs_its_key_by_reference(spark: SparkSession, tmp_
     frame = load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/keyring", minPartitions="4")
     assert collected(frame) == rows("orders", 2, 60)
     assert load(spark, tmp_path / "log", columns="").count() == 120
-    with pytest.raises(Exception, match="is encrypted, and there is no key key_id=k7"):
+    with pytest.raises(AnalysisException, match="is encrypted, and there is no key key_id=k7") as caught:
         load(spark, tmp_path / "log").collect()
+    assert len(str(caught.value).splitlines()) < 10  # said once, while planning, and not by every task
+    Keyring.generate("k8").save(tmp_path / "newer")
+    with pytest.raises(AnalysisException, match="the keyring has no key 'k7'"):
+        load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/newer").collect()
+    with pytest.raises(AnalysisException, match="no keyring file"):
+        load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/nothing").collect()
     sealed = load(spark, tmp_path / "log", encrypted="sealed")
     assert sealed.columns == ["topic", "partition", "first_offset", "rows", "time_min", "time_max", "block"]
     assert sum(each.rows for each in sealed.collect()) == 120
@@ -299,6 +343,48 @@ def test_an_encrypted_topic_needs_its_key_by_reference(spark: SparkSession, tmp_
     Keyring.generate("k7").save(tmp_path / "other")
     with pytest.raises(Exception, match="is not the key"):
         load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/other").collect()
+
+
+def test_a_store_that_does_not_answer_is_named(spark: SparkSession) -> None:
+    """By the format and by the fast path; nobody sees the options of a query in its error."""
+    options = {"endpoint": "http://127.0.0.1:9", "region": "here", "retries": "0", "timeoutMs": "500"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "someone")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "unknown")
+        with pytest.raises(Unavailable, match=r"root=s3://bucket/prefix endpoint=http://127\.0\.0\.1:9"):
+            pyspark_holdfast.read(spark, "s3://bucket/prefix", "orders", **options)
+        with pytest.raises(Unavailable, match=r"root=s3://bucket/prefix endpoint=http://127\.0\.0\.1:9"):
+            DefaultSource({"path": "s3://bucket/prefix", "topic": "orders", **options}).schema()
+
+
+def test_a_table_takes_its_options_when_it_is_created_and_never_again(spark: SparkSession, root: Path) -> None:
+    """What would be passed over is refused."""
+    spark.sql(f"CREATE TABLE told USING holdfast OPTIONS (root '{root}', topic 'orders')")
+    spark.sql(f"CREATE TABLE listed (offset LONG) USING holdfast OPTIONS (root '{root}', topic 'orders')")
+    try:
+        for asked in (
+            lambda: spark.sql("SELECT * FROM told WITH ('startingOffsets' = 'latest')"),
+            lambda: spark.read.option("startingOffsets", "latest").table("told"),
+        ):
+            with pytest.raises(AnalysisException, match="a table takes no options in a query"):
+                asked().collect()
+        with pytest.raises(AnalysisException, match="leave the list of columns out of CREATE TABLE"):
+            spark.table("listed").collect()
+    finally:
+        spark.sql("DROP TABLE told")
+        spark.sql("DROP TABLE listed")
+
+
+def test_a_closed_pipe_is_no_news(root: Path) -> None:
+    """`limit` and `show` take what they need, and nobody prints a trace."""
+    code = (
+        "import pyspark_holdfast; spark = pyspark_holdfast.session('local[1]');"
+        f"frame = spark.read.format('holdfast').option('topic', 'orders').load({str(root)!r});"
+        "print([len(frame.limit(1).collect()) for _ in range(5)]); frame.show(1); spark.stop()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "[1, 1, 1, 1, 1]" in done.stdout, done.stderr
+    assert "BrokenPipe" not in done.stderr
 
 
 def test_a_secret_in_the_wrong_place_is_refused_and_not_repeated(spark: SparkSession, root: Path) -> None:

@@ -90,12 +90,12 @@ def schema_of(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.kind) for column in columns])
 
 
-def width_of(sources: Sequence[str], target: pa.Schema) -> int | None:
+def width_of(sources: Sequence[str], target: pa.Schema, *, is_raw: bool) -> int | None:
     """About how many bytes a row of these columns has; None where nobody can tell without a look at the files."""
-    width = 0
+    width, narrow = 0, _NARROW_RAW if is_raw else _NARROW
     for source, field in zip(sources, target, strict=True):
-        if source in _NARROW:
-            width += _NARROW[source]
+        if source in narrow:
+            width += narrow[source]
         elif pa.types.is_primitive(field.type) or pa.types.is_decimal(field.type):
             width += -(-field.type.bit_width // 8)
         else:
@@ -103,21 +103,23 @@ def width_of(sources: Sequence[str], target: pa.Schema) -> int | None:
     return width
 
 
-_NARROW = {TOPIC: 0, PARTITION: 0, "key": 16, "kind": 4, "headers": 16}
+_NARROW = {TOPIC: 0, PARTITION: 0}
+_NARROW_RAW = {**_NARROW, "key": 16, "kind": 4, "headers": 16}
 """Columns of raw topics beside which the payload is the large one."""
 
 
 class Shaping:
     """Makes batches of one schema out of the rows of segments."""
 
-    def __init__(self, sources: Sequence[str], target: pa.Schema) -> None:
+    def __init__(self, sources: Sequence[str], target: pa.Schema, *, is_raw: bool) -> None:
+        # Of a typed topic, `offset` is a column of the user's, as any other.
+        offset = "offset" if is_raw else "_offset"
         self._sources = tuple(sources)
         self._target = target
         self._constants: dict[tuple[str, str | int], pa.Array] = {}
-        offset = {"offset", "_offset"}
         self.needs = [source for source in sources if source not in (TOPIC, PARTITION)]
         """Columns of the file."""
-        self.needs_file = any(name not in offset for name in self.needs)
+        self.needs_file = any(name != offset for name in self.needs)
 
     def shape(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
         """Rows of a file as rows of the result."""

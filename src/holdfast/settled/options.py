@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.settled.offsets import Where, parse_offsets
+from holdfast.settled.offsets import Mark, Where, parse_marks, parse_offsets
 from holdfast.store.names import check_name
 from holdfast.store.settings import StoreSettings
 
@@ -47,7 +47,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Only records of this time or later."""
     before_us: int | None = None
     """Only records before this time."""
-    as_of: dict[Where, int] | None = None
+    as_of: dict[Where, Mark] | None = None
     """The marks of an earlier read: this one sees exactly what that one saw."""
     include_tail: bool = False
     verify: Verify = "hash"
@@ -200,7 +200,7 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "endingOffsets": ("ending_offsets", _offsets("latest")),
     "startingTimestamp": ("since_us", parse_time),
     "endingTimestamp": ("before_us", parse_time),
-    "asOf": ("as_of", lambda value: parse_offsets(value, least=0)),
+    "asOf": ("as_of", parse_marks),
     "includeTail": ("include_tail", _flag),
     "verify": ("verify", _choice("off", "hash", "full")),
     "schemaMode": ("schema_mode", _choice("latest", "known", "strict")),

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TypeVar
 
 import msgspec
 
@@ -32,7 +31,6 @@ _ROUNDS_EVEN = 4
 """From so many tasks per core on, they level out by themselves."""
 
 _first = attrgetter("first")
-Name = TypeVar("Name", str, int)
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -89,53 +87,16 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Which records are wanted, wherever they are: what filters and time options say; None is no bound."""
+    """Which records are wanted, wherever they are, by their times in microseconds; None is no bound."""
 
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-    offset_min: int | None = None
-    offset_before: int | None = None
     since: int | None = None
-    """Times in microseconds; this one and later …"""
+    """This one and later …"""
     until: int | None = None
     """… up to this one."""
-
-    def tighter(self, other: Bounds) -> Bounds:
-        """What both allow."""
-        return Bounds(
-            _both(self.topics, other.topics), _both(self.partitions, other.partitions),
-            _most(self.offset_min, other.offset_min), _least(self.offset_before, other.offset_before),
-            _most(self.since, other.since), _least(self.until, other.until),
-        )  # fmt: skip
-
-    def allows(self, topic: str, partition: int) -> bool:
-        """Whether anything of a partition is wanted."""
-        return (self.topics is None or topic in self.topics) and (
-            self.partitions is None or partition in self.partitions
-        )
-
-    def span(self, start: int, end: int) -> tuple[int, int]:
-        """The part of a span of offsets that is wanted."""
-        return (
-            start if self.offset_min is None else max(start, self.offset_min),
-            end if self.offset_before is None else min(end, self.offset_before),
-        )
 
     def misses(self, low: int, high: int) -> bool:
         """Whether nothing between two times is wanted."""
         return (self.since is not None and high < self.since) or (self.until is not None and low > self.until)
-
-
-def _both(one: frozenset[Name] | None, other: frozenset[Name] | None) -> frozenset[Name] | None:
-    return other if one is None else one if other is None else one & other
-
-
-def _most(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else max(one, other)
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else min(one, other)
 
 
 def meeting(segments: Sequence[SegmentDocument], start: int, end: int) -> Sequence[SegmentDocument]:
@@ -152,9 +113,6 @@ def pieces_of(
 
     A segment that was lost is Corrupt, unless whoever asks can do without it.
     """
-    start, end = bounds.span(start, end)
-    if start >= end:
-        return
     for segment in meeting(segments, start, end):
         if segment.first + segment.rows <= start or bounds.misses(segment.time_min, segment.time_max):
             continue

@@ -17,7 +17,7 @@ import msgspec
 from holdfast import frames
 from holdfast.errors import Invalid
 from holdfast.record import microseconds
-from holdfast.settled.offsets import format_offsets, parse_offsets
+from holdfast.settled.offsets import format_marks, parse_marks, parse_offsets
 from holdfast.settled.options import Encrypted, ReadOptions, SchemaMode, Verify, store_environment
 from holdfast.settled.resolve import Resolved, bounds_of, check_schemas, pieces, resolve
 from holdfast.settled.root import SettledRoot
@@ -70,7 +70,7 @@ def read(
         ending_offsets=_word(ending_offsets, ("latest",)),
         since_us=_time(starting_timestamp),
         before_us=_time(ending_timestamp),
-        as_of=None if as_of is None else parse_offsets(as_of, least=0),
+        as_of=None if as_of is None else parse_marks(as_of),
         include_tail=include_tail,
         verify=verify,
         schema_mode=schema_mode,
@@ -120,12 +120,12 @@ class SettledReading:
         if options.include_tail:
             from holdfast.settled.tail_rows import plan_tail
 
-            self._tail = plan_tail(self._root, self._resolved, options, bounds_of(options))
+            self._tail = plan_tail(self._root, self._resolved, options)
 
     @property
     def marks(self) -> str:
-        """How far each partition is read: everything below, and nothing else; text for `as_of`."""
-        return format_offsets(self._resolved.marks)
+        """What is read of each partition, from where to where, and nothing else; text for `as_of`."""
+        return format_marks(self._resolved.marks)
 
     @property
     def schema(self) -> pa.Schema:
@@ -145,7 +145,8 @@ class SettledReading:
         bounds = bounds_of(options)
         found = pieces(self._root, resolved.spans, options, bounds)
         check_schemas(found, resolved.shape, options, () if self._tail is None else self._tail.schemas)
-        shaping = Shaping([column.source for column in resolved.shape.columns], self._schema)
+        sources = [column.source for column in resolved.shape.columns]
+        shaping = Shaping(sources, self._schema, is_raw=not resolved.shape.schemas)
         settled = TaskReader(self._root.store, options, shaping, bounds).read(
             Task(bytes.fromhex(self._root.log), tuple(found))
         )

@@ -14,7 +14,7 @@ from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.segments.schema import TopicSchema
 from holdfast.segments.store_manifest import in_parallel
 from holdfast.settled.columns import SEALED, Column, choose, columns_of
-from holdfast.settled.offsets import EARLIEST, LATEST, Where
+from holdfast.settled.offsets import EARLIEST, LATEST, Mark, Where
 from holdfast.settled.options import ReadOptions
 from holdfast.settled.plan import Bounds, Piece, pieces_of
 from holdfast.settled.root import SettledRoot
@@ -71,28 +71,23 @@ class Resolved(NamedTuple):
     spans: tuple[Span, ...]
 
     @property
-    def marks(self) -> dict[Where, int]:
-        """How far each partition is read; what `asOf` takes."""
-        return {(span.topic, span.partition): span.end for span in self.spans}
+    def marks(self) -> dict[Where, Mark]:
+        """What is read of each partition; what `asOf` takes."""
+        return {(span.topic, span.partition): Mark(span.start, span.end) for span in self.spans}
 
 
-def resolve(
-    root: SettledRoot,
-    options: ReadOptions,
-    pinned: Mapping[Where, int] | None = None,
-    begun: Mapping[Where, int] | None = None,
-) -> Resolved:
-    """Make a read definite; `pinned` and `begun` are where an earlier look ended and began, if there was one.
+def resolve(root: SettledRoot, options: ReadOptions, pinned: Mapping[Where, Mark] | None = None) -> Resolved:
+    """Make a read definite; `pinned` is what an earlier look at the same read found, if there was one.
 
     What was retired since is still asked for then: its files stay for a while, and once they are gone that is an error,
     not a shorter answer.
     """
     topics = root.topics(options)
-    if pinned is not None and begun is not None:  # what was settled once is settled: nothing more has to be asked
-        known = tuple(Span(*where, begun[where], end) for where, end in sorted(pinned.items()))
+    if pinned is not None:  # what was settled once is settled: nothing more has to be asked
+        known = tuple(Span(*where, mark.start or 0, mark.end) for where, mark in sorted(pinned.items()))
         return Resolved(tuple(topics), shape_of(topics, options), known)
     settled = root.marks(topics)
-    ends = ends_of(settled, options, pinned)
+    ends = ends_of(settled, options)
     by_name = {topic.topic: topic for topic in topics}
 
     def span(where: Where) -> Span:
@@ -101,14 +96,11 @@ def resolve(
     return Resolved(tuple(topics), shape_of(topics, options), tuple(in_parallel(span, ends)))
 
 
-def ends_of(
-    settled: Mapping[Where, int], options: ReadOptions, pinned: Mapping[Where, int] | None = None
-) -> dict[Where, int]:
+def ends_of(settled: Mapping[Where, int], options: ReadOptions) -> dict[Where, int]:
     """Where a read ends, by partition, when so much is settled; partitions that are not read are left out."""
     for asked in (options.starting_offsets, options.ending_offsets):
         _refuse_others(asked, settled)
-    as_of = options.as_of if pinned is None else pinned
-    ends = {where: _end(where, options, as_of, mark) for where, mark in settled.items()}
+    ends = {where: _end(where, options, mark) for where, mark in settled.items()}
     return {where: end for where, end in ends.items() if end is not None}
 
 
@@ -123,13 +115,14 @@ def _refuse_others(asked: Mapping[Where, int] | str, read: Mapping[Where, int]) 
         )
 
 
-def _end(where: Where, options: ReadOptions, as_of: Mapping[Where, int] | None, settled: int) -> int | None:
+def _end(where: Where, options: ReadOptions, settled: int) -> int | None:
     """Where a partition's span ends; None when the partition is not read at all."""
-    asked = as_of if as_of is not None else options.ending_offsets
-    if isinstance(asked, str):
-        return settled
-    end = asked.get(where, None if as_of is not None else LATEST)
-    if end is None or end == EARLIEST:
+    if options.as_of is not None:
+        mark = options.as_of.get(where)
+        end = EARLIEST if mark is None else mark.end
+    else:
+        end = LATEST if isinstance(options.ending_offsets, str) else options.ending_offsets.get(where, LATEST)
+    if end == EARLIEST:
         return None
     if end == LATEST:
         return settled
@@ -144,16 +137,32 @@ def _end(where: Where, options: ReadOptions, as_of: Mapping[Where, int] | None, 
 
 
 def _start(root: SettledRoot, topic: TopicDocument, where: Where, options: ReadOptions, settled: int, end: int) -> int:
-    asked = options.starting_offsets
-    start = EARLIEST if asked == "earliest" else LATEST if asked == "latest" else asked.get(where, EARLIEST)
+    start = _asked_start(where, options)
     if start == LATEST:
         return settled
     earliest = earliest_offset(root, topic, where)
-    if start == EARLIEST:
+    if start == EARLIEST and not _is_overtaken(where, options, topic, earliest):
         return earliest
+    start = topic.first_offset if start == EARLIEST else start
     if start < earliest and start < end:
         return lost(where, start, earliest, fail=options.fail_on_data_loss)
     return start
+
+
+def _asked_start(where: Where, options: ReadOptions) -> int:
+    """Where a partition is told to begin: by `startingOffsets`, else where the read began whose marks are given."""
+    asked = options.starting_offsets
+    if asked == "latest":
+        return LATEST
+    mark = None if options.as_of is None else options.as_of.get(where)
+    begun = EARLIEST if mark is None or mark.start is None else mark.start
+    return begun if asked == "earliest" else asked.get(where, begun)
+
+
+def _is_overtaken(where: Where, options: ReadOptions, topic: TopicDocument, earliest: int) -> bool:
+    """Whether all that marks without starts can mean is gone: an empty answer would look like any other."""
+    mark = None if options.as_of is None else options.as_of.get(where)
+    return mark is not None and topic.first_offset < mark.end <= earliest
 
 
 def earliest_offset(root: SettledRoot, topic: TopicDocument, where: Where) -> int:
@@ -164,7 +173,8 @@ def earliest_offset(root: SettledRoot, topic: TopicDocument, where: Where) -> in
 
 def lost(where: Where, start: int, earliest: int, *, fail: bool) -> int:
     """Retention was faster than a reader: an error, or a line in the log and the first offset that is left."""
-    message = f"records have expired topic={where[0]} partition={where[1]} offsets={start}..{earliest - 1}"
+    place = f"topic={where[0]} partition={where[1]}"
+    message = f"records have expired {place} offsets={start}..{earliest - 1} first_left={earliest}"
     if fail:
         raise NotFound(
             message,
@@ -181,7 +191,7 @@ def bounds_of(options: ReadOptions) -> Bounds:
 
 def pieces(root: SettledRoot, spans: Sequence[Span], options: ReadOptions, bounds: Bounds) -> list[Piece]:
     """The parts of segments that these spans need, by topic, partition and offset."""
-    wanted = [span for span in spans if span.start < span.end and bounds.allows(span.topic, span.partition)]
+    wanted = [span for span in spans if span.start < span.end]
     manifests = in_parallel(lambda span: root.segments((span.topic, span.partition)), wanted)
     for span, segments in zip(wanted, manifests, strict=True):
         _check_reach(root, span, segments)

@@ -73,11 +73,7 @@ class TaskReader:
 
     def _open(self, log: bytes, piece: Piece) -> SegmentReader:
         if piece.key_id and self._keyring is None and self._options.encrypted == "open":
-            raise Invalid(
-                f"topic {piece.topic!r} is encrypted, and there is no key key_id={piece.key_id}",
-                hint="name a keyring that executors find: option keyring = env:NAME or file:PATH;"
-                " or read its sealed blocks with encrypted=sealed",
-            )
+            raise no_key(piece.topic, piece.key_id)
         if self._keyring is not None and not piece.key_id:
             raise Corrupt("a segment of this log is not encrypted, and a keyring was given", path=piece.key)
         vault = Vault(log, self._keyring)
@@ -98,6 +94,15 @@ class TaskReader:
             piece.start, piece.end, columns=[name for name in self._shaping.needs if name in there],
             since=self._bounds.since, until=self._bounds.until, share=piece.share,
         )  # fmt: skip
+
+
+def no_key(topic: str, key_id: str) -> Invalid:
+    """What to raise for a topic that is encrypted, where no keyring is given."""
+    return Invalid(
+        f"topic {topic!r} is encrypted, and there is no key key_id={key_id}",
+        hint="name a keyring that driver and executors find: option keyring = env:NAME or file:PATH;"
+        " or read its sealed blocks with encrypted=sealed",
+    )
 
 
 def missing(store: Store, log: bytes, piece: Piece) -> Corrupt | NotFound:

@@ -91,7 +91,7 @@ class TailTask(msgspec.Struct, frozen=True, array_like=True):
 _tasks = msgspec.msgpack.Decoder(TailTask)
 
 
-def plan_tail(root: SettledRoot, resolved: Resolved, options: ReadOptions, bounds: Bounds) -> TailPlan:
+def plan_tail(root: SettledRoot, resolved: Resolved, options: ReadOptions) -> TailPlan:
     """What there is above the spans of a read, whose ends are settled marks; raises Invalid where there is no tail."""
     if not root.is_shipped_to():
         raise Invalid(
@@ -103,8 +103,8 @@ def plan_tail(root: SettledRoot, resolved: Resolved, options: ReadOptions, bound
     for span in resolved.spans:
         where = (span.topic, span.partition)
         end = _asked_end(where, options, ends.get(where, span.end))
-        start, end = bounds.span(max(span.start, span.end), end)
-        if start < end and bounds.allows(*where):
+        start = max(span.start, span.end)
+        if start < end:
             spans.append(Span(*where, start, end))
     topics = {span.topic for span in spans}
     return TailPlan(tuple(spans), frozenset(named for named in schemas if named[0] in topics))

@@ -1,0 +1,235 @@
+"""The whole Spark face against plain Parquet: the same program, the same answers, always.
+
+Programs are random (`programs`): several questions to the same frames, opened in every way there is, under all settings
+that could matter. The copy is written from what was appended, not from what was read. A program that fails is printed
+with its number; `HOLDFAST_SEED=<number>` runs it first.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import holdfast
+import pyspark_holdfast
+from tests.spark import logs
+from tests.spark.programs import COLUMNS, PARTITIONS, ROWS, SECOND, Program, Source, program
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+UTC = datetime.UTC
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
+SEALS = 3
+
+OLD = pa.schema(
+    [
+        ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("topic", pa.string()),
+        ("partition", pa.int32()), ("key", pa.string()), ("value", pa.float64()), ("time", pa.int64()),
+        ("headers", pa.list_(pa.string())), ("kind", pa.struct([("x", pa.int16()), ("y", pa.string())])),
+        ("payload", pa.decimal128(12, 2)), ("start", pa.date32()),
+    ]
+)  # fmt: skip
+NEW = pa.schema([*OLD, ("late", pa.int32())])
+RAW = pa.schema(
+    [
+        ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")), ("key", pa.binary()), ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))), ("kind", pa.string()),
+    ]
+)  # fmt: skip
+TYPED = pa.schema(
+    [
+        ("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()),
+        ("_time", pa.timestamp("us", "UTC")), *NEW,
+    ]
+)  # fmt: skip
+
+
+class World(NamedTuple):
+    """One log, and plain copies of its topics."""
+
+    root: Path
+    copies: Path
+
+
+def at(microseconds: int) -> datetime.datetime:
+    return EPOCH + datetime.timedelta(microseconds=microseconds)
+
+
+def raw_row(partition: int, n: int) -> dict[str, Any]:
+    record = logs.record(n, partition)
+    headers = record.headers
+    return {
+        "topic": "orders", "partition": partition, "offset": n, "timestamp": at(logs.START_US + n * SECOND + partition),
+        "key": record.key, "value": record.payload, "kind": record.kind,
+        "headers": None if headers is None else [{"key": name, "value": value} for name, value in headers.items()],
+    }  # fmt: skip
+
+
+def typed_row(partition: int, n: int, *, is_late: bool) -> dict[str, Any]:
+    """What the user appended: nothing in it is what the log says of it."""
+    row = {
+        "offset": (1000 + n, None, -n)[n % 3],
+        "timestamp": None if n % 5 == 0 else at(logs.START_US + (n - 40) * SECOND),
+        "topic": (f"x{n % 4}", None, "orders")[n % 3],
+        "partition": (7, n, None)[n % 3],
+        "key": ("", "x1", "größer", None)[n % 4],
+        "value": (n / 2, float("nan"), None, -1.0)[n % 4],
+        "time": (n, 1000 + n)[n % 2],
+        "headers": (None, [], ["x", None], ["y", "x"])[n % 4],
+        "kind": (None, {"x": n, "y": f"g{partition}"}, {"x": None, "y": None})[n % 3],
+        "payload": None if n % 7 == 0 else Decimal(n) + Decimal("0.25"),
+        "start": datetime.date(2026, 1, 1) + datetime.timedelta(days=n),
+    }
+    return {**row, "late": (n, None)[n % 2]} if is_late else row
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    directory = tmp_path_factory.mktemp("differential")
+    made = World(directory / "log", directory / "copies")
+    made.copies.mkdir()
+    each = ROWS // SEALS
+    copied: list[dict[str, Any]] = []
+    with holdfast.open(made.root) as log:
+        logs.fill(log, partitions=PARTITIONS, seals=SEALS, rows=each)
+        for n in range(ROWS):
+            is_late = n >= ROWS - each
+            topic = log.topic("typed", schema=NEW if is_late else OLD, partitions=PARTITIONS)
+            for partition in range(PARTITIONS):
+                row, moment = typed_row(partition, n, is_late=is_late), logs.START_US + n * SECOND + partition
+                topic.append([row], partition=partition, time=moment)
+                copied.append({"_topic": "typed", "_partition": partition, "_offset": n, "_time": at(moment), **row})
+            if n % each == each - 1:
+                log.seal("typed")
+    raw = [raw_row(partition, n) for partition in range(PARTITIONS) for n in range(ROWS)]
+    pq.write_table(pa.Table.from_pylist(raw, RAW), made.copies / "orders.parquet")
+    pq.write_table(pa.Table.from_pylist(copied, TYPED), made.copies / "typed.parquet")
+    return made
+
+
+@pytest.fixture
+def tables(spark: SparkSession, world: World) -> Iterator[None]:
+    for topic in COLUMNS:
+        spark.sql(f"CREATE TABLE table_{topic} USING holdfast OPTIONS (root '{world.root}', topic '{topic}')")
+    yield
+    for topic in COLUMNS:
+        spark.sql(f"DROP TABLE table_{topic}")
+
+
+# -- both sides -------------------------------------------------------------------------------------------
+
+
+def ours(spark: SparkSession, world: World, source: Source, number: int) -> DataFrame:
+    """A source, opened its way."""
+    names = ",".join(source.columns)
+    options = {"topic": source.topic, **source.options}
+    if source.way == "table":
+        return spark.table(f"table_{source.topic}")
+    if source.way in ("native", "verified"):
+        verify = {"verify": "hash"} if source.way == "verified" else {}
+        fast = pyspark_holdfast.read(spark, world.root, columns=source.columns, **options, **verify)
+        assert pyspark_holdfast.path_of(fast).path == ("native" if source.way == "native" else "format")
+        return fast
+    if source.way == "view":
+        given = ", ".join(f"{name} '{value}'" for name, value in {**options, "columns": names}.items())
+        view = f"CREATE OR REPLACE TEMPORARY VIEW ours_{number} USING holdfast"
+        spark.sql(f"{view} OPTIONS (path '{world.root}', {given})")
+        return spark.table(f"ours_{number}")
+    reading = spark.read.format("holdfast").options(**options)
+    if source.way == "schema":
+        chosen = plain(spark, world, source._replace(keep="true")).schema.toDDL()
+        return reading.schema(chosen).load(str(world.root))
+    return reading.option("columns", names).load(str(world.root))
+
+
+def plain(spark: SparkSession, world: World, source: Source) -> DataFrame:
+    """The same of the copy."""
+    copy = spark.read.parquet(str(world.copies / f"{source.topic}.parquet"))
+    return copy.where(source.keep).select(*(f"`{name}`" for name in source.columns))
+
+
+def answers(spark: SparkSession, asked: Program, frames: list[DataFrame], name: str) -> list[Any]:
+    for number, frame in enumerate(frames):
+        frame.createOrReplaceTempView(f"{name}_{number}")
+    places = [
+        f"table_{source.topic}" if name == "ours" and source.way == "table" else f"{name}_{number}"
+        for number, source in enumerate(asked.sources)
+    ]
+    found = []
+    for question in asked.questions:
+        found.append(rows(spark.sql(question.format(*places))))
+        if asked.is_cached and len(found) == 1:
+            frames[0].cache()
+    found += [rows(frame) for frame in frames]
+    if asked.is_cached:
+        frames[0].unpersist()
+    return found
+
+
+def rows(frame: DataFrame) -> tuple[list[str], list[str]]:
+    """Types and rows, in no order; NaN is equal to itself here."""
+    types = [field.dataType.simpleString() for field in frame.schema]
+    return types, sorted(map(repr, frame.toArrow().to_pylist()))
+
+
+@contextmanager
+def under(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+def check(spark: SparkSession, world: World, seed: int) -> int:
+    """Run a program on both sides; how many questions were asked."""
+    asked = program(seed)
+    with under(spark, asked.settings):
+        expected = answers(spark, asked, [plain(spark, world, source) for source in asked.sources], "plain")
+        frames = [ours(spark, world, source, number) for number, source in enumerate(asked.sources)]
+        found = answers(spark, asked, frames, "ours")
+    for one, other, question in zip(found, expected, [*asked.questions, *("all of it" for _ in frames)], strict=True):
+        assert one == other, f"HOLDFAST_SEED={seed}\n{question}\n{asked}"
+    return len(found)
+
+
+# -- promises ---------------------------------------------------------------------------------------------
+
+
+def first_seed() -> int:
+    return int(os.environ.get("HOLDFAST_SEED") or int(time.time()) * 1000)
+
+
+@pytest.mark.usefixtures("tables")
+def test_random_programs_give_what_they_give_on_a_plain_copy(spark: SparkSession, world: World) -> None:
+    seed = first_seed()
+    print(f"HOLDFAST_SEED={seed}")
+    asked = sum(check(spark, world, seed + number) for number in range(12))
+    assert asked >= 36
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.usefixtures("tables")
+def test_thousands_of_random_programs_give_what_they_give_on_a_plain_copy(spark: SparkSession, world: World) -> None:
+    seed = first_seed()
+    print(f"HOLDFAST_SEED={seed}")
+    asked = sum(check(spark, world, seed + number) for number in range(2000))
+    print(f"{asked} answers, all equal")
