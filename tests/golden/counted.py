@@ -1,4 +1,4 @@
-"""Sealing as the first scheme did it, which holdfast itself only opens: for golden files of that time."""
+"""Writing as older versions did: in the first scheme of sealing, which holdfast only opens, without page checksums."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from holdfast.crypto.cipher import CountedCipher, Random, Source
+from holdfast.segments import file_writer
 
 
 class CountedSealer(CountedCipher):
@@ -24,8 +25,10 @@ class CountedSealer(CountedCipher):
 
 @contextmanager
 def sealing_as_before() -> Iterator[None]:
-    """Whatever is sealed meanwhile is sealed in the first scheme."""
+    """Whatever is sealed meanwhile is sealed in the first scheme, in files without page checksums."""
     with ExitStack() as patches:
+        for settings in (file_writer._COMMON, file_writer._SEALED_SETTINGS):
+            patches.enter_context(patch.dict(settings, write_page_checksum=False))
         for module in ("vault", "segment_key"):
             patches.enter_context(patch(f"holdfast.crypto.{module}.sealing_cipher", CountedSealer))
         yield

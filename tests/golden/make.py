@@ -11,7 +11,8 @@ lay the same rows out in other bytes, and two of Arrow the same columns.)
     schema-3/, schema-3-sealed/     the same before there were stores, their databases at schema version 3
     schema-2/, schema-2-sealed/     logs without segments, their databases at schema version 2
     schema-1/                       a log whose database is at schema version 1; all of these are upgraded in place
-    store/                          a store's root with one of each object, but for segment files
+    store/, store-sealed/           a store's root with one of each object, but for segment files; and the same, signed
+    store-1/                        a root of format 1: the same objects under their old names, nothing signed
     damaged/                        logs and objects that must be refused, each in its own way
     expected.json                   what was put into them, and what their segments are
     vectors.json                    frames, headers, digests, stamps, chain values and seals as hex
@@ -34,12 +35,14 @@ import apsw
 import msgspec
 import pyarrow as pa
 from tests.golden.counted import CountedSealer, sealing_as_before
+from tests.store.old_roots import make_old
 
 import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import chain
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
 from holdfast.crypto.concealing import Concealing
+from holdfast.crypto.signing import Signer
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.journal import frame
 from holdfast.journal.columns import Columns, Extra
@@ -65,7 +68,7 @@ from holdfast.journal.sqlite import SqliteBackend
 from holdfast.record import NOW
 from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
 from holdfast.shipping.marks import attach
-from holdfast.store import checkpoint, commit_batch, documents, key_object, layout
+from holdfast.store import checkpoint, commit_batch, documents, key_object, layout, signed
 from holdfast.store.commit_batch import CommitBatch, TailEntry, TailKey
 from holdfast.store.documents import AnyDocument, ManifestDocument
 from holdfast.store.key_object import KeyObject, StoredKey
@@ -81,7 +84,7 @@ WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
 
 RELEASED = (
     "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "schema-4", "schema-4-sealed",
-    "schema-5", "schema-5-sealed",
+    "schema-5", "schema-5-sealed", "store-1",
     "damaged/database-gone", "damaged/flipped-body", "damaged/format-garbage", "damaged/format-version",
     "damaged/frame-version", "damaged/truncated", "damaged/user-version",
 )  # fmt: skip
@@ -94,6 +97,7 @@ def make(target: Path) -> None:
     """Write all golden files into a directory."""
     expected = {name: make_one(target / name) for name in MAKERS}
     make_store(target / "store")
+    make_signed_store(target / "store-sealed")
     make_damaged(target / "damaged")
     _write_json(target / "expected.json", expected)
     _write_json(target / "vectors.json", make_vectors())
@@ -238,7 +242,7 @@ def _attach(log: Log) -> None:
     )
     row = journal.topics.shipping
     assert row is not None
-    journal.settle(journal.note_shipped(row._replace(epoch=3, shipped_seq=2), []))
+    journal.settle(journal.note_shipped(row._replace(epoch=3, shipped_seq=2, root_format=0), []))
 
 
 def _seal(log: Log, topic: str) -> None:
@@ -309,6 +313,7 @@ def make_schema_5(path: Path, keyring: Keyring | None = None) -> Expected:
     """The same log before it was remembered that a store is another's now; one that is shipped."""
     expected = make_log(path, keyring, shipping=True)
     _as_schema(path, 5)
+    make_old(path / "segments")
     return expected
 
 
@@ -316,6 +321,7 @@ def make_schema_4(path: Path, keyring: Keyring | None = None) -> Expected:
     """The same log before there were spaces."""
     expected = make_log(path, keyring, spaces=False)
     _as_schema(path, 4)
+    make_old(path / "segments")
     return expected
 
 
@@ -365,27 +371,27 @@ def _as_schema(path: Path, version: int) -> None:
     backend.close()
 
 
-def as_before(make_one: Callable[[Path, Keyring], Expected]) -> Callable[[Path], Expected]:
-    """A log with keys, sealed in the first scheme."""
+def as_before(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Path], Expected]:
+    """A log as it was written before there were page checksums; one with keys, sealed in the first scheme."""
 
-    def make_sealed(path: Path) -> Expected:
+    def make_older(path: Path) -> Expected:
         with sealing_as_before():
-            return make_one(path, FIRST)
+            return make_one(path, *keys)
 
-    return make_sealed
+    return make_older
 
 
 MAKERS = {
     "plain": make_log,
     "sealed": lambda path: make_log(path, FIRST),
-    "schema-5": make_schema_5,
-    "schema-5-sealed": as_before(make_schema_5),
-    "schema-4": make_schema_4,
-    "schema-4-sealed": as_before(make_schema_4),
-    "schema-3": make_schema_3,
-    "schema-3-sealed": as_before(make_schema_3),
+    "schema-5": as_before(make_schema_5),
+    "schema-5-sealed": as_before(make_schema_5, FIRST),
+    "schema-4": as_before(make_schema_4),
+    "schema-4-sealed": as_before(make_schema_4, FIRST),
+    "schema-3": as_before(make_schema_3),
+    "schema-3-sealed": as_before(make_schema_3, FIRST),
     "schema-2": make_tail,
-    "schema-2-sealed": as_before(make_tail),
+    "schema-2-sealed": as_before(make_tail, FIRST),
     "schema-1": make_schema_1,
 }
 
@@ -739,6 +745,16 @@ def make_store(path: Path) -> None:
     _write_objects(path, store_objects())
 
 
+def make_signed_store(path: Path) -> None:
+    """The same root as a log with keys writes it: every object but leases is signed."""
+    signer = Signer.of(FIRST)
+    assert signer is not None
+    objects = store_objects()
+    for key in filter(signed.is_signed_kind, objects):
+        objects[key] = signed.attach(key, objects[key], signer.sign(LOG_ID.hex(), key, objects[key]))
+    _write_objects(path, objects)
+
+
 def _make_damaged_store(path: Path) -> None:
     """Objects with one thing wrong in each, under the keys that they would have."""
     objects = store_objects()
@@ -753,7 +769,7 @@ def _make_damaged_store(path: Path) -> None:
     _write_objects(path / "moved", {layout.checkpoint_key("orders", 2, 2): objects[rows]})
     _write_objects(path / "moved", {layout.keys_key(4, 2, 9): objects[keys]})
     _write_objects(path / "moved", {layout.epoch_key(3): objects[log]})
-    newer = msgspec.structs.replace(store_documents()[log], format=2)
+    newer = msgspec.structs.replace(store_documents()[log], format=3)
     with patch.object(checkpoint, "FORMAT", 2), patch.object(key_object, "FORMAT", 2):
         _write_objects(path / "newer", {
             batch: commit_batch.encode(store_batches()[batch]._replace(format=3)),

@@ -28,9 +28,11 @@ from tests.golden import make
 
 import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings
+from holdfast.clock import SystemClock
 from holdfast.crypto import chain
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
 from holdfast.crypto.concealing import Concealing
+from holdfast.crypto.signing import Signer
 from holdfast.journal import frame, spaces
 from holdfast.journal.columns import Columns
 from holdfast.journal.entry import Entry, Place, header_of, is_whole
@@ -39,8 +41,11 @@ from holdfast.journal.sqlite import SqliteBackend
 from holdfast.segments.segment import chain_value
 from holdfast.store import checkpoint, commit_batch, documents, key_object, layout
 from holdfast.store.commit_batch import CommitBatch
+from holdfast.store.directory import DirectoryStore
 from holdfast.store.documents import AnyDocument
 from holdfast.store.key_object import KeyObject
+from holdfast.store.root_form import RootForm
+from holdfast.store.root_store import RootStore
 
 pytestmark = pytest.mark.unit
 
@@ -502,6 +507,32 @@ def test_golden_objects_are_read_exactly() -> None:
     assert {type(d) for d in stored.values()} == set(AnyDocument.__args__)
 
 
+def test_the_same_signatures_are_made_today(tmp_path: Path) -> None:
+    """A signed root has the golden bytes, and its own keyring proves every object of it."""
+    make.make_signed_store(tmp_path)
+    assert files_in(tmp_path) == files_in(GOLDEN / "store-sealed") == files_in(GOLDEN / "store")
+    root = RootStore(DirectoryStore(GOLDEN / "store-sealed", SystemClock()), RootForm(Signer.of(make.FIRST)))
+    for key in files_in(tmp_path):
+        assert key == STORE_CHECKPOINT or (tmp_path / key).read_bytes() == (root.files.get(key))
+        assert root.get(key) == (GOLDEN / "store" / key).read_bytes() or key == STORE_CHECKPOINT
+        decode_object(key, root.get(key))
+    assert root.form.is_authentic
+
+
+def test_a_root_of_format_1_is_read_exactly() -> None:
+    """Under their old names, unsigned, the same documents say the same."""
+    root = RootStore(DirectoryStore(GOLDEN / "store-1", SystemClock()), RootForm(None))
+    keys = [info.key for info in root.list("")]
+    found = {key: decode_object(key, root.get(key)) for key in keys}
+    documented = {key: d for key, d in found.items() if isinstance(d, documents.Document)}
+    expected = make.store_documents()
+    expected[layout.LOG] = msgspec.structs.replace(expected[layout.LOG], format=documents.OLD_ROOT)
+    assert {key: msgspec.structs.replace(d, check="") for key, d in documented.items()} == expected
+    assert found[STORE_CHECKPOINT] == make.manifest_objects()
+    batches = {key: b for key, b in make.store_batches().items() if b.format == 1}
+    assert {key: b for key, b in found.items() if isinstance(b, CommitBatch)} == batches
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_golden_entries_on_the_store_are_those_of_the_journal(number: int) -> None:
     """Digests match, links lead from entry to entry, and sealed bodies open to the plain ones."""
@@ -524,7 +555,7 @@ def test_golden_idempotency_keys_are_concealed_and_come_back() -> None:
     """In a log with keys nothing on the store shows the hashes; whoever has the key gets them."""
     plain, sealed = (key_object.decode((GOLDEN / "store" / key).read_bytes(), key) for key in make.store_keys())
     assert [row.hash for row in plain.rows] == make.IDEMPOTENCY
-    cipher = make.store_cipher(sealing=False)
+    cipher = make.store_cipher()
     concealing = Concealing(make.LOG_ID, cipher.mac)
     assert [concealing.reveal(row.hash) for row in sealed.rows] == make.IDEMPOTENCY
     assert not any(row.hash in make.IDEMPOTENCY for row in sealed.rows)

@@ -246,5 +246,4 @@ def parquet_settings(schema: pa.Schema, *, is_sealed: bool, compression_level: i
         "use_dictionary": ["key", "kind"] if raw else False,
         "write_statistics": ["offset", "time", "key", "kind"] if raw else True,
         "column_encoding": dict.fromkeys(schema.names[:2], "DELTA_BINARY_PACKED"),
-        "write_page_checksum": True,
     }
