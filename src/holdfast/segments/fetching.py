@@ -20,6 +20,7 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.rows import EXPIRED, LIVE, LOST
+from holdfast.segments import folders
 from holdfast.segments.file_reader import SegmentReader
 from holdfast.segments.store_manifest import StoreManifest, facts_of, head_of, in_parallel, is_filler
 from holdfast.store import layout
@@ -129,7 +130,7 @@ class SegmentFetching:
         path = self._root / key
         if key in self._here:
             return
-        if path.exists() and _hash_of(path) == segment.sha256:
+        if folders.sha256(path).hex() == segment.sha256:
             self.resumed += 1
         else:
             self._fetch_file(key, path, segment)
@@ -184,11 +185,3 @@ def state_of(manifest: StoreManifest, segment: SegmentDocument) -> int:
 
 def _key(segment: SegmentDocument) -> str:
     return layout.segment_key(segment.topic, segment.partition, segment.number, bytes.fromhex(segment.sha256))
-
-
-def _hash_of(path: Path) -> str:
-    hashed = sha256()
-    with path.open("rb") as stream:
-        while piece := stream.read(_RANGE_BYTES):
-            hashed.update(piece)
-    return hashed.hexdigest()
