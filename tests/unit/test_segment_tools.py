@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import duckdb
 import pandas as pd
 import polars as pl
@@ -10,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.segment_data import batch_of, head_of, write
 
+from holdfast.parquet.thrift import Walk
 from holdfast.segments.columns import conform, stored_schema
 
 pytestmark = pytest.mark.disk
@@ -103,3 +106,34 @@ def test_columns_that_spark_reads_in_vectors(segment):
     assert pq.read_schema(path).field(time).type == pa.timestamp("us", "UTC")
     statistics = metadata.row_group(0).column(0).statistics
     assert (statistics.min, statistics.max) == (2**40, 2**40 + 99)
+
+
+def test_every_page_has_a_checksum_that_finds_a_flipped_bit(segment, tmp_path):
+    """For readers that look at it: without it, most flipped bits come through silently."""
+    path, _ = segment
+    content = path.read_bytes()
+    spans = list(pages(content, pq.read_metadata(path)))
+    assert spans
+    chance = random.Random(1)
+    for _ in range(40):
+        start, end = chance.choice(spans)
+        damaged = bytearray(content)
+        damaged[chance.randrange(start, end)] ^= 1 << chance.randrange(8)
+        (tmp_path / "damaged.parquet").write_bytes(damaged)
+        with pytest.raises(OSError, match=r"(?i)crc"):
+            pq.read_table(tmp_path / "damaged.parquet", page_checksum_verification=True)
+
+
+def pages(content, metadata):
+    """Where the stored bytes of all pages lie; each has a checksum."""
+    for group in range(metadata.num_row_groups):
+        for i in range(metadata.num_columns):
+            column = metadata.row_group(group).column(i)
+            at = column.dictionary_page_offset or column.data_page_offset
+            end = at + column.total_compressed_size
+            while at < end:
+                walk = Walk(content, at, end)
+                header = walk.struct()
+                assert header.kinds[4] == 5, "a checksum"
+                yield walk.at, walk.at + header[3]
+                at = walk.at + header[3]

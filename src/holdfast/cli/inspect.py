@@ -15,7 +15,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from holdfast import Settings
+from holdfast import Settings, disk
 from holdfast.cli import lines
 from holdfast.cli.examination import Examination, Examined
 from holdfast.cli.exits import DAMAGED, FINE
@@ -120,7 +120,7 @@ class _Inspection:
         except Corrupt as error:
             log_id, check = None, BAD
             self.problems.append(error)
-        text = file.read_text("ascii", "replace").partition("\n")[0][:80]
+        text = _first_line(file)
         self._facts(_FORMAT, lines.FormatLine(text, None if log_id is None else log_id.hex(), check))
         return log_id
 
@@ -220,3 +220,11 @@ class _Inspection:
 
 def _values(line: lines.Line) -> Sequence[object]:
     return [None if value is msgspec.UNSET else value for value in msgspec.structs.astuple(line)]
+
+
+def _first_line(file: Path) -> str:
+    """What FORMAT begins with, if it is a file, and a small one."""
+    try:
+        return disk.read_file(file, 4096).decode("ascii", "replace").partition("\n")[0][:80]
+    except (OSError, disk.NotRegular, disk.TooLong):
+        return ""

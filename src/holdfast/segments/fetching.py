@@ -22,6 +22,7 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.rows import EXPIRED, LIVE, LOST
+from holdfast.segments import folders
 from holdfast.segments.file_reader import SegmentReader
 from holdfast.segments.proven_file import Damaged
 from holdfast.segments.store_manifest import StoreManifest, facts_of, head_of, in_parallel, is_filler
@@ -135,7 +136,7 @@ class SegmentFetching:
         path = self._root / key
         if key in self._here:
             return
-        if path.exists() and _hash_of(path) == segment.sha256:
+        if folders.sha256(path).hex() == segment.sha256:
             self._prove(key, path, segment)
             self.resumed += 1
         elif segment.size <= _RANGE_BYTES:
@@ -239,11 +240,3 @@ def _read_through(reader: SegmentReader) -> None:
 
 def _key(segment: SegmentDocument) -> str:
     return layout.segment_key(segment.topic, segment.partition, segment.number, bytes.fromhex(segment.sha256))
-
-
-def _hash_of(path: Path) -> str:
-    hashed = sha256()
-    with path.open("rb") as stream:
-        while piece := stream.read(_RANGE_BYTES):
-            hashed.update(piece)
-    return hashed.hexdigest()

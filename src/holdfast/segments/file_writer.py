@@ -220,10 +220,7 @@ class _SealedRows:
         return [sealed_blocks.table(blocks)], Group(rows, earliest, latest)
 
 
-# Page checksums are for other readers: ours compares blocks with BLAKE3, which covers every byte of every page.
-_COMMON: dict[str, Any] = {
-    "version": "2.6", "data_page_version": "1.0", "store_schema": True, "write_page_checksum": True,
-}  # fmt: skip
+_COMMON: dict[str, Any] = {"version": "2.6", "data_page_version": "1.0", "store_schema": True}
 _SEALED_SETTINGS: dict[str, Any] = {
     **_COMMON,
     "compression": "none",  # blocks are compressed inside of their seals
@@ -243,6 +240,9 @@ def parquet_settings(schema: pa.Schema, *, is_sealed: bool, compression_level: i
         **_COMMON,
         "compression": "zstd",
         "compression_level": compression_level,
+        # For other readers: ours compares blocks with BLAKE3, which covers every byte of every page. A sealed file has
+        # none: its blocks are nothing to other readers, and a seal finds more than a checksum does.
+        "write_page_checksum": True,
         "use_dictionary": ["key", "kind"] if raw else False,
         "write_statistics": ["offset", "time", "key", "kind"] if raw else True,
         "column_encoding": dict.fromkeys(schema.names[:2], "DELTA_BINARY_PACKED"),

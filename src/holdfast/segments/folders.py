@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from hashlib import file_digest
 from pathlib import Path
 
+from holdfast import disk
 from holdfast.segments.classify import Listed
 from holdfast.store import layout
 
@@ -90,7 +91,7 @@ def size(path: Path) -> int | None:
 def sha256(path: Path) -> bytes:
     """The SHA-256 of a file; empty when it cannot be read."""
     try:
-        with path.open("rb") as stream:
+        with open(disk.open_file(path), "rb") as stream:
             return file_digest(stream, "sha256").digest()
-    except OSError:
+    except (OSError, disk.NotRegular):
         return b""

@@ -31,12 +31,12 @@ from holdfast.parquet.outline import ZSTD, Model, Outline, outline, rewritten
 from holdfast.parquet.pages import TooLarge, weigh
 from holdfast.parquet.thrift import BadStructure
 from holdfast.store import documents as docs
-from holdfast.store import layout
+from holdfast.store import layout, limits
 from holdfast.store.documents import ManifestDocument, SegmentDocument, StartDocument
 
 FORMAT = 1
 HASH_BYTES = 16
-BYTES_MAX = 2**30
+BYTES_MAX = limits.CHECKPOINT
 ROWS_MAX = 2**22
 
 _CONTEXT = "holdfast 1 checkpoint"
@@ -46,7 +46,7 @@ _FOOTER_BYTES_MAX = 2**20
 _GROUP_ROWS = 2**17
 _GROUP_ROWS_LEAST = 2**7
 """What readers expect of row groups, on average."""
-_ROW_BYTES_LEAST, _ROWS_SPARE = 32, 256
+_ROW_BYTES_LEAST, _ROWS_SPARE = 16, 256
 _VALUE_BYTES_MAX, _SPARE_BYTES = 1024, 2**20
 """The longest value of a column, and what a small file may take besides."""
 _SEGMENT, _START = "segment", "start"
