@@ -127,7 +127,7 @@ def test_the_readme_is_short_and_in_order():
 
 def test_every_link_leads_somewhere():
     """Relative links in the documents point to files that exist."""
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
 

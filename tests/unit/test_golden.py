@@ -696,10 +696,11 @@ def test_the_worked_example_of_a_chain_value_is_right() -> None:
 def test_the_worked_example_of_sealing_is_right() -> None:
     """0003: keys, commitment, salt, sealed body, digest and stamp of that record in a keyed log, in both versions."""
     master, salt, context = bytes(range(32)), bytes(range(64, 96)), bytes(range(16)) + struct.pack(">Q", 1)
-    uses = (b"aead", b"mac", b"commitment", b"salt")
-    aead, mac, commitment, salt_key = (hkdf(master, salt, b"holdfast 2 " + use + b"|" + context) for use in uses)
+    uses = (b"aead", b"mac", b"commitment", b"salt", b"body")
+    aead, mac, commitment, *own = (hkdf(master, salt, b"holdfast 2 " + use + b"|" + context) for use in uses)
     header, body, fresh = worked_header(1), worked_body(), bytes(range(96, 120))
-    body_salt = blake3(fresh + blake3(body).digest() + header, key=salt_key).digest(length=24)
+    tag = AESGCM(own[1]).encrypt(bytes(12), b"", body)
+    body_salt = blake3(fresh + tag + header, key=own[0]).digest(length=24)
     body_key = blake3(b"hfj1" + body_salt, key=aead).digest()
     sealed = body_salt + AESGCM(body_key).encrypt(b"hfj1" + bytes(8), body, header)
     digest = worked_digest(header, sealed)
@@ -708,8 +709,8 @@ def test_the_worked_example_of_sealing_is_right() -> None:
     sealed_1 = bytes(8) + AESGCM(aead_1).encrypt(b"hfj1" + bytes(8), body, header)
     assert examples("0003") == {
         "master": master, "salt": salt, "context": context, "aead": aead, "mac": mac, "commitment": commitment,
-        "salt_key": salt_key, "fresh": fresh, "body_salt": body_salt, "body_key": body_key, "header": header,
-        "sealed": sealed, "digest": digest, "stamp": stamp, "aead 1": aead_1, "mac 1": mac_1,
+        "salt_key": own[0], "tag_key": own[1], "fresh": fresh, "body_salt": body_salt, "body_key": body_key,
+        "header": header, "sealed": sealed, "digest": digest, "stamp": stamp, "aead 1": aead_1, "mac 1": mac_1,
         "commitment 1": commitment_1, "sealed 1": sealed_1,
     }  # fmt: skip
     source = Source(master, salt, context)
