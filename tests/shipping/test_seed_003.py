@@ -15,7 +15,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast import Log, Topic
-from holdfast.shipping import persistence
+from holdfast.shipping import session
 from holdfast.shipping.batching import Batching
 from holdfast.shipping.remote import PoolState, StoreRemote
 from holdfast.store import layout
@@ -396,7 +396,7 @@ def test_shutdown_finishes_all_that_is_in_flight(started, faults, root):
 
 def test_shutdown_releases_every_batch(started, faults, lines, monkeypatch):
     """Also those that did not arrive in time: abandoned, not forgotten, and not counted."""
-    monkeypatch.setattr(persistence, "_SWEEP_AT_END_S", 0.1)
+    monkeypatch.setattr(session, "_SWEEP_AT_END_S", 0.1)
     log, topic = started(batch_size_threshold=1, drain_timeout_ms=100)
     gate = faults.hold(".arrow")
     topic.append(b"x")
