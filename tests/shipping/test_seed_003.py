@@ -215,6 +215,27 @@ def test_3_what_was_sent_is_announced_as_accepted_before_any_reply(started, faul
         assert (event.kind, event.first_seq, event.last_seq) == ("shipped", 2, 2)
 
 
+def test_3_what_waits_for_something_else_than_a_reply_is_not_accepted_yet(started, faults):
+    """Accepted is what was handed to a connection; a batch that waits for its topic's document was not."""
+    log, _ = started()
+    topic = log.topic("other")
+    gate = faults.hold("topics/other/")
+    with log.subscribe() as events:
+        topic.append(b"waits")
+        assert gate.arrived.wait(20)
+        assert events.get(0.2) is None
+        gate.open()
+        assert [events.get(20).kind, events.get(20).kind] == ["accepted", "shipped"]
+
+
+def test_3_a_batch_that_is_sent_again_is_accepted_once(started, faults):
+    log, topic = started()
+    faults.fail(".arrow", times=3)
+    with log.subscribe() as events:
+        topic.append(b"x", durability="shipped")
+        assert [events.get(20).kind, events.get(20).kind, events.get(0)] == ["accepted", "shipped", None]
+
+
 def test_3_what_is_in_flight_is_counted(started, faults):
     log, topic = started(batch_size_threshold=1)
     gate = faults.hold(".arrow")

@@ -183,8 +183,7 @@ class StorePass:
             return None
 
         def fill(is_there: bool) -> bytes | None:
-            own = repairs.claim()
-            if is_there or number >= own.epoch:
+            if is_there or number >= (own := repairs.claim()).epoch:
                 return None
             data = documents.encode(msgspec.structs.replace(own, epoch=number, purpose="open", check=""))
             return data if repairs.write(layout.epoch_key(number), data, damaged=False) else None

@@ -111,10 +111,12 @@ class _Exchange:
             pieces = self._machine.send_with_data_passthrough(h11.Data(data=body.data)) or []
             self._finish()
             self._write(b"".join([head, *pieces]))
+            _tell_handed(body)
         else:
             self._write(head)
             if await self._send_pieces(body):
                 self._finish()
+                _tell_handed(body)
 
     def _head_of(self, method: str, target: str, headers: Mapping[str, str]) -> bytes:
         try:
@@ -208,6 +210,11 @@ class _Exchange:
         if left <= 0:
             raise TimeoutError
         return min(left, self._stall)
+
+
+def _tell_handed(body: Body) -> None:
+    if body.handed is not None:
+        body.handed()
 
 
 async def _next(chunks: Iterator[bytes | memoryview], body: Body) -> bytes | memoryview | None:
