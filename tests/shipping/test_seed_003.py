@@ -218,8 +218,8 @@ def test_3_what_was_sent_is_announced_as_accepted_before_any_reply(started, faul
 def test_3_what_waits_for_something_else_than_a_reply_is_not_accepted_yet(started, faults):
     """Accepted is what was handed to a connection; a batch that waits for its topic's document was not."""
     log, _ = started()
-    topic = log.topic("other")
     gate = faults.hold("topics/other/")
+    topic = log.topic("other")
     with log.subscribe() as events:
         topic.append(b"waits")
         assert gate.arrived.wait(20)
@@ -255,10 +255,11 @@ def test_5_replies_may_come_in_any_order_and_count_in_one(started, faults):
     """The last batch is durable first; each counts when all before it are."""
     log, topic = started(batch_size_threshold=1)
     gates = [faults.hold_reply(".arrow", times=1) for _ in range(3)]
-    for gate in gates:
-        topic.append(b"x")
-        assert gate.arrived.wait(20)
     with log.subscribe() as events:
+        for gate in gates:
+            topic.append(b"x")
+            assert gate.arrived.wait(20)
+        assert [events.get(20).kind for _ in range(3)] == ["accepted"] * 3
         gates[2].open()
         gates[1].open()
         wait_for(lambda: log.stats().shipping.in_flight == 1)

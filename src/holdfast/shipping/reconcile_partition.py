@@ -26,10 +26,11 @@ from holdfast.segments.manifest import Manifest
 from holdfast.segments.manifest_documents import expired_document, first_offset, segment_document
 from holdfast.segments.segment import chain_value
 from holdfast.shipping.manifest_walk import ManifestWalk, Slot, Walked
+from holdfast.shipping.standing import lost_start
 from holdfast.shipping.store_notes import Mend, StoreNotes
 from holdfast.shipping.store_repairs import StoreRepairs
 from holdfast.store import checkpoint, documents, layout
-from holdfast.store.documents import ExpiredDocument, SegmentDocument, StartDocument
+from holdfast.store.documents import ExpiredDocument, SegmentDocument
 
 _RANGE_BYTES = 8 * 2**20
 _PAGE = 256
@@ -252,13 +253,7 @@ class PartitionComparison:
         """What belongs into a slot; of a start what can be known: where it is. Nobody asks who it was."""
         if judged.start is None or self._repairs is None:
             return judged.due
-        claim, partition = self._repairs.claim(), self._partition
-        last = self._manifest.row(partition, judged.start - 1) if judged.start else None
-        first = first_offset(self._manifest, partition) if last is None else last.end
-        start = StartDocument(
-            log=self._notes.log_id, topic=partition.topic, partition=partition.number, slot=judged.slot,
-            epoch=claim.epoch, nonce=claim.nonce, number=judged.start, first=first, adopted_seq=0,
-        )  # fmt: skip
+        start = lost_start(self._manifest, self._notes.log_id, self._partition, judged.slot, judged.start)
         return documents.encode(start)
 
     def _is_written(self, key: str, due: bytes | None, *, damaged: bool) -> bool:
