@@ -382,8 +382,9 @@ class Log:
         with self._lock:
             if self._store_reconciler is None:
                 self._store_reconciler = StoreReconciler(
-                    self._journal, self._manifest, settings.store, settings.reconcile, self._clock, epoch
-                )
+                    self._journal, self._manifest, settings.store, settings.reconcile, self._clock, epoch,
+                    self.rebuild_store,
+                )  # fmt: skip
             return self._store_reconciler
 
     @property

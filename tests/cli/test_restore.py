@@ -94,7 +94,14 @@ def test_the_old_owner_is_shut_out_and_its_stranded_records_are_listed(run: Run,
         assert refused.value.reason == "fenced"
     assert payloads(Path("back"))[-1] == b"in time"
     (status,) = objects(run("status", sealed_log, "--json").stdout)
-    assert status["shipping"]["lag_records"] == 1
+    shipping = status["shipping"]
+    assert (shipping["fenced"], shipping["stranded_records"], shipping["lag_records"]) == (True, 1, 0)
+    assert "taken this log over" in shipping["ended"]
+    assert [p["stranded"] for topic in status["topics"] for p in topic["partitions"] if p["stranded"]] == [1]
+    text = run("status", sealed_log).stdout
+    assert "another process has taken this log over" in text
+    assert "stranded" in text
+    assert "not there yet" not in text
 
 
 def test_an_old_directory_that_is_opened_again_after_a_takeover_ships_nothing(

@@ -236,6 +236,41 @@ def test_an_encrypted_log_is_shipped_with_its_key(run: Run, secret_log: Path, st
     assert segments(store)
 
 
+def test_a_store_that_was_emptied_is_rebuilt_when_it_is_asked_for(run: Run, sealed_log: Path, store: Path) -> None:
+    """Without the option nothing is written, and the hint names it; with it everything is there again."""
+    assert run("ship", sealed_log, "--store", store).exit_code == 0
+    before = {path.name for path in segments(store)}
+    shutil.rmtree(store)
+    store.mkdir()
+    refused = run("ship", sealed_log)
+    assert (refused.exit_code, "--rebuild-store" in refused.stderr) == (1, True)
+    assert list(store.iterdir()) == []
+    result = run("ship", sealed_log, "--rebuild-store", "--json")
+    assert result.exit_code == 0
+    (report,) = objects(result.stdout)
+    assert (report["rebuilt"]["segments"], report["rebuilt"]["lost"], report["records_left"]) == (len(before), [], 0)
+    assert {path.name for path in segments(store)} == before
+    again = run("ship", sealed_log, "--rebuild-store")
+    assert (again.exit_code, "missing there" in again.stdout) == (0, True)
+
+
+def test_what_only_the_store_had_needs_insistence(run: Run, sealed_log: Path, store: Path) -> None:
+    """Retention had removed it here: it is listed and given up only with --accept-loss."""
+    assert run("ship", sealed_log, "--store", store, "--seal").exit_code == 0
+    removed = run("retain", sealed_log, "--topic", "orders", "--records", "1", HOLDFAST_STORE__URL=str(store))
+    assert removed.exit_code == 0
+    shutil.rmtree(store)
+    store.mkdir()
+    refused = run("ship", sealed_log, "--rebuild-store")
+    assert (refused.exit_code, "--accept-loss" in refused.stderr) == (1, True)
+    assert list(store.iterdir()) == []
+    result = run("ship", sealed_log, "--rebuild-store", "--accept-loss", "--json")
+    assert result.exit_code == 0
+    (report,) = objects(result.stdout)
+    assert report["rebuilt"]["lost"][0]["topic"] == "orders"
+    assert run("ship", sealed_log, "--accept-loss").exit_code == 2
+
+
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_secrets_given_by_mistake_are_not_repeated(run: Run, log: Path, keyring: Keyring, form: list[str]) -> None:
     """A key in place of a reference, or a password in the address, is refused without showing it."""

@@ -30,7 +30,7 @@ def test_status_in_json_is_complete(run: Run, log: Path) -> None:
     tail_bytes = found.pop("tail_bytes")
     assert tail_bytes > 10 * len("payload-0")
     zero = {"sealed": 0, "shipped": 0, "settled": 0, "segments": 0, "segment_bytes": 0, "first": 0}
-    unknown = {"unshipped": None, "unsettled_segments": None}
+    unknown = {"unshipped": None, "unsettled_segments": None, "stranded": None}
     idle = {"appended": 0, "durable": 0, "tail_records": 0, "tail_bytes": 0, **zero, **unknown}
     full = {"appended": 10, "durable": 10, "tail_records": 10, "tail_bytes": tail_bytes}
     assert found == {
@@ -292,6 +292,7 @@ def test_a_log_with_a_store_tells_how_far_it_is_there(run: Run, sealed_log: Path
     assert shipping.pop("shipped_seq") > 0
     assert shipping == {
         "store": (tmp_path / "store").as_uri(), "copy": False, "lag_records": 3, "unsettled_segments": 1,
+        "fenced": False, "stranded_records": 0, "alarm": None, "ended": None, "last_error": None,
     }  # fmt: skip
 
 

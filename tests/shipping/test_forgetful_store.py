@@ -15,7 +15,7 @@ import holdfast
 from holdfast import Closed, Invalid, Log, Unavailable
 from holdfast.shipping.forgotten import LostSpan, StoreForgot
 from holdfast.store import documents, layout
-from holdfast.store.documents import EpochDocument, StartDocument
+from holdfast.store.documents import EpochDocument, LogDocument, StartDocument
 from holdfast.store.port import Body
 from tests.segments.planting import ROWS, TEN, fill, wait_for
 from tests.shipping.conftest import Root, mark
@@ -502,6 +502,103 @@ def test_a_healthy_store_is_not_changed_by_a_rebuild(open_shipped, root, tmp_pat
 def test_a_log_without_a_store_has_none_to_rebuild(open_log):
     with pytest.raises(Invalid, match="ships to no store"):
         open_log().rebuild_store()
+
+
+def test_an_altered_log_document_does_not_stop_shipping(open_shipped, root, lines):
+    """The claims are ours: it was altered, and is not another log's root. Reconciliation repairs it."""
+    log = open_shipped()
+    ship_one_by_one(log, 0, 1)
+    log.close()
+    before = root.objects()[layout.LOG]
+    for altered in (documents.encode(LogDocument(log="00" * 16, created_us=1)), b"{}"):
+        root.store.delete([layout.LOG])
+        root.store.create(layout.LOG, Body.of(altered))
+        log = open_shipped()
+        log.topic("orders").append(b"x", durability="shipped")
+        assert lines("store_damaged")
+        assert log.reconcile(remote=True, fix=True).clean
+        assert root.objects()[layout.LOG] == before
+        log.close()
+
+
+def test_a_damaged_claim_of_our_own_is_still_our_own(open_shipped, root):
+    """Nobody else can have had its number. One above it may be anybody's: nothing is written over that."""
+    log = open_shipped()
+    ship_one_by_one(log, 0, 1)
+    log.close()
+    root.store.delete([layout.epoch_key(1)])
+    root.store.create(layout.epoch_key(1), Body.of(b"{}"))
+    log = open_shipped()
+    ship_one_by_one(log, 1, 1)
+    assert log.stats().shipping.epoch == 2
+    log.close()
+    root.store.create(layout.epoch_key(3), Body.of(b"{}"))
+    before = root.objects()
+    log = open_shipped(shipping={"rebuild_store": True})
+    with pytest.raises(StoreForgot, match="nobody can tell whose"):
+        log.topic("orders").append(b"x", durability="shipped")
+    assert root.objects() == before
+
+
+def test_a_listing_that_lags_is_not_taken_for_a_store_that_forgot(open_shipped, root, monkeypatch, lines):
+    """Neither claims nor batches are gone because a listing does not have them yet."""
+    log = open_shipped()
+    ship_one_by_one(log, 0, 3)
+    log.close()
+    store, hidden = type(root.store), [layout.EPOCHS, layout.TAIL]
+    complete = store.list
+
+    def late(self, prefix, after=None):
+        found = list(complete(self, prefix, after))
+        if prefix in hidden:
+            hidden.remove(prefix)
+            return iter(found[:-1])
+        return iter(found)
+
+    monkeypatch.setattr(store, "list", late)
+    log = open_shipped()
+    ship_one_by_one(log, 3, 1)
+    assert hidden == []
+    assert (log.stats().shipping.resent_total, lines("shipping_alarm")) == (0, [])
+    assert [claim.epoch for claim in claims(root)] == [1, 2]
+
+
+def test_a_checkpoint_that_would_say_something_else_is_removed_with_what_it_says(open_shipped, root, tmp_path):
+    """The manifest of a partition that was taken over is gone, but for its checkpoint: readers believe what is true."""
+    chosen = {"checkpoint_every": 2}
+    log = open_shipped(segments=TEN, shipping=chosen)
+    fill(log, "orders", 2)
+    log.ship(20)
+    log.close()
+    holdfast.restore(root.url, tmp_path / "second")
+    log = open_shipped("second", segments=TEN, shipping=chosen)
+    fill(log, "orders", 3)
+    log.ship(20)
+    wait_for(lambda: bool(root.keys(layout.checkpoints_folder("orders", 0))))
+    log.close()
+    root.store.delete(root.keys(layout.manifest_folder("orders", 0)))
+    log = open_shipped("second", segments=TEN, shipping=chosen)
+    fill(log, "orders", 2)
+    log.ship(20)
+    assert log.reconcile(remote=True, deep=True).clean
+    expected = payloads(log)
+    log.close()
+    assert restored(root, tmp_path / "new") == expected
+    assert holdfast.read(root.url, "orders").count() == 7 * ROWS
+
+
+def test_retention_here_waits_for_the_stores_first_word(open_quiet, root, faults):
+    """What was settled before this handle was opened may be gone: nothing is removed before the store was seen."""
+    log = open_quiet(segments=TEN)
+    fill(log, "orders", 4)
+    log.ship(20)
+    log.close()
+    faults.away()
+    log = open_quiet(segments=TEN)
+    log.set_retention("orders", records_max=1)
+    assert log.retain().removed == ()
+    faults.heal()
+    wait_for(lambda: len(log.retain().removed) > 0)
 
 
 # -- being fenced is remembered -----------------------------------------------------------------------------

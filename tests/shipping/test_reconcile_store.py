@@ -20,8 +20,9 @@ import holdfast
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
 from holdfast.segments.reconcile import ReconcileReport
 from holdfast.shipping.manifest_walk import ManifestWalk, Slot, Walked
-from holdfast.store import checkpoint, documents, layout
+from holdfast.store import checkpoint, commit_batch, documents, layout
 from holdfast.store.documents import (
+    AdoptedDocument,
     EpochDocument,
     ExpiredDocument,
     FloorDocument,
@@ -312,7 +313,16 @@ def all_batches_missing(log: Log, root: Root) -> Found:
     return {("gap", "", -1, None, layout.TAIL)}
 
 
+def a_false_floor(log: Log, root: Root) -> Found:
+    """Above what is settled: commits below it would not be looked for."""
+    last = layout.parse_batch_key(tail_keys(root)[-1]).last_seq
+    key = layout.floor_key(1, last)
+    root.store.create(key, Body.of(documents.encode(FloorDocument(log=log.id, epoch=1, seq=last))))
+    return {("content_mismatch", "", -1, None, key)}
+
+
 SHALLOW = [
+    a_false_floor,
     a_missing_segment, all_segments_missing, a_short_segment, a_segment_of_another_hash, a_foreign_name_among_segments,
     a_foreign_name_among_manifest_objects, a_foreign_folder, a_foreign_name_in_the_tail, a_missing_manifest_object,
     the_last_manifest_object_missing, a_short_manifest_object, a_start_in_place_of_a_segment, a_damaged_checkpoint,
@@ -359,7 +369,29 @@ def a_damaged_claim(log: Log, root: Root) -> Found:
     return {("content_mismatch", "", -1, None, layout.epoch_key(1))}
 
 
+def a_forged_batch(log: Log, root: Root) -> Found:
+    """Whole in itself; its entries are not those of the journal."""
+    key = tail_keys(root)[-1]
+    batch = commit_batch.decode(root.store.get(key), key)
+    forged = [entry._replace(body=b"forged", digest=bytes(16)) for entry in batch.entries]
+    replace(root, key, commit_batch.encode(batch._replace(entries=forged)))
+    return {("content_mismatch", "", -1, None, key)}
+
+
+def a_damaged_floor(log: Log, root: Root) -> Found:
+    key = layout.floor_key(1, 1)
+    root.store.create(key, Body.of(flipped(documents.encode(FloorDocument(log=log.id, epoch=1, seq=1)))))
+    return {("content_mismatch", "", -1, None, key)}
+
+
+def a_damaged_adoption(log: Log, root: Root) -> Found:
+    key = layout.adopted_key(1, 1)
+    root.store.create(key, Body.of(flipped(documents.encode(AdoptedDocument(log=log.id, epoch=1, seq=1)))))
+    return {("content_mismatch", "", -1, None, key)}
+
+
 DEEP = [
+    a_forged_batch, a_damaged_floor, a_damaged_adoption,
     a_changed_segment, a_changed_manifest_object, a_damaged_manifest_object, a_damaged_batch,
     a_batch_under_another_name, a_damaged_claim,
 ]  # fmt: skip
@@ -499,11 +531,20 @@ def test_an_object_that_comes_back_after_the_listing_is_no_finding(log, root):
 # -- repairs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [a_missing_segment, all_segments_missing, a_short_segment, a_changed_segment, a_missing_manifest_object,
-     the_last_manifest_object_missing],
-)  # fmt: skip
+AS_IT_WAS = [
+    a_missing_segment, all_segments_missing, a_short_segment, a_changed_segment, a_missing_manifest_object,
+    the_last_manifest_object_missing, a_short_manifest_object, a_start_in_place_of_a_segment,
+    a_changed_manifest_object, a_damaged_manifest_object, a_missing_topic_document, a_damaged_topic_document,
+    a_topic_document_of_another_topic, a_missing_log_document, another_logs_document,
+]  # fmt: skip
+"""What follows from what is here, byte for byte."""
+SENT_AGAIN = [a_missing_batch, all_batches_missing, a_damaged_batch, a_batch_under_another_name, a_forged_batch]
+"""What the shipper sends again, perhaps in other batches."""
+REMOVED = [a_segment_of_another_hash, a_damaged_checkpoint, a_checkpoint_of_other_segments, a_false_floor]
+"""What can never count, or can be made again."""
+
+
+@pytest.mark.parametrize("plant", AS_IT_WAS)
 def test_what_is_proved_here_is_brought_back_as_it_was(log, root, plant):
     before = root.objects()
     planted = plant(log, root)
@@ -514,9 +555,125 @@ def test_what_is_proved_here_is_brought_back_as_it_was(log, root, plant):
     assert log.reconcile(remote=True, deep=True).clean
 
 
+@pytest.mark.parametrize("plant", SENT_AGAIN)
+def test_commits_that_are_missing_or_altered_are_sent_again(log, root, plant, tmp_path):
+    """And a restore has all of them."""
+    plant(log, root)
+    report = log.reconcile(remote=True, deep=True, fix=True)
+    assert (report.findings, {repair.action for repair in report.repairs}) == ((), {"restored"})
+    assert log.reconcile(remote=True, deep=True).clean
+    expected = [record.payload for record in log.topic("orders").read(partition=0)]
+    holdfast.restore(root.url, tmp_path / "copy", copy=True)
+    with holdfast.open(tmp_path / "copy") as copy:
+        assert [record.payload for record in copy.topic("orders").read(partition=0)] == expected
+
+
+@pytest.mark.parametrize("plant", REMOVED)
+def test_what_can_never_count_is_removed(log, root, plant):
+    before = root.objects()
+    ((_, _, _, _, key),) = plant(log, root)
+    report = log.reconcile(remote=True, deep=True, fix=True)
+    assert (report.findings, [(repair.action, repair.path) for repair in report.repairs]) == ((), [("removed", key)])
+    assert root.objects() == {other: data for other, data in before.items() if other != key}
+    assert log.reconcile(remote=True, deep=True).clean
+
+
+@pytest.mark.parametrize("plant", [a_damaged_floor, a_damaged_adoption])
+def test_what_its_name_says_is_written_again(log, root, plant):
+    ((*_, key),) = plant(log, root)
+    report = log.reconcile(remote=True, deep=True, fix=True)
+    assert (report.findings, [repair.path for repair in report.repairs]) == ((), [key])
+    assert log.reconcile(remote=True, deep=True).clean
+
+
+def test_a_damaged_retirement_is_written_again_as_of_now(log, root):
+    """Files go later than they would have, and never sooner."""
+    a_damaged_retirement(log, root)
+    report = log.reconcile(remote=True, deep=True, fix=True)
+    assert (report.findings, len(report.repairs)) == ((), 1)
+    document = documents.decode(root.store.get(report.repairs[0].path), "", ExpiredDocument)
+    assert (document.upto, document.first) == (1, ROWS)
+    assert document.expired_us > 0
+
+
+def test_a_missing_claim_below_our_own_is_filled_in(open_shipped, root):
+    for _ in range(3):
+        log = open_shipped(segments=TEN)
+        log.topic("orders").append(b"x", durability="shipped")
+        log.close()
+    log = open_shipped(segments=TEN)
+    log.topic("orders").append(b"x", durability="shipped")
+    root.store.delete([layout.epoch_key(2)])
+    report = log.reconcile(remote=True, fix=True)
+    assert (report.findings, [repair.path for repair in report.repairs]) == ((), [layout.epoch_key(2)])
+    assert log.reconcile(remote=True, deep=True).clean
+
+
+def test_a_missing_start_is_written_again_where_it_must_have_been(log, root, tmp_path, open_shipped):
+    """What it said about its owner is gone; where the next segment begins is not."""
+    log.close()
+    holdfast.restore(root.url, tmp_path / "second")
+    taken = open_shipped("second", segments=TEN)
+    fill(taken, "orders", 2)
+    taken.ship(20)
+    root.store.delete([manifest_key(4)])
+    (finding,) = taken.reconcile(remote=True).findings
+    assert (finding.kind, finding.name) == ("missing", manifest_key(4))
+    assert taken.reconcile(remote=True, fix=True).clean
+    assert taken.reconcile(remote=True, deep=True).clean
+    start = root.manifest("orders")[4]
+    assert isinstance(start, StartDocument)
+    assert (start.number, start.first) == (4, 4 * ROWS)
+
+
+def test_segments_that_an_overtaken_owner_left_behind_are_garbage(open_shipped, root, tmp_path):
+    """It had uploaded them, and found its slots taken: they can never count, and `fix` removes them."""
+    old = open_shipped(segments=TEN)
+    old.topic("orders").append_batch([b"x"] * 5, durability="shipped")
+    holdfast.restore(root.url, tmp_path / "second")
+    question = root.faults.hold("epochs/", verbs=["head"])
+    old.topic("orders").append_batch([b"zombie"] * 5)
+    old.seal()
+    wait_for(lambda: bool(segment_keys(root)))
+    question.open()
+    with pytest.raises(Closed):
+        old.ship(20)
+    old.close()
+    taken = open_shipped("second", segments=TEN)
+    taken.topic("orders").append_batch([b"y"] * 5, durability="shipped")
+    taken.seal()
+    taken.ship(20)
+    orphans = [key for key in segment_keys(root) if key not in {
+        f"{layout.segments_folder('orders', 0)}/{path.name}" for path in files(taken, "orders")
+    }]  # fmt: skip
+    assert len(orphans) == 1
+    findings = {finding.name: (finding.kind, finding.garbage) for finding in taken.reconcile(remote=True).findings}
+    assert findings.pop(orphans[0]) == ("untracked", True)
+    assert all(layout.parse_batch_key(name) and garbage for name, (_, garbage) in findings.items())  # what it also left
+    assert taken.reconcile(remote=True, fix=True).clean
+    assert taken.reconcile(remote=True, deep=True).clean
+    assert taken.reconcile(remote=True, deep=True).repairs == ()
+    assert len(segment_keys(root)) == len(files(taken, "orders"))
+
+
+def test_a_segment_of_another_hash_is_no_garbage_while_the_true_one_is_gone(log, root):
+    """It may hold the same records: somebody should look at it."""
+    ((*_, key),) = a_segment_of_another_hash(log, root)
+    log.set_retention("orders", records_max=ROWS)
+    log.retain()
+    assert len(files(log, "orders")) < 3
+    gone = next(other for other in segment_keys(root) if other != key and "-" in other and f"{2:020d}" in other)
+    root.store.delete([gone])
+    report = log.reconcile(remote=True, fix=True)
+    assert {(finding.kind, finding.name, finding.garbage) for finding in report.findings} == {
+        ("missing", gone, False), ("untracked", key, False),
+    }  # fmt: skip
+    assert key in set(root.keys())
+
+
 @pytest.mark.parametrize("plant", [plant for plant in SHALLOW + DEEP if plant not in {
-    a_missing_segment, all_segments_missing, a_short_segment, a_changed_segment, a_missing_manifest_object,
-    the_last_manifest_object_missing, a_missing_claim}])  # fmt: skip
+    *AS_IT_WAS, *SENT_AGAIN, *REMOVED, a_damaged_floor, a_damaged_adoption, a_damaged_retirement, a_missing_claim,
+}])  # fmt: skip
 def test_everything_else_is_left_as_it_is_and_reported(log, root, plant):
     planted = plant(log, root)
     before = root.objects()
@@ -595,6 +752,8 @@ def test_batches_of_an_owner_that_was_overtaken_are_garbage(log, root, tmp_path,
 
 
 def test_settled_batches_that_were_left_behind_are_no_finding_and_removed_by_a_repair(log, root):
+    log.seal()
+    log.ship(20)
     left = tail_keys(root)
     last = layout.parse_batch_key(left[-1]).last_seq
     floor = documents.encode(FloorDocument(log=log.id, epoch=1, seq=last))
@@ -620,8 +779,7 @@ def test_a_missing_object_among_starts_is_brought_back(log, root, tmp_path, open
         assert taken.reconcile(remote=True, fix=True).clean
         assert root.objects() == before
     root.store.delete([manifest_key(4)])
-    report = taken.reconcile(remote=True, fix=True)  # what the start said nobody knows here
-    assert (found(report), report.repairs) == ({("missing", "orders", 0, None, manifest_key(4))}, ())
+    assert found(taken.reconcile(remote=True)) == {("missing", "orders", 0, None, manifest_key(4))}
 
 
 def test_the_store_of_an_idle_log_can_be_repaired(log, root, open_shipped):

@@ -15,7 +15,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast import Log, Topic
-from holdfast.shipping import persistence
+from holdfast.shipping import session
 from holdfast.shipping.batching import Batching
 from holdfast.shipping.remote import StoreRemote
 from holdfast.store import layout
@@ -216,6 +216,27 @@ def test_3_what_was_sent_is_announced_as_accepted_before_any_reply(started, faul
         assert (event.kind, event.first_seq, event.last_seq) == ("shipped", 2, 2)
 
 
+def test_3_what_waits_for_something_else_than_a_reply_is_not_accepted_yet(started, faults):
+    """Accepted is what was handed to a connection; a batch that waits for its topic's document was not."""
+    log, _ = started()
+    gate = faults.hold("topics/other/")
+    topic = log.topic("other")
+    with log.subscribe() as events:
+        topic.append(b"waits")
+        assert gate.arrived.wait(20)
+        assert events.get(0.2) is None
+        gate.open()
+        assert [events.get(20).kind, events.get(20).kind] == ["accepted", "shipped"]
+
+
+def test_3_a_batch_that_is_sent_again_is_accepted_once(started, faults):
+    log, topic = started()
+    faults.fail(".arrow", times=3)
+    with log.subscribe() as events:
+        topic.append(b"x", durability="shipped")
+        assert [events.get(20).kind, events.get(20).kind, events.get(0)] == ["accepted", "shipped", None]
+
+
 def test_3_what_is_in_flight_is_counted(started, faults):
     log, topic = started(batch_size_threshold=1)
     gate = faults.hold(".arrow")
@@ -235,10 +256,11 @@ def test_5_replies_may_come_in_any_order_and_count_in_one(started, faults):
     """The last batch is durable first; each counts when all before it are."""
     log, topic = started(batch_size_threshold=1)
     gates = [faults.hold_reply(".arrow", times=1) for _ in range(3)]
-    for gate in gates:
-        topic.append(b"x")
-        assert gate.arrived.wait(20)
     with log.subscribe() as events:
+        for gate in gates:
+            topic.append(b"x")
+            assert gate.arrived.wait(20)
+        assert [events.get(20).kind for _ in range(3)] == ["accepted"] * 3
         gates[2].open()
         gates[1].open()
         wait_for(lambda: log.stats().shipping.in_flight == 1)
@@ -397,7 +419,7 @@ def test_shutdown_finishes_all_that_is_in_flight(started, faults, root):
 
 def test_shutdown_releases_every_batch(started, faults, lines, monkeypatch):
     """Also those that did not arrive in time: abandoned, not forgotten, and not counted."""
-    monkeypatch.setattr(persistence, "_SWEEP_AT_END_S", 0.1)
+    monkeypatch.setattr(session, "_SWEEP_AT_END_S", 0.1)
     log, topic = started(batch_size_threshold=1, drain_timeout_ms=100)
     gate = faults.hold(".arrow")
     topic.append(b"x")

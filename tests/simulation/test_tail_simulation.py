@@ -42,6 +42,7 @@ def settings(random: Random) -> ShippingSettings:
         retry_delay_max_ms=random.choice((1000, 30_000)),
         max_retry_attempts=random.choice((0, 3)),
         events_max=10_000,
+        heartbeat_interval_ms=random.choice((60_000, 3_600_000)),
     )
 
 

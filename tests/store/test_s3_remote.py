@@ -63,6 +63,23 @@ async def failure_of(work):
     return caught.value
 
 
+@pytest.mark.parametrize("size", [100, 3 * 2**20])
+def test_whoever_watches_is_told_when_the_bytes_were_handed_to_a_connection(connect, size):
+    """Once per attempt, before the answer, however large the object is."""
+    told = []
+
+    async def run():
+        async with connect() as remote:
+            body = Body.of(bytes(size))._replace(handed=lambda: told.append("handed"))
+            await remote.create("tail/a.arrow", body)
+            told.append("created")
+            with pytest.raises(AlreadyExists):
+                await remote.create("tail/a.arrow", body._replace(handed=None))
+
+    asyncio.run(run())
+    assert told == ["handed", "created"]
+
+
 def test_what_was_created_is_there(connect, s3_server, prefix):
     """Whole, under its key, with its size; and any other client finds it."""
 

@@ -11,13 +11,9 @@ from holdfast.shipping.settings import ESCALATIONS, PROFILES, ShippingSettings
 pytestmark = pytest.mark.unit
 
 MAY_BE_ZERO = {
-    "target_pool_size",
-    "max_retry_attempts",
-    "delete_after_ms",
-    "lease_delay_max_ms",
-    "store_bytes_max",
-    "store_age_max_ms",
-}
+    "claim_check_interval_ms", "target_pool_size", "max_retry_attempts", "delete_after_ms", "lease_delay_max_ms",
+    "store_bytes_max", "store_age_max_ms",
+}  # fmt: skip
 NUMBERS = [f.name for f in msgspec.structs.fields(ShippingSettings) if f.type in {int, float}]
 FLOATS = [f.name for f in msgspec.structs.fields(ShippingSettings) if f.type is float]
 

@@ -13,7 +13,7 @@ from holdfast.journal.bell import Bell
 class Harbour:
     """The way from one log to its store, as waiters see it."""
 
-    __slots__ = ("bell", "end", "ships", "timeout", "trouble")
+    __slots__ = ("bell", "end", "is_known", "ships", "timeout", "trouble")
 
     def __init__(self) -> None:
         self.bell = Bell()
@@ -23,6 +23,8 @@ class Harbour:
         """Why nothing more is shipped through this handle."""
         self.trouble: HoldfastError | None = None
         """Why nothing is acknowledged at the moment, where waiting for it would be in vain: the store has forgotten."""
+        self.is_known = False
+        """Whether the store was found to be what it was, since this handle was opened."""
         self.timeout = 30.0
         """How long waiters wait unless they say otherwise, in seconds."""
 
@@ -30,6 +32,11 @@ class Harbour:
     def refusal(self) -> HoldfastError | None:
         """Why nobody should wait for the store."""
         return self.end or self.trouble
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether what the marks say about the store is not to be relied on at the moment."""
+        return self.trouble is not None or (self.ships and not self.is_known)
 
     def trouble_by(self, reason: HoldfastError | None) -> None:
         """Nothing is acknowledged for this reason, or (None) again."""

@@ -142,12 +142,12 @@ class Retention:
         return retention_plan.budget(candidates, over, {(p.topic, p.number): self._floor(p) for p in kept})
 
     def _floor(self, partition: Partition) -> int:
-        """What is settled may go. Without another store that is all that is sealed; with one that has forgotten it is
-        nothing: what is here may be all there is.
+        """What is settled may go. Without another store that is all that is sealed; with one that has forgotten, or was
+        not heard of yet, it is nothing: what is here may be all there is.
         """
         if self._settings.allow_unsettled:
             return partition.sealed.sealed_offset
-        return partition.settled if partition.harbour.trouble is None else 0
+        return 0 if partition.harbour.is_doubtful else partition.settled
 
     def used_bytes(self, partitions: Sequence[Partition]) -> int:
         """What the log takes on the disk: segments, the database and its write-ahead log."""

@@ -30,11 +30,13 @@ from holdfast.store import documents, layout
 from holdfast.store.documents import EpochDocument, LogDocument
 from holdfast.store.numbered import numbered
 from holdfast.store.port import AlreadyExists, Body, Store, StoreUnavailable
+from holdfast.store.root_store import RootStore
 
 logger = logging.getLogger("holdfast.shipping")
 
 _HOLES_MAX = 10_000
 """Claims that may be missing; more of them were never made."""
+_DAMAGED = "damaged"
 
 Result = TypeVar("Result")
 
@@ -63,7 +65,7 @@ class Fence:
     """The claim of one open log on its store's root."""
 
     def __init__(
-        self, log_id: bytes, created_us: int, store: Store, remote: Reads, asking: Asking, clock: Clock,
+        self, log_id: bytes, created_us: int, store: RootStore, remote: Reads, asking: Asking, clock: Clock,
         owner: bytes = b"", remembered: int = 0, claim_interval: float = inf,
     ) -> None:  # fmt: skip
         self._log_id = log_id
@@ -94,12 +96,19 @@ class Fence:
         the answer is whether the document has to be written.
         """
         found = await self._asking.until_answered("read log.json", self._read_log)
-        is_missing = found is None or not self._is_ours(found)
+        whose = None if found is None else self._whose(found)
+        if whose not in (None, self._log_id.hex(), _DAMAGED) and not await self._stands():
+            raise self._another(str(whose))
         if self._remembered:
             await self.require_own(rebuild=rebuild)
         if found is None and not rebuild:
             await self.introduce_anew()
-        return is_missing
+        elif whose not in (None, self._log_id.hex()):
+            logger.error(
+                "log.json of the store is damaged: holdfast reconcile DIR --remote --fix repairs it",
+                extra={"action": "store_damaged", "path": layout.LOG},
+            )
+        return whose != self._log_id.hex()
 
     async def _read_log(self) -> bytes | None:
         """The log's document; no bytes where it is not what this log signed."""
@@ -110,35 +119,46 @@ class Fence:
                 raise
             return b""
 
-    def _is_ours(self, found: bytes) -> bool:
-        """Whether this is the log's document; False where it is damaged. Raises where it is another log's."""
-        log = self._log_id.hex()
+    def _whose(self, found: bytes) -> str:
+        """Whose document this is; raises Corrupt where it is damaged and this log was never here."""
         try:
-            other = documents.decode(found, layout.LOG, LogDocument).log
+            return documents.decode(found, layout.LOG, LogDocument).log
         except Corrupt:
             if not self._remembered:
                 raise
-            logger.error(
-                "log.json of the store is damaged: holdfast reconcile DIR --remote --fix repairs it",
-                extra={"action": "store_damaged", "path": layout.LOG},
-            )
+            return _DAMAGED
+
+    async def _stands(self) -> bool:
+        """Whether the claim that this directory remembers is there, and its own: then it is this log's root."""
+        if not self._remembered:
             return False
-        if other != log:
-            message = f"this root belongs to another log store={self._store.url} log={other} this={log}"
-            if self._remembered:
-                raise StoreForgot(message, hint="put the right store back, or ship to another root with store.move")
-            raise Invalid(message, hint="give every log a root of its own: s3://bucket/another-prefix")
-        return True
+        key = layout.epoch_key(self._remembered)
+        try:
+            found = await self._asking.until_answered("read our newest claim", lambda: self._remote.read(key))
+            claim = None if found is None else documents.decode(found, key, EpochDocument)
+        except Corrupt:
+            return False
+        return claim is not None and (claim.log, claim.owner) == (self._log_id.hex(), self._owner)
+
+    def _another(self, log: str) -> StoreForgot | Invalid:
+        message = f"this root belongs to another log store={self._store.url} log={log} this={self._log_id.hex()}"
+        if self._remembered:
+            return StoreForgot(message, hint="put the right store back, or ship to another root with store.move")
+        return Invalid(message, hint="give every log a root of its own: s3://bucket/another-prefix")
 
     async def introduce_anew(self, *, replace: bool = False) -> None:
         """Write the log's document; in the place of a damaged one, if that is wanted."""
-        mine = documents.encode(LogDocument(log=self._log_id.hex(), created_us=self._created_us))
+        root_format = self._store.form.format or documents.ROOT
+        document = LogDocument(format=root_format, log=self._log_id.hex(), created_us=self._created_us)
+        mine = documents.encode(document)
         if replace:
             loop = asyncio.get_running_loop()
             await self._asking.until_answered(
                 "remove the damaged log.json", lambda: loop.run_in_executor(None, self._store.delete, [layout.LOG])
             )
-        self._is_ours(await self._create_or_read(layout.LOG, mine))
+        whose = self._whose(await self._create_or_read(layout.LOG, mine))
+        if whose != self._log_id.hex():
+            raise self._another(whose)
         if self._remembered:
             logger.warning(
                 "log.json was missing on the store and was written again store=%s", self._store.url,
@@ -213,6 +233,8 @@ class Fence:
             )
 
     async def _require_own(self, newest: int, *, rebuild: bool = False) -> None:
+        if newest < self._remembered and await self._stands():
+            newest = self._remembered  # a listing may lag
         self.is_forgotten |= newest < self._remembered
         if newest < self._remembered and rebuild:
             return  # whoever made these claims was overtaken by this log
@@ -221,14 +243,24 @@ class Fence:
                 "the store has forgotten claims that this log made: it was emptied, made anew, or put back from an old "
                 f"copy store={self._store.url} claimed={self._remembered} found={newest}"
             )
-        if not newest:
-            return
-        key = layout.epoch_key(newest)
-        found = await self._asking.until_answered("read the newest claim", lambda: self._remote.read(key))
-        claim = None if found is None else documents.decode(found, key, EpochDocument)
-        if claim is None or claim.owner != self._owner:
+        if newest and not await self._is_own(newest):
             self.epoch = newest - 1
             raise self._overtaken()
+
+    async def _is_own(self, epoch: int) -> bool:
+        """Whether a claim is this directory's; raises StoreForgot where nobody can tell."""
+        key = layout.epoch_key(epoch)
+        found = await self._asking.until_answered("read the newest claim", lambda: self._remote.read(key))
+        try:
+            return found is not None and documents.decode(found, key, EpochDocument).owner == self._owner
+        except Corrupt as damage:
+            if epoch == self._remembered:  # nobody else can have had this number
+                logger.error("our claim is damaged: %s", damage.message, extra={"action": "store_damaged", "path": key})
+                return True
+            raise StoreForgot(
+                f"the newest claim is damaged, and nobody can tell whose it is store={self._store.url} epoch={epoch}",
+                hint=f"if nobody has taken this log over, remove {key} from the store; shipping goes on then",
+            ) from damage
 
     async def check(self) -> None:
         """Raise Closed when somebody else has claimed a higher number; else all that is finished by now counts."""

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from holdfast.clock import Clock
-from holdfast.errors import Corrupt, NotFound
+from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
@@ -125,7 +125,11 @@ class Janitor:
         for partition, slot in list(self._due_checkpoints.items()):
             try:
                 await self._checkpoint(partition, slot)
-            except (Corrupt, NotFound) as damage:  # planning does without it; reconciliation tells what is wrong
+            except (
+                Corrupt,
+                Invalid,
+                NotFound,
+            ) as damage:  # planning does without it; reconciliation tells what is wrong
                 message = damage.message
                 logger.error("a checkpoint cannot be written: %s", message, extra={"action": "checkpoint_damaged"})
             self._due_checkpoints.pop(partition)

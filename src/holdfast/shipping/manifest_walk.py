@@ -32,6 +32,8 @@ class Slot(NamedTuple):
     """What should stand here, where that is known."""
     actual: int | None = None
     """Bytes of what does."""
+    start: int | None = None
+    """Where a start is missing or damaged for certain: the number of the segment that it must name."""
 
 
 class Walked(NamedTuple):
@@ -105,7 +107,7 @@ class ManifestWalk:
         if document.number == self._number:
             return Slot(slot, None)
         detail = f"the start of an ownership names another segment than the next number={document.number}"
-        return Slot(slot, None, "content_mismatch", detail, None, len(found or b""))
+        return Slot(slot, None, "content_mismatch", detail, None, len(found or b""), self._number)
 
     def _judge_wrong(self, slot: int, document: ManifestDocument | None, found: bytes | None) -> Slot:
         """Something else than the next segment's object, and no start, is here, or nothing is."""
@@ -119,7 +121,8 @@ class ManifestWalk:
             )
         if not is_segment:
             self._starts += 1
-            return Slot(slot, None, problem, "the object of a takeover is missing or damaged", None, actual)
+            detail = "the object of a takeover is missing or damaged"
+            return Slot(slot, None, problem, detail, None, actual, self._number)
         number, self._number = self._number, self._number + 1
         detail = "the manifest object is not there" if found is None else self._difference(document)
         return Slot(slot, number, problem, detail, self._due(number, slot), actual)

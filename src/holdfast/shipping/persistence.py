@@ -338,6 +338,7 @@ class Shipper:
     def _remember(self) -> None:
         """The store is what it was."""
         self._forgotten = 0
+        self._harbour.is_known = True
         self._harbour.trouble_by(None)
         self._escalation.recovered(asyncio.get_running_loop().time(), _FORGOTTEN)
         self._contacted.set()
@@ -355,7 +356,10 @@ class Shipper:
         if not (self._forgotten == 1 and self._order is not None):
             cap = max(_LOOK_AGAIN_S, self._settings.retry_delay_max_ms / 1000)
             pause = backoff.delay(self._forgotten - 1, _LOOK_AGAIN_S, cap, 1.0, 0.0)
-            await asyncio.wait([loop.create_task(self._calls.any())], timeout=pause)
+            try:
+                await asyncio.wait_for(self._calls.any(), pause)
+            except TimeoutError:
+                pass
         return not self._calls.stop.is_set()
 
     async def _leave(self) -> None:

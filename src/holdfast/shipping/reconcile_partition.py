@@ -23,10 +23,11 @@ from holdfast.journal.rows import LOST, SegmentRow, ShipmentRow
 from holdfast.segments import store_manifest
 from holdfast.segments.classify import Finding, Kind, Listed, Mark, State, Tracked, classify
 from holdfast.segments.manifest import Manifest
-from holdfast.segments.manifest_documents import first_offset, segment_document
+from holdfast.segments.manifest_documents import expired_document, first_offset, segment_document
 from holdfast.segments.segment import chain_value
 from holdfast.shipping.manifest_walk import ManifestWalk, Slot, Walked
-from holdfast.shipping.store_notes import StoreNotes
+from holdfast.shipping.standing import lost_start
+from holdfast.shipping.store_notes import Mend, StoreNotes
 from holdfast.shipping.store_repairs import StoreRepairs
 from holdfast.store import checkpoint, documents, layout
 from holdfast.store.documents import ExpiredDocument, SegmentDocument
@@ -64,7 +65,7 @@ class PartitionComparison:
         """All of it, in units of work."""
         yield from self._segments()
         yield from self._manifest_objects()
-        self._checkpoint()
+        self._checkpoints()
         self._retirements()
         self._strangers()
         yield None
@@ -119,7 +120,9 @@ class PartitionComparison:
     def _note(self, finding: Finding, rows: dict[int, SegmentRow]) -> None:
         """Confirm what `classify` found; repair it, if that is wanted, or report it."""
         info = None if finding.name is None else self._store.head(self._folder + finding.name)
-        if finding.name is None or (finding.kind == "untracked" and info is not None):
+        if finding.kind == "untracked" and info is not None and self._is_garbage(finding, rows):
+            self._orphan(finding)
+        elif finding.name is None or (finding.kind == "untracked" and info is not None):
             self._notes.findings.append(self._located(finding))
         elif finding.kind in ("missing", "size_mismatch") and finding.number is not None:
             row = rows[finding.number]
@@ -127,6 +130,30 @@ class PartitionComparison:
                 self._harmed(row, "missing", "the object is not there", None)
             elif info.size != row.size:
                 self._harmed(row, "size_mismatch", "the object has another size than when it was sealed", info.size)
+
+    def _is_garbage(self, finding: Finding, rows: dict[int, SegmentRow]) -> bool:
+        """Whether a segment file can never count: its number was settled with another file, which is there, or retired.
+
+        Numbers are dense and each has one manifest object for ever, so whoever uploaded this one was overtaken before
+        it could settle it; nobody who owns the log uploads a number that is settled.
+        """
+        row = None if finding.number is None else rows.get(finding.number)
+        if row is None or row.number >= self._shipment.settled_segments:
+            return False
+        if row.number < self._retired():
+            return True
+        info = self._store.head(self._key(row))
+        return info is not None and info.size == row.size
+
+    def _orphan(self, finding: Finding) -> None:
+        key = f"{self._folder}{finding.name}"
+        if self._repairs is not None:
+            self._repairs.remove([key])
+            self._notes.repaired("removed", key)
+            return
+        detail = "a segment of an owner that was overtaken; the one that counts is there"
+        located = msgspec.structs.replace(self._located(finding), garbage=True, detail=detail)
+        self._notes.findings.append(located)
 
     def _located(self, finding: Finding) -> Finding:
         """As a finding about the store; nothing there is garbage for its name alone."""
@@ -214,7 +241,7 @@ class PartitionComparison:
 
     def _note_slot(self, judged: Slot, problem: Kind) -> None:
         key = layout.manifest_key(self._partition.topic, self._partition.number, judged.slot)
-        if problem == "missing" and self._is_written(key, judged.due):
+        if self._is_written(key, self._due_at(judged), damaged=problem != "missing"):
             self._notes.repaired("restored", key)
             return
         expected = None if judged.due is None else len(judged.due)
@@ -222,30 +249,45 @@ class PartitionComparison:
             problem, key, judged.detail, **self._place, number=judged.number, expected=expected, actual=judged.actual
         )
 
-    def _is_written(self, key: str, due: bytes | None) -> bool:
-        return self._repairs is not None and due is not None and self._repairs.write_manifest_object(key, due)
+    def _due_at(self, judged: Slot) -> bytes | None:
+        """What belongs into a slot; of a start what can be known: where it is. Nobody asks who it was."""
+        if judged.start is None or self._repairs is None:
+            return judged.due
+        start = lost_start(self._manifest, self._notes.log_id, self._partition, judged.slot, judged.start)
+        return documents.encode(start)
 
-    def _checkpoint(self) -> None:
-        """The newest checkpoint, if there is one, says what the manifest says, as far as that is settled."""
-        partition, shipment = self._partition, self._shipment
+    def _is_written(self, key: str, due: bytes | None, *, damaged: bool) -> bool:
+        return self._repairs is not None and due is not None and self._repairs.write(key, due, damaged=damaged)
+
+    def _checkpoints(self) -> None:
+        """The newest checkpoint, or with `deep` each, says what the manifest says, as far as that is settled."""
+        partition = self._partition
         listing = self._notes.numbered(layout.checkpoints_folder(partition.topic, partition.number), **self._place)
-        key = listing[max(listing)].key if listing else ""
-        data = self._notes.read(key) if key else None
-        if data is None:
-            return  # there is none, or a newer one has taken its place
-        self._notes.counts["files"] += 1
+        for slot in sorted(listing) if self._deep else sorted(listing)[-1:]:
+            key = listing[slot].key
+            data = self._notes.read(key)
+            if data is None:
+                continue  # a newer one has taken its place
+            self._notes.counts["files"] += 1
+            wrong = self._wrong_checkpoint(key, data)
+            if wrong is not None and self._repairs is not None:
+                self._repairs.remove([key])  # planning does without it, and the next one is made of manifest objects
+                self._notes.repaired("removed", key)
+            elif wrong is not None:
+                self._notes.find("content_mismatch", key, wrong, **self._place, actual=len(data))
+
+    def _wrong_checkpoint(self, key: str, data: bytes) -> str | None:
+        partition, shipment = self._partition, self._shipment
         try:
             found = checkpoint.decode(data, key)
             store_manifest.prove(found, self._notes.log_id, partition.topic, partition.number)
         except Corrupt as damage:
-            self._notes.find("content_mismatch", key, damage.message, **self._place, actual=len(data))
-            return
+            return damage.message
         rows = _Rows(self._manifest, partition, shipment.settled_segments)
         for slot, document in enumerate(found[: shipment.slots]):
             if isinstance(document, SegmentDocument) and not self._is_said(document, slot, rows):
-                detail = f"the checkpoint says something else than the log's own manifest slot={slot}"
-                self._notes.find("content_mismatch", key, detail, **self._place, actual=len(data))
-                return
+                return f"the checkpoint says something else than the log's own manifest slot={slot}"
+        return None
 
     def _is_said(self, document: SegmentDocument, slot: int, rows: _Rows) -> bool:
         if document.number >= self._shipment.settled_segments:
@@ -261,9 +303,32 @@ class PartitionComparison:
         )
         for upto in sorted(listing) if self._deep else sorted(listing)[-1:]:
             key = listing[upto].key
-            document = self._notes.decoded(key, ExpiredDocument, **self._place)
-            if document is not None and document.upto != upto:
+            document = self._notes.decoded(key, ExpiredDocument, self._retirement_mend(key, upto), **self._place)
+            if document is None or self._is_sound(document, upto):
+                continue
+            mend = self._retirement_mend(key, upto)
+            if mend is not None and mend(True) is not None:
+                self._notes.repaired("restored", key)
+            else:
                 self._notes.find("content_mismatch", key, "it says something else than its name", **self._place)
+
+    def _is_sound(self, document: ExpiredDocument, upto: int) -> bool:
+        first = self._end_of(upto)
+        return document.upto == upto and (first is None or document.first == first)
+
+    def _retirement_mend(self, key: str, upto: int) -> Mend | None:
+        """Writes a retirement again, as of now: files go later than they would have, and never sooner."""
+        first, repairs = self._end_of(upto), self._repairs
+        if repairs is None or first is None:
+            return None
+        document = expired_document(repairs.journal, self._partition, upto, first, repairs.journal.clock.now_us())
+        return repairs.mend(key, documents.encode(document))
+
+    def _end_of(self, upto: int) -> int | None:
+        """Where the segments below a number end; None where that is not known."""
+        if not 0 < upto <= self._partition.sealed.segments:
+            return None
+        return self._manifest.row(self._partition, upto - 1).end
 
     def _strangers(self) -> None:
         """Objects that lie in none of the known folders; those are passed over, at the price of one request each."""

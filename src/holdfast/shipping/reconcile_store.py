@@ -27,17 +27,18 @@ from holdfast.errors import Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.segments.manifest import Manifest
-from holdfast.segments.manifest_documents import first_offset
+from holdfast.segments.manifest_documents import first_offset, topic_document
 from holdfast.segments.reconcile import ReconcileReport
 from holdfast.segments.segment import NO_SCHEMA
 from holdfast.segments.settings import ReconcileSettings
 from holdfast.segments.unfinished import Unfinished
+from holdfast.shipping.forgotten import REBUILD
 from holdfast.shipping.marks import root_form
 from holdfast.shipping.reconcile_partition import PartitionComparison
 from holdfast.shipping.reconcile_tail import TailComparison
-from holdfast.shipping.store_notes import StoreNotes
+from holdfast.shipping.store_notes import Mend, StoreNotes
 from holdfast.shipping.store_repairs import StoreRepairs
-from holdfast.store import layout, opening
+from holdfast.store import documents, layout, opening
 from holdfast.store.address import parse_url
 from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
 from holdfast.store.root_store import RootStore
@@ -54,7 +55,7 @@ class StoreReconciler:
 
     def __init__(
         self, journal: Journal, manifest: Manifest, address: StoreSettings, settings: ReconcileSettings, clock: Clock,
-        epoch: Callable[[], int] | None,
+        epoch: Callable[[], int] | None, resend: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         _check(journal, address)
         self.journal = journal
@@ -64,6 +65,8 @@ class StoreReconciler:
         self.clock = clock
         self._epoch = epoch
         """The owner's claim on the store, 0 before it has one; None for a handle that only looks."""
+        self._resend = resend
+        """Has the owner's shipper look again at what the store has, and send what is missing."""
         self._fixing = Lock()
         self._unfinished: Unfinished[ReconcileReport] = Unfinished()
 
@@ -81,11 +84,12 @@ class StoreReconciler:
             if (ended := self.journal.topics.harbour.end) is not None:
                 raise ended.again()
             if not self._epoch():
-                skipped = _UNCLAIMED
+                trouble = self.journal.topics.harbour.trouble
+                skipped = _UNCLAIMED if trouble is None else f"{trouble.message}; first: {REBUILD}"
             elif not self._fixing.acquire(blocking=False):
                 skipped = _BUSY
             else:
-                repairs = StoreRepairs(self.store, self.manifest, self._epoch)
+                repairs = StoreRepairs(self.store, self.journal, self.manifest, self._epoch, self._resend)
         return StorePass(self, repairs, skipped, deep=deep)
 
     def let_repair(self) -> None:
@@ -155,18 +159,38 @@ class StorePass:
         self._journal.refresh()
         shipping = self._journal.topics.shipping
         shipped = 0 if shipping is None else shipping.shipped_seq
-        yield from TailComparison(self._notes, self._repairs, shipped, deep=self._deep).units()
+        yield from TailComparison(self._notes, self._journal, self._repairs, shipped, deep=self._deep).units()
         for topic, partitions in sorted(self._journal.topics.partitions.items()):
             yield from self._topic(topic, partitions)
 
     def _root(self) -> None:
         """Whose root this is, and who claimed it."""
-        self._notes.decoded(layout.LOG, LogDocument)
+        journal, repairs = self._journal, self._repairs
+        own = documents.encode(LogDocument(log=self._notes.log_id, created_us=journal.row.created_us))
+        self._notes.decoded(layout.LOG, LogDocument, None if repairs is None else repairs.mend(layout.LOG, own))
         claims = self._notes.numbered(layout.EPOCHS)
         for number in range(1, max(claims, default=0) + 1):
             key = layout.epoch_key(number)
             if self._deep or (number not in claims and self._notes.store.head(key) is None):
-                self._notes.decoded(key, EpochDocument)
+                claim = self._notes.decoded(key, EpochDocument, self._claim_mend(number))
+                if claim is not None and claim.epoch != number:
+                    self._notes.find("content_mismatch", key, "the claim says another number than its name")
+
+    def _claim_mend(self, number: int) -> Mend | None:
+        """Fills in a claim that is missing below our own. What a damaged one said is known nowhere; that its number is
+        taken is what counts.
+        """
+        repairs = self._repairs
+        if repairs is None:
+            return None
+
+        def fill(is_there: bool) -> bytes | None:
+            if is_there or number >= (own := repairs.claim()).epoch:
+                return None
+            data = documents.encode(msgspec.structs.replace(own, epoch=number, purpose="open", check=""))
+            return data if repairs.write(layout.epoch_key(number), data, damaged=False) else None
+
+        return fill
 
     def _topic(self, topic: str, partitions: tuple[Partition, ...]) -> Iterator[None]:
         """A topic's partitions, and then its documents: they are written before anything else of the topic."""
@@ -192,11 +216,26 @@ class StorePass:
         newest = max(listing, default=1)
         for version in range(1 if self._deep else newest, newest + 1):
             key = layout.topic_key(topic, version)
-            document = self._notes.decoded(key, TopicDocument, topic=topic)
-            if document is not None and version == newest:
-                wrong = self._difference(document, topic, partitions, used)
-                if wrong is not None:
-                    self._notes.find("content_mismatch", key, wrong, topic=topic)
+            if version < newest:
+                self._old_document(key, topic)
+                continue
+            due, repairs = (
+                documents.encode(topic_document(self._journal, self._manifest, topic, version)),
+                self._repairs,
+            )
+            mend = None if repairs is None else repairs.mend(key, due)
+            document = self._notes.decoded(key, TopicDocument, mend, topic=topic)
+            wrong = None if document is None else self._difference(document, topic, partitions, used)
+            if wrong is not None and repairs is not None and repairs.write(key, due, damaged=True):
+                self._notes.repaired("restored", key)
+            elif wrong is not None:
+                self._notes.find("content_mismatch", key, wrong, topic=topic)
+
+    def _old_document(self, key: str, topic: str) -> None:
+        """One that a newer one has taken the place of: what it said is known nowhere else, and nobody goes by it."""
+        document = self._notes.decoded(key, TopicDocument, topic=topic)
+        if document is not None and (document.topic, document.version) != (topic, layout.parse_number(key)):
+            self._notes.find("content_mismatch", key, "the document says something else than its name", topic=topic)
 
     def _difference(
         self, document: TopicDocument, topic: str, partitions: tuple[Partition, ...], used: set[bytes]

@@ -1,9 +1,10 @@
 """The commit batches of a store, compared with how far the log says that they are shipped.
 
 Names tell most of it (`inheritance`): what is connected to the floor must reach `shipped`. A hole below is damage: a
-restore would stop there. Batches below the floor, and those above `shipped`, are on their way out or in and are not
-judged. Batches of an owner that was overtaken, which the takeover did not adopt, are garbage; unless they show that
-more had been acknowledged than was adopted: those are evidence of a loss that was accepted, are counted, and stay.
+restore would stop there; the shipper sends it again. Batches below the floor, and those above `shipped`, are on their
+way out or in and are not judged. Batches of an owner that was overtaken, which the takeover did not adopt, are garbage;
+unless they show that more had been acknowledged than was adopted: those are evidence of a loss that was accepted, are
+counted, and stay.
 
 The floor that allows a batch to go is written before it goes, but a listing is no snapshot and may miss both. So a hole
 is believed only when it is still there after several looks; floors only rise, and one that was seen stays true.
@@ -16,16 +17,22 @@ from collections.abc import Iterator
 from threading import Event
 
 from holdfast.errors import Corrupt
+from holdfast.journal.journal import Journal
+from holdfast.settled import tail_walk
 from holdfast.settled.acknowledged import evidence
 from holdfast.shipping.store_notes import StoreNotes
 from holdfast.shipping.store_repairs import StoreRepairs
-from holdfast.store import commit_batch, layout
+from holdfast.store import commit_batch, documents, layout
+from holdfast.store.commit_batch import CommitBatch
+from holdfast.store.documents import AdoptedDocument, FloorDocument
 from holdfast.store.inheritance import Inherited, inherit
 from holdfast.store.layout import BatchName
 from holdfast.store.port import ObjectInfo
 
 logger = logging.getLogger("holdfast.shipping")
 
+_ENTRIES, _ENTRY_BYTES = 1000, 8 * 2**20
+"""How much of the journal is read at once."""
 _LOOKS = 6
 _PAUSE_S = 0.02
 
@@ -33,7 +40,10 @@ _PAUSE_S = 0.02
 class TailComparison:
     """Compares the commit batches of one root, once."""
 
-    def __init__(self, notes: StoreNotes, repairs: StoreRepairs | None, shipped: int, *, deep: bool) -> None:
+    def __init__(
+        self, notes: StoreNotes, journal: Journal, repairs: StoreRepairs | None, shipped: int, *, deep: bool
+    ) -> None:
+        self._journal = journal
         self._notes = notes
         self._store = notes.store
         self._repairs = repairs
@@ -43,22 +53,89 @@ class TailComparison:
 
     def units(self) -> Iterator[None]:
         """All of it, in units of work."""
+        self._floors_and_adoptions()
+        yield None
         listing, inherited = self._look()
         yield None
-        if inherited.frontier < self._shipped:
-            self._find_hole(inherited)
-        self._judge(listing, inherited)
-        yield None
+        damaged: list[str] = []
         for key, batch in inherited.batches:
             if batch.last_seq <= inherited.floor or batch.first_seq > self._shipped:
                 self._notes.counts["in_flight"] += 1
                 continue
             self._notes.counts["files"] += 1
             if self._deep:
-                self._prove(key)
+                damaged += self._prove(key, batch.last_seq)
                 yield None
+        if self._repairs is not None and damaged:
+            # All that they held is still here, in the journal or in segments: what is missing is sent again.
+            self._repairs.remove(damaged)
+            listing, inherited = self._look()
+        if inherited.frontier < self._shipped:
+            self._mend_hole(inherited, damaged)
+        self._judge(listing, inherited)
+        yield None
         self._remove_leftovers(inherited)
         yield None
+
+    def _mend_hole(self, inherited: Inherited, damaged: list[str]) -> None:
+        repairs = self._repairs
+        if repairs is None or not repairs.resend(self._shipped):
+            self._find_hole(inherited)
+            return
+        for key in damaged or [layout.TAIL]:
+            self._notes.repaired("restored", key)
+
+    def _floors_and_adoptions(self) -> None:
+        """Their names say all that they say; and no floor is above what is settled."""
+        listing = list(self._store.list(layout.TAIL))
+        # Afterwards: what was settled when a floor was listed still is. Whoever only looks may be behind it.
+        unsettled = None if self._journal.read_only else self._first_unsettled()
+        adoptions = [info for info in listing if layout.parse_adopted_key(info.key) is not None]
+        for info in listing:
+            floor, adopted = layout.parse_floor_key(info.key), layout.parse_adopted_key(info.key)
+            if floor is not None and unsettled is not None and inherit([info, *adoptions]).floor >= unsettled:
+                self._false_floor(info)
+            elif floor is not None and self._deep:
+                self._named(info.key, FloorDocument(log=self._notes.log_id, epoch=floor[0], seq=floor[1]))
+            elif adopted is not None and self._deep:
+                self._named(info.key, AdoptedDocument(log=self._notes.log_id, epoch=adopted[0], seq=adopted[1]))
+
+    def _first_unsettled(self) -> int | None:
+        """The first commit up to `shipped` that commit batches must hold; None when all is in segments."""
+        partitions = self._journal.topics.by_id
+        after, more = 0, True
+        while more:
+            entries, more = self._journal.taken_after(after, _ENTRIES, _ENTRY_BYTES)
+            for entry in entries:
+                if entry.first + entry.count > partitions[entry.partition_id].settled:
+                    return entry.seq
+            after = entries[-1].seq if entries else after
+        return None
+
+    def _false_floor(self, info: ObjectInfo) -> None:
+        self._notes.counts["files"] += 1
+        if self._store.head(info.key) is None:
+            return
+        if self._repairs is not None:
+            self._repairs.remove([info.key])
+            self._notes.repaired("removed", info.key)
+            return
+        detail = "a floor above what is settled: a restore would leave out commits that were acknowledged"
+        self._notes.find("content_mismatch", info.key, detail, actual=info.size)
+
+    def _named(self, key: str, due: FloorDocument | AdoptedDocument) -> None:
+        """A document that must say what its name says."""
+        data = self._notes.read(key)
+        if data is None:
+            return  # a higher one has taken its place
+        self._notes.counts["files"] += 1
+        own = documents.encode(due)
+        if data == own:
+            return
+        if self._repairs is not None and self._repairs.write(key, own, damaged=True):
+            self._notes.repaired("restored", key)
+        else:
+            self._notes.find("content_mismatch", key, "it says something else than its name", actual=len(data))
 
     def _look(self) -> tuple[list[ObjectInfo], Inherited]:
         """List, and again while there seems to be a hole."""
@@ -115,17 +192,38 @@ class TailComparison:
         detail = "a commit batch of an owner that was overtaken; nobody adopted it"
         self._notes.find("untracked", info.key, detail, actual=info.size, garbage=True)
 
-    def _prove(self, key: str) -> None:
+    def _prove(self, key: str, last_seq: int) -> list[str]:
+        """Read a batch; it is found or, if it will be repaired, returned when it is not what it should be."""
         data = self._notes.read(key)
-        if data is None:
-            return  # settled meanwhile; that there was no hole is known
+        wrong = None if data is None else self._wrong_batch(data, key, last_seq)
+        if data is None or wrong is None:
+            return []  # sound, or settled meanwhile; that there was no hole is known
+        if self._repairs is not None:
+            return [key]
+        self._notes.find("content_mismatch", key, wrong, actual=len(data))
+        return []
+
+    def _wrong_batch(self, data: bytes, key: str, last_seq: int) -> str | None:
         try:
-            batch = commit_batch.decode(data, key)
+            batch = tail_walk.cut(commit_batch.decode(data, key), last_seq)
         except Corrupt as damage:
-            self._notes.find("content_mismatch", key, damage.message, actual=len(data))
-            return
+            return damage.message
         if batch.log_id.hex() != self._notes.log_id:
-            self._notes.find("content_mismatch", key, "the commit batch belongs to another log", actual=len(data))
+            return "the commit batch belongs to another log"
+        own = self._own_digests(batch)
+        if any(own.get(entry.seq, entry.digest) != entry.digest for entry in batch.entries):
+            return "the commit batch holds other entries than the journal"
+        return None
+
+    def _own_digests(self, batch: CommitBatch) -> dict[int, bytes]:
+        """Digests of the journal's own entries of a batch, as far as it still has them."""
+        digests: dict[int, bytes] = {}
+        after, more = batch.first_seq - 1, True
+        while more and after < batch.last_seq:
+            entries, more = self._journal.taken_after(after, _ENTRIES, _ENTRY_BYTES)
+            digests.update((entry.seq, entry.digest) for entry in entries)
+            after = entries[-1].seq if entries else batch.last_seq
+        return digests
 
     def _remove_leftovers(self, inherited: Inherited) -> None:
         """Batches that are settled and still there: no damage, and the shipper's next sweep would take them, too."""

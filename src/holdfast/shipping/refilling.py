@@ -11,8 +11,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-import msgspec
-
 from holdfast.clock import Clock
 from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal
@@ -24,7 +22,6 @@ from holdfast.shipping.forgotten import REBUILD, LostSpan, StoreForgot
 from holdfast.shipping.remote import Remote
 from holdfast.shipping.standing import Standing, examine, is_newest, newest_file, newest_key
 from holdfast.store import documents, layout
-from holdfast.store.documents import EpochDocument
 from holdfast.store.port import Body, Store
 
 _AT_ONCE = 16
@@ -47,16 +44,16 @@ class Refilling:
         self._put = put
         self._clock = clock
 
-    async def find(self, *, thorough: bool = False) -> list[Standing]:
+    async def find(self, *, thorough: bool = False, anew: bool = False) -> list[Standing]:
         """The partitions of which the store has lost something: those whose newest objects are gone, or (`thorough`)
-        any.
+        any. With `anew` the store may be that of another time, and what the marks say is not compared with it.
         """
         partitions = list(self._journal.topics.by_id.values())
         room = asyncio.Semaphore(_AT_ONCE)
         if not thorough:
             whole = await asyncio.gather(*(self._seems_whole(partition, room) for partition in partitions))
             partitions = [partition for partition, is_whole in zip(partitions, whole, strict=True) if not is_whole]
-        found = [await self._examined(partition, thorough) for partition in partitions]
+        found = [await self._examined(partition, thorough, anew) for partition in partitions]
         return [standing for standing in found if standing is not None and not standing.is_whole]
 
     async def _seems_whole(self, partition: Partition, room: asyncio.Semaphore) -> bool:
@@ -71,12 +68,14 @@ class Refilling:
                 return is_newest(data, partition)
             return await self._asking.until_answered(f"look for {file}", lambda: self._remote.head(file)) is not None
 
-    async def _examined(self, partition: Partition, thorough: bool) -> Standing | None:
+    async def _examined(self, partition: Partition, thorough: bool, anew: bool) -> Standing | None:
         loop, log = asyncio.get_running_loop(), self._journal.vault.log_id.hex()
         try:
             return await self._asking.until_answered(
                 f"compare {partition.topic}/{partition.number} with the store",
-                lambda: loop.run_in_executor(None, examine, self._store, self._manifest, log, partition),
+                lambda: loop.run_in_executor(
+                    None, lambda: examine(self._store, self._manifest, log, partition, anew=anew)
+                ),
             )
         except Corrupt as damage:
             if thorough:
@@ -96,19 +95,22 @@ class Refilling:
                 hint=f"if no copy of the store can be found: {REBUILD} --accept-loss retires them",
             )
 
-    async def refill(self, standings: Iterable[Standing], claim: EpochDocument) -> None:
+    async def refill(self, standings: Iterable[Standing]) -> None:
         """Put back what can be; what is lost is retired."""
+        loop = asyncio.get_running_loop()
         for standing in standings:
+            outdated = standing.checkpoints
+            if outdated:
+                await self._asking.until_answered(
+                    "remove outdated checkpoints",
+                    lambda keys=outdated: loop.run_in_executor(None, self._store.delete, keys),  # type: ignore[misc]
+                )
             await self._retire(standing)
             for row in standing.files:
                 path = self._manifest.path(standing.partition, row)
                 key = layout.segment_key(standing.partition.topic, standing.partition.number, row.number, row.sha256)
                 await self._put(key, Body.file(path, row.size, row.sha256))
-            starts = {
-                slot: documents.encode(msgspec.structs.replace(start, epoch=claim.epoch, nonce=claim.nonce))
-                for slot, start in standing.starts.items()
-            }
-            for slot, body in sorted((standing.objects | starts).items()):
+            for slot, body in sorted(standing.objects.items()):
                 key = layout.manifest_key(standing.partition.topic, standing.partition.number, slot)
                 await self._put(key, Body.of(body))
             self._tell(standing)

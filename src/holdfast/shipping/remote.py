@@ -138,7 +138,13 @@ class StoreRemote:
 
     async def create(self, key: str, body: Body) -> None:
         """Create an object."""
-        await self._run(lambda: self._store.create(key, body))
+
+        def create() -> None:
+            if body.handed is not None:
+                body.handed()
+            self._store.create(key, body)
+
+        await self._run(create)
 
     async def read(self, key: str) -> bytes | None:
         """An object's bytes."""

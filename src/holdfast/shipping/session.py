@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import Corrupt, HoldfastError
 from holdfast.journal import stored
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
@@ -23,7 +23,7 @@ from holdfast.journal.rows import ShipmentRow
 from holdfast.segments.manifest import Manifest
 from holdfast.shipping.events import Event, Subscribers
 from holdfast.shipping.fence import Fence
-from holdfast.shipping.forgotten import RebuildReport
+from holdfast.shipping.forgotten import RebuildReport, StoreForgot
 from holdfast.shipping.janitor import Janitor
 from holdfast.shipping.key_cover import KeyCover
 from holdfast.shipping.marks import ShippedMarks, say, shipment_of, shipping_of
@@ -132,7 +132,7 @@ class Session:
         """Bring back what the store has lost, and ship on."""
         is_missing = await self.fence.introduce(rebuild=True)
         await self._past.inherited(self.fence)
-        standings = await self._refilling.find(thorough=True)
+        standings = await self._find_all()
         if not order.accept_loss:
             self._refilling.require_no_loss(standings)
         if is_missing:
@@ -148,6 +148,12 @@ class Session:
             order.finish(RebuildReport(self._store.url, claim.epoch, is_missing, manifests, files, records, lost))
 
         await self._ship(claim, standings, answer)
+
+    async def _find_all(self) -> list[Standing]:
+        try:
+            return await self._refilling.find(thorough=True, anew=self.fence.is_forgotten)
+        except Corrupt as damage:  # not the end of shipping: somebody has to look, and can try again
+            raise StoreForgot(damage.message, hint=damage.hint) from damage
 
     # -- something to ship --------------------------------------------------------------------------------
 
@@ -202,7 +208,7 @@ class Session:
             journal, self._manifest, self._store, put, self._requests, fence, settings, self._counters, self._clock,
             tail.sent, keys,
         )  # fmt: skip
-        await self._refilling.refill(standings, claim)
+        await self._refilling.refill(standings)
         inherited = await self._past.inherited(fence)
         if fence.is_forgotten:
             # Somebody else may have written these in between: all that is not in segments is sent again.
@@ -265,7 +271,8 @@ class Session:
                     "action": "tail_resent", "first_seq": frontier + 1, "last_seq": shipped, "records": records,
                 },
             )  # fmt: skip
-        self._subscribers.publish(Event("resent", frontier + 1, max(shipped, frontier), records, 0))
+        lost = (frontier + 1, shipped) if frontier < shipped else (0, 0)
+        self._subscribers.publish(Event("resent", *lost, records, 0))
         return records
 
     async def _adopt(self, seq: int) -> None:

@@ -5,8 +5,8 @@
 
 Slots are dense, one per segment and one per takeover. What is missing between two objects follows from them: so many
 segments, whose objects the log's own manifest tells, and for the rest starts. Which slot was whose nobody knows; any
-order reads the same, so segments come first. What is missing at the end is not filled here: the mark falls to where the
-objects end, and the segment lane ships the rest as it ships anything.
+order reads the same, so segments come first. What is missing at the end is not filled here, but for starts: the mark
+falls to where the objects end, and the segment lane ships the rest as it ships anything, into the slots of before.
 
 Files are put back from here, if they are here. What retention removed here, and only the store had, is lost: it is
 told, and nothing is changed before somebody insists. Reads only; `refilling` writes.
@@ -36,9 +36,7 @@ class Standing(NamedTuple):
     shipment: ShipmentRow
     """How far it is, once what is missing was put back."""
     objects: dict[int, bytes]
-    """Manifest objects to put back, by slot. Starts among them lack who says it: see `starts`."""
-    starts: dict[int, StartDocument]
-    """The start objects among those: epoch and nonce are the writer's own to fill in."""
+    """Manifest objects to put back, by slot."""
     files: list[SegmentRow]
     """Segments to upload again that are below the mark then."""
     behind: int
@@ -47,6 +45,8 @@ class Standing(NamedTuple):
     """… and so many manifest objects."""
     lost: list[SegmentRow]
     """Segments that are nowhere any more; what is retired with them is among them."""
+    checkpoints: list[str]
+    """Keys of checkpoints that may say something else than what is written now, and go."""
 
     @property
     def is_whole(self) -> bool:
@@ -87,36 +87,50 @@ def is_newest(data: bytes | None, partition: Partition) -> bool:
         return False
 
 
-def examine(store: Store, manifest: Manifest, log: str, partition: Partition) -> Standing:
-    """Compare listings with the log's own manifest. Raises Corrupt where an object between holes cannot be read."""
+def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *, anew: bool = False) -> Standing:
+    """Compare listings with the log's own manifest. With `anew` the marks here say nothing about the slots there.
+
+    Raises Corrupt where an object next to a hole, or the newest one, is damaged or another log's.
+    """
     shipment = shipment_of(partition)
     listed = _numbers(store, layout.manifest_folder(partition.topic, partition.number))
-    present = sorted(slot for slot in listed if slot < shipment.slots)
-    objects, starts, number = _fill(store, manifest, log, partition, present)
+    present = sorted(slot for slot in listed if anew or slot < shipment.slots)
+    objects, number = _fill(store, manifest, log, partition, present)
     slots = present[-1] + 1 if present else 0
-    settled = manifest.row(partition, number - 1).end if number else first_offset(manifest, partition)
-    is_behind = slots < shipment.slots
-    if not is_behind and number != shipment.settled_segments:
+    if not anew and slots == shipment.slots and number != shipment.settled_segments:
         raise _damaged("the newest manifest object says something else than the log", partition, slots - 1)
-    shipped = settled if is_behind else shipment.shipped_offset
-    standing = ShipmentRow(partition.id, slots, number, settled, shipped)
+    # Starts that are missing at the end come first: so the next segment has the slot that it always had, and a request
+    # of ours that is late by hours finds its own bytes there.
+    while (slots, number) != (shipment.slots, shipment.settled_segments) and slots - number < _starts(shipment):
+        objects[slots] = documents.encode(lost_start(manifest, log, partition, slots, number))
+        slots += 1
+    settled = _end_of(manifest, partition, number)
+    same = (slots, number) == (shipment.slots, shipment.settled_segments)
+    standing = shipment if same else ShipmentRow(partition.id, slots, number, settled, settled)
     missing, lost = _files(store, manifest, partition)
     files, behind = [row for row in missing if row.number < number], [row for row in missing if row.number >= number]
-    same = standing[:5] == shipment[:5]
+    outdated = min([*objects, slots]) if objects or not same else None
     return Standing(
-        partition, shipment if same else standing, objects, starts, files, len(behind),
-        shipment.settled_segments - number, lost,
+        partition, standing, objects, files, len(behind), max(0, shipment.settled_segments - number), lost,
+        _checkpoints(store, partition, outdated),
     )  # fmt: skip
+
+
+def _checkpoints(store: Store, partition: Partition, first: int | None) -> list[str]:
+    """Checkpoints that say something about slots from there on, which may be filled in another way."""
+    if first is None:
+        return []
+    infos = store.list(layout.checkpoints_folder(partition.topic, partition.number))
+    return [info.key for info in infos if (layout.parse_number(info.key) or 0) >= first]
 
 
 def _fill(
     store: Store, manifest: Manifest, log: str, partition: Partition, present: list[int]
-) -> tuple[dict[int, bytes], dict[int, StartDocument], int]:
+) -> tuple[dict[int, bytes], int]:
     """What is missing between these slots, and how many segments there are up to the last one."""
     objects: dict[int, bytes] = {}
-    starts: dict[int, StartDocument] = {}
     if not present:
-        return objects, starts, 0
+        return objects, 0
     there = set(present)
     known = {slot: _required(store, manifest, partition, slot) for slot in _beside_holes(present)}
     number, slot = 0, 0
@@ -130,16 +144,29 @@ def _fill(
                 objects[missing] = documents.encode(segment_document(manifest, partition, row, missing))
                 number += 1
             else:
-                first = manifest.row(partition, number - 1).end if number else first_offset(manifest, partition)
-                starts[missing] = StartDocument(
-                    log=log, topic=partition.topic, partition=partition.number, slot=missing, epoch=0, nonce="",
-                    number=number, first=first, adopted_seq=0,
-                )  # fmt: skip
-                objects[missing] = b""
+                objects[missing] = documents.encode(lost_start(manifest, log, partition, missing, number))
         if stop - 1 not in there and number != document.number:
             raise _damaged("a manifest object does not fit what is missing before it", partition, stop)
         number, slot = _behind(document), stop + 1
-    return objects, starts, number
+    return objects, number
+
+
+def lost_start(manifest: Manifest, log: str, partition: Partition, slot: int, number: int) -> StartDocument:
+    """What stands for a start that was lost: its place, and nothing about who it was; the same whoever writes it."""
+    return StartDocument(
+        log=log, topic=partition.topic, partition=partition.number, slot=slot, epoch=0, nonce="", number=number,
+        first=_end_of(manifest, partition, number), adopted_seq=0,
+    )  # fmt: skip
+
+
+def _end_of(manifest: Manifest, partition: Partition, number: int) -> int:
+    """Where the segments below a number end."""
+    return manifest.row(partition, number - 1).end if number else first_offset(manifest, partition)
+
+
+def _starts(shipment: ShipmentRow) -> int:
+    """How many takeovers there were."""
+    return shipment.slots - shipment.settled_segments
 
 
 def _beside_holes(present: list[int]) -> list[int]:

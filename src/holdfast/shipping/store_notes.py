@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Literal
 
 from holdfast.errors import Corrupt, NotFound
@@ -13,6 +14,9 @@ from holdfast.store import documents, layout
 from holdfast.store.port import ObjectInfo, Store
 
 logger = logging.getLogger("holdfast.shipping")
+
+Mend = Callable[[bool], bytes | None]
+"""Writes an object that is missing or (True) damaged; its bytes, or None where it was not written."""
 
 
 class StoreNotes:
@@ -64,19 +68,29 @@ class StoreNotes:
                 self.find_stranger(info, **place)
         return numbered
 
-    def decoded(self, key: str, kind: type[documents.Kind], **place: Any) -> documents.Kind | None:
-        """A document that must be there, whole and of this log; otherwise that is found, and the answer is None."""
+    def decoded(
+        self, key: str, kind: type[documents.Kind], mend: Mend | None = None, **place: Any
+    ) -> documents.Kind | None:
+        """A document that must be there, whole and of this log; otherwise that is found, and the answer is None.
+
+        `mend` may repair it: it is told whether something stands there, and says what it wrote.
+        """
         data = self.read(key)
         self.counts["files"] += 1
         if data is None:
-            self.find("missing", key, "the object is not there", **place)
-            return None
-        try:
-            document = documents.decode(data, key, kind)
-        except Corrupt:
-            self.find("content_mismatch", key, "the object is damaged", actual=len(data), **place)
-            return None
-        if document.log != self.log_id:
-            self.find("content_mismatch", key, "the object belongs to another log", actual=len(data), **place)
-            return None
-        return document
+            problem: tuple[Kind, str] = ("missing", "the object is not there")
+        else:
+            try:
+                document = documents.decode(data, key, kind)
+            except Corrupt:
+                problem = ("content_mismatch", "the object is damaged")
+            else:
+                if document.log == self.log_id:
+                    return document
+                problem = ("content_mismatch", "the object belongs to another log")
+        mended = None if mend is None else mend(data is not None)
+        if mended is not None:
+            self.repaired("restored", key)
+            return documents.decode(mended, key, kind)
+        self.find(problem[0], key, problem[1], actual=None if data is None else len(data), **place)
+        return None

@@ -1,9 +1,10 @@
 """Repairs on a store: few, each proved first, and none without asking whether the root is still ours.
 
-What may be written is what the log's own directory proves: a segment's file with the very hash of its row, a manifest
-object made from its row. What may be removed is a commit batch that says nothing any more, and an object whose key
-belongs to a segment that is written anew in the same breath. Between that removal and the writing readers find nothing
-there; before, they found damage. Where the key is taken after all, nothing is overwritten.
+What may be written is what the log's own directory proves: a segment's file with the very hash of its row, documents
+that follow from its rows or from their own names. What may be removed is what says nothing any more (commit batches
+that are settled or were never adopted, segments of an owner that was overtaken), and an object that is written anew in
+the same breath. Between that removal and the writing readers find nothing there; before, they found damage. Where the
+key is taken after all, nothing is overwritten. Commits that are missing are sent again by the shipper (`resend`).
 """
 
 from __future__ import annotations
@@ -11,23 +12,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 
-from holdfast.errors import Closed
+from holdfast.errors import Closed, Corrupt, NotFound
+from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import LIVE, SegmentRow
 from holdfast.segments import folders
 from holdfast.segments.manifest import Manifest
-from holdfast.store import layout
+from holdfast.shipping.forgotten import StoreForgot
+from holdfast.shipping.store_notes import Mend
+from holdfast.store import documents, layout
+from holdfast.store.documents import EpochDocument
 from holdfast.store.port import AlreadyExists, Body, Store
+
+_RESENT_S = 60.0
 
 
 class StoreRepairs:
     """Writes and removes on one store, for the owner of the log alone."""
 
-    def __init__(self, store: Store, manifest: Manifest, epoch: Callable[[], int]) -> None:
+    def __init__(
+        self, store: Store, journal: Journal, manifest: Manifest, epoch: Callable[[], int], resend: Callable[[], object]
+    ) -> None:
         self._store = store
+        self.journal = journal
         self._manifest = manifest
         self._epoch = epoch
         """The claim of this log on the store; 0 while there is none."""
+        self._resend = resend
+        """Has the shipper look again at what the store has, and send what is missing."""
 
     def write_segment(self, partition: Partition, row: SegmentRow, *, damaged: bool) -> bool:
         """Upload a segment's file again, if it is here and proved; False when it is not, or its key is taken."""
@@ -40,18 +52,46 @@ class StoreRepairs:
             self._store.delete([key])
         return self._create(key, body)
 
-    def write_manifest_object(self, key: str, data: bytes) -> bool:
-        """Write a manifest object that is not there; False when its key is taken."""
+    def write(self, key: str, data: bytes, *, damaged: bool) -> bool:
+        """Write an object that is missing, or in the place of a damaged one; False when its key is taken."""
         self.check_fence()
+        if damaged:
+            self._store.delete([key])
         return self._create(key, Body.of(data))
+
+    def mend(self, key: str, data: bytes) -> Mend:
+        """As `write`, for whoever finds out only later whether something stands there."""
+        return lambda damaged: data if self.write(key, data, damaged=damaged) else None
+
+    def resend(self, seq: int) -> bool:
+        """Have the shipper send again what is missing up to a commit; whether all of it is there again."""
+        self.check_fence()
+        self._resend()
+        topics = self.journal.topics
+        return topics.harbour.bell.sleep(
+            lambda: topics.shipping is not None and topics.shipping.shipped_seq >= seq, _RESENT_S
+        )
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove what is garbage."""
         self.check_fence()
         self._store.delete(keys)
 
+    def claim(self) -> EpochDocument:
+        """Our own claim, as the store has it; raises StoreForgot where it does not."""
+        epoch, shipping = self._epoch(), self.journal.topics.shipping
+        key = layout.epoch_key(epoch)
+        try:
+            claim = documents.decode(self._store.get(key), key, EpochDocument)
+        except (NotFound, Corrupt):
+            claim = None
+        owner = "" if shipping is None else shipping.owner.hex()
+        if claim is None or (claim.log, claim.owner) != (self.journal.vault.log_id.hex(), owner):
+            raise StoreForgot(f"our claim on the store is gone, or another one's store={self._store.url} epoch={epoch}")
+        return claim
+
     def check_fence(self) -> None:
-        """Raise Closed when somebody else has claimed the store."""
+        """Raise Closed when somebody else has claimed the store, StoreForgot when it does not know us any more."""
         epoch = self._epoch()
         if not epoch or self._store.head(layout.epoch_key(epoch + 1)) is not None:
             raise Closed(
@@ -59,6 +99,7 @@ class StoreRepairs:
                 reason="fenced",
                 hint="it repairs there; nothing was changed here or on the store",
             )
+        self.claim()
 
     def _on_disk(self, partition: Partition, row: SegmentRow) -> Body | None:
         path = self._manifest.path(partition, row)

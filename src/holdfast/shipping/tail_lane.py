@@ -109,6 +109,10 @@ class TailLane:
         self._completed = asyncio.Event()
         self.settled = asyncio.Event()
         """Set by the other lane when something was settled."""
+        self._unaccepted: deque[tuple[int, Taken]] = deque()
+        """Batches that were not handed to a connection yet, or come behind one …"""
+        self._handed: set[int] = set()
+        """… and the places of those that were."""
         self._since: deque[float] = deque()
         """When each batch that does not count yet was taken."""
         self._pending_since = 0.0
@@ -208,16 +212,17 @@ class TailLane:
                 )
             )
         )  # fmt: skip
-        bare = taken._replace(entries=[])  # the bytes are in the body now
         place = self._ordering.begin()
+        body = body._replace(handed=lambda: _call(loop, self._hand, place))
+        bare = taken._replace(entries=[])  # the bytes are in the body now
         stage = Stage(body, lambda: self._publish(bare, key), key)
         self._stages[place] = (stage, bare)
         self._since.append(since)
         self._pending_since = 0.0
         self._in_flight += 1
         self._last_sent = loop.time()
+        self._unaccepted.append((place, bare))
         tasks.create_task(self._ship(place, stage, key, bare))
-        self._tell("accepted", bare)
 
     async def _ship(self, place: int, stage: Stage[Body], key: str, taken: Taken) -> None:
         try:
@@ -232,9 +237,20 @@ class TailLane:
         finally:
             self._in_flight -= 1
             self._wake()
+        self._hand(place)
         stage.sent()
         self._ordering.complete(place)
         self._completed.set()
+
+    def _hand(self, place: int) -> None:
+        """A batch was handed to a connection; that is told once, in order."""
+        self._handed.add(place)
+        while self._unaccepted and self._unaccepted[0][0] in self._handed:
+            accepted, taken = self._unaccepted.popleft()
+            self._handed.discard(accepted)
+            self._tell("accepted", taken)
+        if not self._unaccepted or place < self._unaccepted[0][0]:
+            self._handed.discard(place)  # once more, by a retry
 
     # -- in order -----------------------------------------------------------------------------------------
 
@@ -279,3 +295,11 @@ class TailLane:
     def _tell(self, kind: str, taken: Taken) -> None:
         event = Event(kind, taken.first_seq, taken.last_seq, taken.records, taken.size)  # type: ignore[arg-type]
         self._subscribers.publish(event)
+
+
+def _call(loop: asyncio.AbstractEventLoop, call: Callable[[int], None], place: int) -> None:
+    """From whatever thread carries the bytes; the loop may have ended meanwhile."""
+    try:
+        loop.call_soon_threadsafe(call, place)
+    except RuntimeError:
+        pass

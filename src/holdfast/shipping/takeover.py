@@ -25,7 +25,8 @@ from holdfast.shipping.remote import StoreRemote
 from holdfast.store import documents, layout
 from holdfast.store.documents import AdoptedDocument, EpochDocument, LogDocument, StartDocument
 from holdfast.store.inheritance import Inherited
-from holdfast.store.port import AlreadyExists, Body, Store
+from holdfast.store.port import AlreadyExists, Body
+from holdfast.store.root_store import RootStore
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.2
@@ -38,7 +39,7 @@ Result = TypeVar("Result")
 class Takeover:
     """One log's root, being taken over by one directory."""
 
-    def __init__(self, store: Store, log: LogDocument, owner: bytes, clock: Clock) -> None:
+    def __init__(self, store: RootStore, log: LogDocument, owner: bytes, clock: Clock) -> None:
         self._store = store
         self._log = log
         self._owner = owner

@@ -11,7 +11,7 @@ in one word, for counting. Keys are relative to the store's root and are spelled
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -66,6 +66,10 @@ class Body(NamedTuple):
     sha256: bytes
     data: bytes | None = None
     path: Path | None = None
+    handed: Callable[[], None] | None = None
+    """Called once the bytes were handed to what carries them, a connection or a thread: from any thread, with each
+    attempt. A hint for whoever watches; nothing depends on it.
+    """
 
     @classmethod
     def of(cls, data: bytes) -> Body:

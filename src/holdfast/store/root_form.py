@@ -74,7 +74,7 @@ class RootForm:
             return body
         assert self._signer is not None  # or nothing would be signed here
         data = body.read()
-        return Body.of(signed.attach(key, data, self._signer.sign(self.log, key, data)))
+        return Body.of(signed.attach(key, data, self._signer.sign(self.log, key, data)))._replace(handed=body.handed)
 
     def proved(self, key: str, data: bytes) -> bytes:
         """An object as it was before it was signed; raises Corrupt where it is not what this log's key signed."""

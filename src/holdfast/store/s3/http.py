@@ -167,9 +167,12 @@ class _Exchange:
             await self._send(head)
         elif body.data is not None and body.size <= _AT_ONCE:
             await self._send(head + body.data)
+            _tell_handed(body)
         else:
             await self._send(head)
             self._is_asked = await self._send_pieces(body)
+            if self._is_asked:
+                _tell_handed(body)
 
     async def _send_pieces(self, body: Body) -> bool:
         chunks, left = body.chunks(), body.size
@@ -290,6 +293,11 @@ class _Exchange:
         if left <= 0:
             raise TimeoutError
         return min(left, self._stall)
+
+
+def _tell_handed(body: Body) -> None:
+    if body.handed is not None:
+        body.handed()
 
 
 def _fields(lines: bytes) -> dict[str, str]:

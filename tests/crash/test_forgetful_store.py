@@ -1,0 +1,207 @@
+"""kill -9, a store that forgets, and several generations of lost machines: every acknowledged record comes back.
+
+A process ships and is killed again and again. Meanwhile, or between two lives, somebody removes objects from the store:
+a commit batch, a partition's manifest, its segments, claims, or everything; or puts an older copy of it back. After the
+next acknowledgement the machine is lost, and the log goes on from the store alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from threading import Thread
+
+import pytest
+
+import holdfast
+from holdfast.clock import SystemClock
+from holdfast.store import layout
+from holdfast.store.opening import open_store
+from holdfast.store.port import Body
+from holdfast.store.settings import StoreSettings
+
+pytestmark = [pytest.mark.crash, pytest.mark.store]
+
+PATIENCE = 40.0
+
+
+class Victim:
+    """One process at work."""
+
+    def __init__(self, directory: Path, store: str, cycle: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.forgetful_victim", str(directory), store, str(cycle)],
+            stdout=subprocess.PIPE, env=dict(os.environ),
+        )  # fmt: skip
+        self.shipped: dict[tuple[int, int], bytes] = {}
+        self.failures: list[str] = []
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+        self._reader = Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if not line.endswith(b"\n"):
+                return  # cut by the kill
+            how, *rest = line.decode().split()
+            if how == "failed":
+                self.failures.append(line.decode())
+            else:
+                self.shipped[int(rest[0]), int(rest[1])] = rest[2].encode()
+
+    def until_acknowledged(self, more: int) -> None:
+        """Wait for so many further acknowledgements."""
+        wanted, deadline = len(self.shipped) + more, time.monotonic() + PATIENCE
+        while len(self.shipped) < wanted:
+            assert not self.failures, self.failures
+            assert time.monotonic() < deadline, "nothing is acknowledged any more"
+            time.sleep(0.005)
+
+    def discard(self) -> None:
+        """After a failure: nobody is left behind."""
+        self._process.kill()
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        assert not self.failures, self.failures
+
+
+class Drill:
+    """One log, its store, and whoever spoils it."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.random = Random(seed)
+        self.directory = directory
+        self.url = (directory / "store").as_uri()
+        (directory / "store").mkdir()
+        self.store = open_store(self.url, StoreSettings(), SystemClock())
+        self.shipped: dict[tuple[int, int], bytes] = {}
+        self.copy: dict[str, bytes] = {}
+        self.generation = self.cycle = 0
+        self.done: list[str] = []
+        self.victim: Victim | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.directory / f"machine-{self.generation}"
+
+    def start(self) -> Victim:
+        self.cycle += 1
+        self.victim = Victim(self.path, self.url, self.cycle)
+        return self.victim
+
+    def end(self, victim: Victim) -> None:
+        victim.kill()
+        self.shipped |= victim.shipped
+
+    # -- what a store forgets -----------------------------------------------------------------------------
+
+    def spoil(self, how: str) -> None:
+        self.done.append(how)
+        keys = [info.key for info in self.store.list("")]
+        batches = [key for key in keys if layout.parse_batch_key(key) is not None]
+        if how == "a batch" and batches:
+            self.store.delete([self.random.choice(batches)])
+        elif how == "everything":
+            self.store.delete(keys)
+        elif how == "a manifest":
+            self.store.delete([key for key in keys if key.startswith(layout.manifest_folder("orders", 0))])
+        elif how == "segments":
+            self.store.delete([key for key in keys if key.startswith(layout.segments_folder("orders", 1))])
+        elif how == "claims":
+            self.store.delete([key for key in keys if key.startswith(layout.EPOCHS)])
+        elif how == "an older copy":
+            self.store.delete(keys)
+            for key, data in self.copy.items():
+                self.store.create(key, Body.of(data))
+
+    def remember(self) -> None:
+        """Make a copy of the store, for later."""
+        shutil.rmtree(self.directory / "copy", ignore_errors=True)
+        shutil.copytree(self.directory / "store", self.directory / "copy")
+        copied = open_store((self.directory / "copy").as_uri(), StoreSettings(), SystemClock())
+        self.copy = {info.key: copied.get(info.key) for info in copied.list("")}
+
+    # -- lives --------------------------------------------------------------------------------------------
+
+    def live(self, *, spoilt: str, while_running: bool) -> None:
+        """Ship, be spoilt, be killed."""
+        victim = self.start()
+        victim.until_acknowledged(10)
+        if while_running:
+            self.spoil(spoilt)
+            time.sleep(self.random.random() * 0.2)
+        self.end(victim)
+        if not while_running:
+            self.spoil(spoilt)
+
+    def lose(self) -> None:
+        """Live once more until something is acknowledged; then the machine is gone, and the log goes on elsewhere."""
+        victim = self.start()
+        victim.until_acknowledged(10)
+        self.end(victim)
+        lost = self.path
+        self.generation += 1
+        holdfast.restore(self.url, self.path)
+        shutil.rmtree(lost)
+        self.check()
+
+    def check(self) -> None:
+        with holdfast.open(self.path, read_only=True) as log:
+            found = {
+                (partition, record.offset): record.payload
+                for partition in range(2)
+                for record in log.topic("orders").read(partition=partition)
+            }
+        missing = {place: name for place, name in self.shipped.items() if found.get(place) != name}
+        assert not missing, f"acknowledged and not there after {self.done}: {dict(list(missing.items())[:5])}"
+
+
+HOWS = ("a batch", "everything", "a manifest", "segments", "claims", "an older copy")
+
+
+def drill(directory: Path, seed: int, generations: int, lives: int) -> None:
+    print(f"seed {seed}")
+    run = Drill(directory, seed)
+    try:
+        _drill(run, generations, lives)
+    finally:
+        print(f"{len(run.shipped)} acknowledged, {run.done}")
+        if run.victim is not None:
+            run.victim.discard()
+
+
+def _drill(run: Drill, generations: int, lives: int) -> None:
+    for generation in range(generations):
+        for life in range(lives):
+            how = HOWS[(generation * lives + life) % len(HOWS)] if lives * generations <= len(HOWS) else (
+                run.random.choice(HOWS)
+            )  # fmt: skip
+            run.live(spoilt=how, while_running=how != "an older copy" and run.random.random() < 0.5)
+            if run.random.random() < 0.7 or not run.copy:
+                run.remember()
+        run.lose()
+
+
+def test_a_store_that_forgets_and_machines_that_are_lost(tmp_path: Path) -> None:
+    """Each way of forgetting once, over three machines."""
+    drill(tmp_path, int(time.time()), 3, 2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(10))
+def test_many_of_them(tmp_path: Path, seed: int) -> None:
+    drill(tmp_path, seed, 6, 4)
