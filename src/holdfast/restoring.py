@@ -47,7 +47,7 @@ from holdfast.settings import Settings
 from holdfast.settled import tail_walk
 from holdfast.settled.acknowledged import acknowledged, takeovers
 from holdfast.settled.entry_proof import EntryProof
-from holdfast.settled.key_walk import KeyWalk
+from holdfast.settled.key_walk import KeyWalk, concealed_by
 from holdfast.settled.root_reading import RootReader, Where, check_schemas, read_log
 from holdfast.settled.tail_walk import Walked
 from holdfast.shipping.takeover import Takeover
@@ -55,8 +55,7 @@ from holdfast.store import commit_batch, layout, opening
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
 from holdfast.store.inheritance import Inherited
-from holdfast.store.key_object import KeyObject
-from holdfast.store.port import Store
+from holdfast.store.port import ObjectInfo, Store
 
 _AT_ONCE = 6
 _ATTEMPTS = 5
@@ -225,8 +224,8 @@ class _Restore:
         What is missing or seems damaged is looked at again: an owner that goes on removes what is settled, and writes
         between two listings. What is so twice is so.
         """
-        told = ""
-        for _ in range(_ATTEMPTS):
+        told, attempts = "", 0
+        while attempts < _ATTEMPTS:
             try:
                 seen = self._look()
                 self._segments.fetch(seen.manifests.values())
@@ -238,7 +237,8 @@ class _Restore:
             except Corrupt as damage:
                 if damage.message == told and not self._leaves_out(damage):
                     raise
-                told = damage.message
+                told, attempts = damage.message, -1 if damage.message == told else attempts
+            attempts += 1
         raise Unavailable(f"the store changes faster than it can be read store={self._store.url}", hint="run it again")
 
     def _leaves_out(self, damage: Corrupt) -> bool:
@@ -262,7 +262,7 @@ class _Restore:
         self._keys.expect({segment.key_id for segment in segments})
         batches = [(key, batch.last_seq) for key, batch in inherited.batches if batch.last_seq > inherited.floor]
         self._steps.over("fetching commit batches", self._spool.fetch_batch, [key for key, _ in batches], _AT_ONCE)
-        in_parallel(self._spool.fetch_keys, [info for info, _ in inherited.keys], _AT_ONCE)
+        in_parallel(self._fetch_keys, [info for info, _ in inherited.keys], _AT_ONCE)
         settled = _settled(topics, manifests)
         # Looked at again, mostly nothing has changed; and all of it would be read and proved once more.
         found = (batches, settled, inherited.floor, inherited.frontier)
@@ -274,6 +274,19 @@ class _Restore:
         seen = _Seen(topics, manifests, inherited, batches, walked, beyond, told)
         self._require_acknowledged(seen)
         return seen
+
+    def _fetch_keys(self, info: ObjectInfo) -> None:
+        """Bring an object of idempotency keys here, and prove that it can be used."""
+        keys = self._spool.fetch_keys(info)
+        if keys.log_id != self._log_id:
+            raise Corrupt("an object of idempotency keys belongs to another log", path=info.key)
+        self._keys.require(is_sealed=keys.key is not None, path=info.key)
+        try:
+            concealed_by(self._log_id, self._keyring, self._cipher, keys.key)
+        except Invalid as missing:
+            if not self._options.accept_loss:
+                raise
+            raise Corrupt(f"idempotency keys cannot be read: {missing.message}", path=info.key) from missing
 
     def _look_beyond(
         self, inherited: Inherited, settled: Mapping[Where, int], walked: Walked
@@ -366,15 +379,8 @@ class _Restore:
         ends = {**seen.settled, **seen.walked.ends}
         walk = KeyWalk(self._log_id, self._keyring, self._cipher, seen.manifests, ends, seen.walked.last_seq)
         objects = [info.key for info, _ in seen.inherited.keys]
-        for key in walk.keys(lambda: map(self._key_object, objects), self._batches(seen.batches)):
+        for key in walk.keys(lambda: map(self._spool.keys, objects), self._batches(seen.batches)):
             yield FoundKey(ids[key.where], key.record, key.seq, key.hash)
-
-    def _key_object(self, key: str) -> KeyObject:
-        keys = self._spool.keys(key)
-        if keys.log_id != self._log_id:
-            raise Corrupt("an object of idempotency keys belongs to another log", path=key)
-        self._keys.require(is_sealed=keys.key is not None, path=key)
-        return keys
 
     def _report(self, seen: _Seen, rows: list[SegmentRow], epoch: int, keys: int) -> RestoreReport:
         live, walked, beyond = restored.live(rows), seen.walked, seen.inherited.beyond

@@ -203,3 +203,12 @@ def test_batches_of_format_1_say_nothing_and_are_cut_as_before(open_shipped, bri
     report = bring()
     assert (report.records, report.cut_batches, report.lost_commits) == (5, 6, 0)
     assert any("format 1" in told for told in report.not_proved)
+
+
+def test_many_damaged_batches_can_be_given_up(open_shipped, bring, root):
+    log = open_shipped()
+    ship(log, 12)
+    log.close()
+    for key in batch_keys(root)[2::2]:
+        root.replace(key, root.store.get(key)[:-1])
+    assert bring(accept_loss=True).records == 2

@@ -30,6 +30,7 @@ class Spool:
         self._path = path
         self._here: set[str] = set()
         self._kept: dict[str, CommitBatch] = {}
+        self._heads: dict[str, KeyObject] = {}
         self._bytes_left, self._entries_left = _BYTES_KEPT, _ENTRIES_KEPT
         self._lock = Lock()
 
@@ -62,15 +63,16 @@ class Spool:
             self._write(key, data)
         self._here.add(key)
 
-    def fetch_keys(self, info: ObjectInfo) -> None:
-        """Bring an object of keys here, proved by its hash; raises Corrupt and NotFound."""
+    def fetch_keys(self, info: ObjectInfo) -> KeyObject:
+        """Bring an object of keys here, proved by its hash; returns it without its rows. Raises Corrupt, NotFound."""
         if info.size > key_object.BYTES_MAX:
             raise Corrupt(f"an object of idempotency keys is too large bytes={info.size}", path=info.key)
-        if info.key not in self._here:
+        if info.key not in self._heads:
             data = self._store.get(info.key)
-            key_object.decode(data, info.key)
+            head = key_object.decode(data, info.key)._replace(rows=())
             self._write(info.key, data)
-            self._here.add(info.key)
+            self._heads[info.key] = head
+        return self._heads[info.key]
 
     def batch(self, key: str) -> CommitBatch:
         """A commit batch that was fetched."""
