@@ -22,10 +22,9 @@ from __future__ import annotations
 
 import logging
 import os
-from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -33,27 +32,26 @@ from holdfast import disk, restored
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.vault import KeyEpoch, Vault
+from holdfast.crypto.vault import Vault
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
-from holdfast.journal.founding import FoundKey, FoundPartition, FoundStore, FoundTail, FoundTopic, found, partition_ids
 from holdfast.journal.rows import EXPIRED, LOST, DiskFailed, SegmentRow
+from holdfast.refounding import Counting, RestoredDatabase, RestoreOptions, Seen, counting, settled_in
 from holdfast.restored import RestoreReport
-from holdfast.segments.fetching import KeyDemand, Progress, SegmentFetching, Steps, state_of
-from holdfast.segments.rebuild_plan import with_tree
+from holdfast.segments.fetching import KeyDemand, Progress, SegmentFetching, Steps
 from holdfast.segments.spooling import Spool
-from holdfast.segments.store_manifest import StoreManifest, facts_of, in_parallel
+from holdfast.segments.store_manifest import in_parallel
 from holdfast.settings import Settings
 from holdfast.settled import tail_walk
 from holdfast.settled.acknowledged import acknowledged, takeovers
 from holdfast.settled.entry_proof import EntryProof
-from holdfast.settled.key_walk import KeyWalk, concealed_by
+from holdfast.settled.key_walk import concealed_by
 from holdfast.settled.root_reading import RootReader, Where, check_schemas, read_log
 from holdfast.settled.tail_walk import Walked
 from holdfast.shipping.takeover import Takeover
 from holdfast.store import commit_batch, layout, opening
 from holdfast.store.commit_batch import CommitBatch
-from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
+from holdfast.store.documents import EpochDocument, LogDocument
 from holdfast.store.inheritance import Inherited
 from holdfast.store.port import ObjectInfo, Store
 
@@ -62,9 +60,6 @@ _ATTEMPTS = 5
 _MARKER = "RESTORE"
 
 logger = logging.getLogger("holdfast")
-
-Counting = tuple[str, int]
-"""A commit batch's key, and up to which sequence number it counts."""
 
 _Found = tuple[list[Counting], dict[Where, int], int, int]
 """Commit batches, what is settled, the floor and the frontier: what a walk depends on."""
@@ -114,7 +109,7 @@ def restore(
         log = read_log(source)
         directory.own(damaged=True)
         _refuse_foreign(directory)  # once more, now that nobody else can begin here
-        options = _Options(copy, accept_loss, settings.journal.idempotency_keys_max, progress or _silent)
+        options = RestoreOptions(copy, accept_loss, settings.journal.idempotency_keys_max, progress or _silent)
         return _Restore(source, log, directory, keyring, cipher, clock, options).run()
     except OSError as error:
         raise Unavailable(
@@ -128,45 +123,12 @@ def restore(
         source.close()
 
 
-class _Options(NamedTuple):
-    """How it is to be done."""
-
-    copy: bool
-    accept_loss: bool
-    keys_max: int
-    """The window of idempotency keys."""
-    progress: Progress
-
-
-class _Seen(NamedTuple):
-    """What a store's root held when it was looked at; all of it is proved, and the commit batches are here."""
-
-    topics: tuple[TopicDocument, ...]
-    manifests: dict[Where, StoreManifest]
-    inherited: Inherited
-    batches: list[Counting]
-    walked: Walked
-    beyond_records: int
-    acknowledged: int
-    """The last commit that somebody was told of."""
-
-    @property
-    def lost(self) -> int:
-        """Commits that were acknowledged and are not there."""
-        return max(0, self.acknowledged - self.walked.reach)
-
-    @property
-    def settled(self) -> dict[Where, int]:
-        """Everything below lies in segments, by partition."""
-        return _settled(self.topics, self.manifests)
-
-
 class _Restore:
     """One restore."""
 
     def __init__(
         self, store: Store, log: LogDocument, directory: Directory, keyring: Keyring | None,
-        cipher: PayloadCipher | None, clock: Clock, options: _Options,
+        cipher: PayloadCipher | None, clock: Clock, options: RestoreOptions,
     ) -> None:  # fmt: skip
         self._store = store
         self._log = log
@@ -182,6 +144,7 @@ class _Restore:
         self._segments = SegmentFetching(store, directory.segments, vault, self._keys, self._steps)
         self._marker = directory.path / _MARKER
         self._spool = Spool(store, directory.path / "restoring")
+        self._database = RestoredDatabase(directory, log, store.url, keyring, cipher, clock, options, self._spool)
         self._walked: tuple[_Found, Walked] | None = None
         self._damaged: set[str] = set()
         """Objects that are left out, because the loss was accepted."""
@@ -193,7 +156,7 @@ class _Restore:
         attempt = self._begin()
         if attempt.report is not None and self._directory.log_id() is not None:
             return self._tidy(attempt.report)
-        seen = self._gather()
+        seen = self._gather(attempt.owner)
         if self._options.copy:
             return self._make(seen, attempt, 0)
         takeover = Takeover(self._store, self._log, bytes.fromhex(attempt.owner), self._clock)
@@ -218,8 +181,8 @@ class _Restore:
 
     # -- what is there, brought here ----------------------------------------------------------------------
 
-    def _gather(self) -> _Seen:
-        """Look at everything and bring it here.
+    def _gather(self, owner: str = "") -> Seen:
+        """Look at everything and bring it here; given who this directory is to the store, with its database.
 
         What is missing or seems damaged is looked at again: an owner that goes on removes what is settled, and writes
         between two listings. What is so twice is so.
@@ -228,7 +191,7 @@ class _Restore:
         while attempts < _ATTEMPTS:
             try:
                 seen = self._look()
-                self._segments.fetch(seen.manifests.values())
+                self._bring(seen, owner)
                 return seen
             except NotFound as gone:
                 if gone.message == told:
@@ -241,6 +204,18 @@ class _Restore:
             attempts += 1
         raise Unavailable(f"the store changes faster than it can be read store={self._store.url}", hint="run it again")
 
+    def _bring(self, seen: Seen, owner: str) -> None:
+        """Segments, and beside them the database: what does not fit on the disk shuts nobody out."""
+        if not owner or _AT_ONCE == 1:
+            self._segments.fetch(seen.manifests.values())
+            if owner:
+                self._database.prepare(seen, owner)
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-database") as thread:
+            making = thread.submit(self._database.prepare, seen, owner)
+            self._segments.fetch(seen.manifests.values())
+            making.result()
+
     def _leaves_out(self, damage: Corrupt) -> bool:
         """Whether the loss of a damaged object of the tail was accepted; then it is as if it were not there."""
         key = damage.path or ""
@@ -251,7 +226,7 @@ class _Restore:
         self._damaged.add(key)
         return True
 
-    def _look(self) -> _Seen:
+    def _look(self) -> Seen:
         # The tail first: what is settled and removed from it in between is in the manifests then.
         inherited, topics = self._root.tail(self._damaged), self._root.topics()
         places = [(topic.topic, number) for topic in topics for number in range(topic.partitions)]
@@ -263,7 +238,7 @@ class _Restore:
         batches = [(key, batch.last_seq) for key, batch in inherited.batches if batch.last_seq > inherited.floor]
         self._steps.over("fetching commit batches", self._spool.fetch_batch, [key for key, _ in batches], _AT_ONCE)
         in_parallel(self._fetch_keys, [info for info, _ in inherited.keys], _AT_ONCE)
-        settled = _settled(topics, manifests)
+        settled = settled_in(topics, manifests)
         # Looked at again, mostly nothing has changed; and all of it would be read and proved once more.
         found = (batches, settled, inherited.floor, inherited.frontier)
         walked = self._walked[1] if self._walked is not None and self._walked[0] == found else self._walk(*found)
@@ -271,7 +246,7 @@ class _Restore:
         check_schemas(topics, walked.schemas)
         acks, beyond = self._look_beyond(inherited, settled, walked)
         told = acknowledged(inherited, acks, takeovers(manifests.values()))
-        seen = _Seen(topics, manifests, inherited, batches, walked, beyond, told)
+        seen = Seen(topics, manifests, inherited, batches, walked, beyond, told)
         self._require_acknowledged(seen)
         return seen
 
@@ -301,7 +276,7 @@ class _Restore:
                 records += sum(e.count for e in batch.entries if e.first >= settled.get((e.topic, e.partition), 0))
         return acks, records
 
-    def _require_acknowledged(self, seen: _Seen) -> None:
+    def _require_acknowledged(self, seen: Seen) -> None:
         """Whatever somebody was told of is there; or whoever restores has said that he goes on without it."""
         if seen.lost and not self._options.accept_loss:
             raise Corrupt(
@@ -314,13 +289,9 @@ class _Restore:
                 " before the hole with --accept-loss (accept_loss=True)",
             )
 
-    def _batches(self, batches: Iterable[Counting]) -> Iterator[CommitBatch]:
-        for key, last_seq in batches:
-            yield tail_walk.cut(self._spool.batch(key), last_seq)
-
     def _walk(self, batches: Iterable[Counting], settled: Mapping[Where, int], floor: int, limit: int) -> Walked:
         proof = EntryProof(self._log_id, self._keyring, self._cipher, self._keys)
-        return tail_walk.walk(self._log_id, self._batches(batches), settled, floor, limit, proof)
+        return tail_walk.walk(self._log_id, counting(self._spool, batches), settled, floor, limit, proof)
 
     def _beyond(self, key: str) -> CommitBatch | None:
         """A batch that does not count; a damaged one harms nobody."""
@@ -331,7 +302,7 @@ class _Restore:
 
     # -- taking over --------------------------------------------------------------------------------------
 
-    def _take_over(self, takeover: Takeover, claim: EpochDocument) -> _Seen:
+    def _take_over(self, takeover: Takeover, claim: EpochDocument) -> Seen:
         """From the claim on: what counts, said on the store, and what came since the first look, brought here."""
         seen = self._gather()
         seq, settled = seen.walked.last_seq, seen.settled
@@ -351,38 +322,18 @@ class _Restore:
     # -- making it a log ----------------------------------------------------------------------------------
 
     def _make(
-        self, seen: _Seen, attempt: _Attempt, epoch: int, takeover: Takeover | None = None
+        self, seen: Seen, attempt: _Attempt, epoch: int, takeover: Takeover | None = None
     ) -> RestoreReport:  # fmt: skip
-        rows = {where: list(_rows(manifest)) for where, manifest in seen.manifests.items()}
-        topics = [_found_topic(topic, rows, seen) for topic in seen.topics]
-        ids, walked = partition_ids(topics), seen.walked
-        tail = FoundTail(
-            tail_walk.entries(self._batches(seen.batches), seen.settled, walked.last_seq, ids),
-            tuple(KeyEpoch(*key) for key in walked.keys), walked.last_seq, walked.last_group,
-            self._found_keys(seen, ids), self._options.keys_max,
-        )  # fmt: skip
         self._steps.tell("making the database", 0, 1)
-        keys = found(
-            self._directory.rebuilt, self._log_id, topics, self._keyring, self._cipher, self._clock,
-            created_us=self._log.created_us, tail=tail,
-            store=FoundStore(self._store.url, bytes.fromhex(attempt.owner), epoch, self._options.copy),
-        )  # fmt: skip
-        report = self._report(seen, [row for own in rows.values() for row in own], epoch, keys)
+        made = self._database.finished(seen, attempt.owner, epoch)
+        report = self._report(seen, made.rows, epoch, made.keys)
         if takeover is not None:
             takeover.require_newest(epoch)
         self._finish(attempt, report)
         self._steps.tell("making the database", 1, 1)
         return report
 
-    def _found_keys(self, seen: _Seen, ids: Mapping[Where, int]) -> Iterator[FoundKey]:
-        """The idempotency keys of what is brought back."""
-        ends = {**seen.settled, **seen.walked.ends}
-        walk = KeyWalk(self._log_id, self._keyring, self._cipher, seen.manifests, ends, seen.walked.last_seq)
-        objects = [info.key for info, _ in seen.inherited.keys]
-        for key in walk.keys(lambda: map(self._spool.keys, objects), self._batches(seen.batches)):
-            yield FoundKey(ids[key.where], key.record, key.seq, key.hash)
-
-    def _report(self, seen: _Seen, rows: list[SegmentRow], epoch: int, keys: int) -> RestoreReport:
+    def _report(self, seen: Seen, rows: list[SegmentRow], epoch: int, keys: int) -> RestoreReport:
         live, walked, beyond = restored.live(rows), seen.walked, seen.inherited.beyond
         if lost := [row for row in rows if row.state == LOST]:
             logger.warning(
@@ -448,44 +399,6 @@ def _refuse_foreign(directory: Directory) -> None:
         raise Invalid(f"there is a log already path={path}", hint=hint)
     if earlier is None and set(os.listdir(path)) - {"LOCK", _MARKER + ".tmp"}:
         raise Invalid(f"the directory is not empty path={path}", hint=hint)
-
-
-def _settled(topics: Sequence[TopicDocument], manifests: Mapping[Where, StoreManifest]) -> dict[Where, int]:
-    firsts = {topic.topic: topic.first_offset for topic in topics}
-    settled = {}
-    for where, manifest in manifests.items():
-        end = manifest.settled
-        settled[where] = firsts[where[0]] if end is None else end
-    return settled
-
-
-def _rows(manifest: StoreManifest) -> Iterator[SegmentRow]:
-    """The rows of the manifest that the documents tell."""
-    drafts = []
-    for segment in manifest.segments:
-        facts = facts_of(segment)
-        drafts.append(
-            SegmentRow(
-                0, segment.number, segment.first, facts.rows, facts.size, facts.time_min, facts.time_max, 0, 0,
-                facts.sha256, facts.content, facts.footer, bytes.fromhex(segment.chain),
-                bytes.fromhex(segment.schema), facts.key_id, segment.epoch, segment.sealed_us,
-                state_of(manifest, segment), 0, b"",
-            )
-        )  # fmt: skip
-    return with_tree(drafts)
-
-
-def _found_topic(topic: TopicDocument, rows: Mapping[Where, list[SegmentRow]], seen: _Seen) -> FoundTopic:
-    partitions = []
-    for number in range(topic.partitions):
-        where = (topic.topic, number)
-        link = seen.walked.links.get(where, FoundPartition().link)
-        end, slots = seen.walked.ends.get(where), len(seen.manifests[where].documents)
-        partitions.append(FoundPartition(rows[where], topic.first_offset, end, link, slots))
-    schemas = tuple((bytes.fromhex(s.fingerprint), b64decode(s.definition)) for s in topic.schemas)
-    limits = topic.retention
-    policy = None if limits is None else (limits.bytes_max, limits.age_max_us, limits.records_max)
-    return FoundTopic(topic.topic, tuple(partitions), schemas, policy)
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:

@@ -181,7 +181,7 @@ def test_a_disk_that_fails_at_any_step_ends_it_and_running_it_again_goes_on(tmp_
 
 def test_a_full_disk_shuts_nobody_out(tmp_path, shipped):
     """Segments are brought here first."""
-    full = FaultyDisk(tmp_path / "full", fail=Fault(9, "enospc", op="write", sticky=True), record=False)
+    full = FaultyDisk(tmp_path / "full", fail=Fault(4, "enospc", op="write", sticky=True), record=False)
     with full, pytest.raises(Unavailable):
         shipped.restore(tmp_path / "full" / "back")
     assert ".parquet" in full.failed[0].name
