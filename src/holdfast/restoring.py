@@ -25,6 +25,7 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,7 +41,7 @@ from holdfast.refounding import Counting, RestoredDatabase, RestoreOptions, Seen
 from holdfast.restored import RestoreReport
 from holdfast.segments.fetching import KeyDemand, Progress, SegmentFetching, Steps
 from holdfast.segments.spooling import Spool
-from holdfast.segments.store_manifest import in_parallel
+from holdfast.segments.store_manifest import StoreManifest, in_parallel
 from holdfast.settings import Settings
 from holdfast.settled import tail_walk
 from holdfast.settled.acknowledged import acknowledged, takeovers
@@ -51,7 +52,7 @@ from holdfast.settled.tail_walk import Walked
 from holdfast.shipping.takeover import Takeover
 from holdfast.store import commit_batch, layout, opening
 from holdfast.store.commit_batch import CommitBatch
-from holdfast.store.documents import EpochDocument, LogDocument
+from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
 from holdfast.store.inheritance import Inherited
 from holdfast.store.port import ObjectInfo, Store
 
@@ -123,6 +124,14 @@ def restore(
         source.close()
 
 
+class _Survey(NamedTuple):
+    """What the small objects of a root say, all of it proved."""
+
+    inherited: Inherited
+    topics: tuple[TopicDocument, ...]
+    manifests: dict[Where, StoreManifest]
+
+
 class _Restore:
     """One restore."""
 
@@ -143,11 +152,13 @@ class _Restore:
         vault = Vault(self._log_id, keyring, cipher)
         self._segments = SegmentFetching(store, directory.segments, vault, self._keys, self._steps)
         self._marker = directory.path / _MARKER
-        self._spool = Spool(store, directory.path / "restoring")
+        self._spool = Spool(store, directory.path / "restoring", self._segments.requests)
         self._database = RestoredDatabase(directory, log, store.url, keyring, cipher, clock, options, self._spool)
         self._walked: tuple[_Found, Walked] | None = None
         self._damaged: set[str] = set()
         """Objects that are left out, because the loss was accepted."""
+        self._own = 0
+        """Our own claim, also that of an interrupted attempt: it draws no line before the restore is done."""
         self._unread = 0
         """Batches behind a hole that cannot be read."""
 
@@ -156,11 +167,14 @@ class _Restore:
         attempt = self._begin()
         if attempt.report is not None and self._directory.log_id() is not None:
             return self._tidy(attempt.report)
+        takeover = Takeover(self._store, self._log, bytes.fromhex(attempt.owner), self._clock)
+        standing = takeover.standing()
+        self._own = 0 if standing is None else standing.epoch
         seen = self._gather(attempt.owner)
         if self._options.copy:
             return self._make(seen, attempt, 0)
-        takeover = Takeover(self._store, self._log, bytes.fromhex(attempt.owner), self._clock)
         claim = takeover.claim()
+        self._own = claim.epoch
         return self._make(self._take_over(takeover, claim), attempt, claim.epoch, takeover)
 
     def _begin(self) -> _Attempt:
@@ -190,9 +204,7 @@ class _Restore:
         told, attempts = "", 0
         while attempts < _ATTEMPTS:
             try:
-                seen = self._look()
-                self._bring(seen, owner)
-                return seen
+                return self._bring(self._survey(), owner)
             except NotFound as gone:
                 if gone.message == told:
                     raise Corrupt(f"an object of the store is missing: {gone.message}") from gone
@@ -204,17 +216,27 @@ class _Restore:
             attempts += 1
         raise Unavailable(f"the store changes faster than it can be read store={self._store.url}", hint="run it again")
 
-    def _bring(self, seen: Seen, owner: str) -> None:
-        """Segments, and beside them the database: what does not fit on the disk shuts nobody out."""
-        if not owner or _AT_ONCE == 1:
-            self._segments.fetch(seen.manifests.values())
-            if owner:
-                self._database.prepare(seen, owner)
-            return
-        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-database") as thread:
-            making = thread.submit(self._database.prepare, seen, owner)
-            self._segments.fetch(seen.manifests.values())
-            making.result()
+    def _bring(self, survey: _Survey, owner: str) -> Seen:
+        """Segments, and beside them the tail and the database: what does not fit on the disk shuts nobody out."""
+        manifests = survey.manifests.values()
+        if _AT_ONCE == 1:
+            self._segments.fetch(manifests)
+            return self._bring_tail(survey, owner)
+        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-segments") as thread:
+            fetching = thread.submit(self._segments.fetch, manifests)
+            try:
+                seen = self._bring_tail(survey, owner)
+            except BaseException:
+                self._segments.stop()
+                raise
+            fetching.result()
+        return seen
+
+    def _bring_tail(self, survey: _Survey, owner: str) -> Seen:
+        seen = self._read_tail(survey)
+        if owner:
+            self._database.prepare(seen, owner)
+        return seen
 
     def _leaves_out(self, damage: Corrupt) -> bool:
         """Whether the loss of a damaged object of the tail was accepted; then it is as if it were not there."""
@@ -226,15 +248,19 @@ class _Restore:
         self._damaged.add(key)
         return True
 
-    def _look(self) -> Seen:
+    def _survey(self) -> _Survey:
         # The tail first: what is settled and removed from it in between is in the manifests then.
         inherited, topics = self._root.tail(self._damaged), self._root.topics()
         places = [(topic.topic, number) for topic in topics for number in range(topic.partitions)]
         read = self._steps.over("reading manifests", self._root.manifest, places, _AT_ONCE)
-        manifests = dict(zip(places, read, strict=True))
         segments = [segment for manifest in read for segment in manifest.segments]
         check_schemas(topics, {(segment.topic, bytes.fromhex(segment.schema)) for segment in segments})
         self._keys.expect({segment.key_id for segment in segments})
+        return _Survey(inherited, topics, dict(zip(places, read, strict=True)))
+
+    def _read_tail(self, survey: _Survey) -> Seen:
+        """Bring the tail here, and prove it."""
+        inherited, topics, manifests = survey
         batches = [(key, batch.last_seq) for key, batch in inherited.batches if batch.last_seq > inherited.floor]
         self._steps.over("fetching commit batches", self._spool.fetch_batch, [key for key, _ in batches], _AT_ONCE)
         in_parallel(self._fetch_keys, [info for info, _ in inherited.keys], _AT_ONCE)
@@ -245,7 +271,8 @@ class _Restore:
         self._walked = (found, walked)
         check_schemas(topics, walked.schemas)
         acks, beyond = self._look_beyond(inherited, settled, walked)
-        told = acknowledged(inherited, acks, takeovers(manifests.values()))
+        others = {epoch: seq for epoch, seq in takeovers(manifests.values()).items() if epoch != self._own}
+        told = acknowledged(inherited, acks, others)
         seen = Seen(topics, manifests, inherited, batches, walked, beyond, told)
         self._require_acknowledged(seen)
         return seen

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Semaphore
 
 from holdfast import disk
 from holdfast.errors import Corrupt
@@ -25,8 +25,9 @@ _BYTES_KEPT, _ENTRIES_KEPT = 64 * 2**20, 50_000
 class Spool:
     """Objects of one root in one directory, until it is cleared."""
 
-    def __init__(self, store: Store, path: Path) -> None:
+    def __init__(self, store: Store, path: Path, requests: Semaphore) -> None:
         self._store = store
+        self._requests = requests
         self._path = path
         self._here: set[str] = set()
         self._kept: dict[str, CommitBatch] = {}
@@ -55,7 +56,7 @@ class Spool:
         """Bring a commit batch here, proved by its hash; raises Corrupt and NotFound."""
         if key in self._here:
             return
-        data = self._store.get(key)
+        data = self._get(key)
         batch = commit_batch.decode(data, key)
         if self._has_room(len(data), len(batch.entries)):
             self._kept[key] = batch
@@ -68,7 +69,7 @@ class Spool:
         if info.size > key_object.BYTES_MAX:
             raise Corrupt(f"an object of idempotency keys is too large bytes={info.size}", path=info.key)
         if info.key not in self._heads:
-            data = self._store.get(info.key)
+            data = self._get(info.key)
             head = key_object.decode(data, info.key)._replace(rows=())
             self._write(info.key, data)
             self._heads[info.key] = head
@@ -82,6 +83,10 @@ class Spool:
     def keys(self, key: str) -> KeyObject:
         """An object of keys that was fetched."""
         return key_object.decode(self._file(key).read_bytes(), key)
+
+    def _get(self, key: str) -> bytes:
+        with self._requests:
+            return self._store.get(key)
 
     def _has_room(self, size: int, entries: int) -> bool:
         with self._lock:

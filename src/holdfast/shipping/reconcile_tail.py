@@ -19,7 +19,7 @@ from holdfast.errors import Corrupt
 from holdfast.settled.acknowledged import evidence
 from holdfast.shipping.store_notes import StoreNotes
 from holdfast.shipping.store_repairs import StoreRepairs
-from holdfast.store import commit_batch, layout
+from holdfast.store import commit_batch, key_object, layout
 from holdfast.store.inheritance import Inherited, inherit
 from holdfast.store.layout import BatchName
 from holdfast.store.port import ObjectInfo
@@ -56,6 +56,11 @@ class TailComparison:
             self._notes.counts["files"] += 1
             if self._deep:
                 self._prove(key)
+                yield None
+        for info, _ in inherited.keys:
+            self._notes.counts["files"] += 1
+            if self._deep:
+                self._prove_keys(info.key)
                 yield None
         self._remove_leftovers(inherited)
         yield None
@@ -126,6 +131,18 @@ class TailComparison:
             return
         if batch.log_id.hex() != self._notes.log_id:
             self._notes.find("content_mismatch", key, "the commit batch belongs to another log", actual=len(data))
+
+    def _prove_keys(self, key: str) -> None:
+        data = self._notes.read(key)
+        if data is None:
+            return  # a later object has them
+        try:
+            keys = key_object.decode(data, key)
+        except Corrupt as damage:
+            self._notes.find("content_mismatch", key, damage.message, actual=len(data))
+            return
+        if keys.log_id.hex() != self._notes.log_id:
+            self._notes.find("content_mismatch", key, "the idempotency keys belong to another log", actual=len(data))
 
     def _remove_leftovers(self, inherited: Inherited) -> None:
         """Batches that are settled and still there: no damage, and the shipper's next sweep would take them, too."""
