@@ -32,7 +32,7 @@ from holdfast import Settings
 
 AT_ONCE = 6
 """What a restore has under way."""
-AT_LEAST = 0.7
+AT_LEAST = 0.6
 RESTORE, BARE = "restore", "bare GET and write"
 
 

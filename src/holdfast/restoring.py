@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import logging
 import os
-from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,21 +34,20 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signing import Signer
-from holdfast.crypto.vault import KeyEpoch, Vault
+from holdfast.crypto.vault import Vault
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
-from holdfast.journal.founding import FoundKey, FoundPartition, FoundStore, FoundTail, FoundTopic, found, partition_ids
 from holdfast.journal.rows import EXPIRED, LOST, DiskFailed, SegmentRow
+from holdfast.refounding import Counting, RestoredDatabase, RestoreOptions, Seen, counting, settled_in
 from holdfast.restored import RestoreReport
-from holdfast.segments.fetching import KeyDemand, Progress, SegmentFetching, Steps, state_of
-from holdfast.segments.rebuild_plan import with_tree
+from holdfast.segments.fetching import KeyDemand, Progress, SegmentFetching, Steps
 from holdfast.segments.spooling import Spool
-from holdfast.segments.store_manifest import StoreManifest, facts_of, in_parallel
+from holdfast.segments.store_manifest import StoreManifest, in_parallel
 from holdfast.settings import Settings
 from holdfast.settled import tail_walk
 from holdfast.settled.acknowledged import acknowledged, takeovers
 from holdfast.settled.entry_proof import EntryProof
-from holdfast.settled.key_walk import KeyWalk
+from holdfast.settled.key_walk import concealed_by
 from holdfast.settled.root_reading import RootReader, Where, check_schemas
 from holdfast.settled.tail_walk import Walked
 from holdfast.shipping.takeover import Takeover
@@ -56,7 +55,7 @@ from holdfast.store import commit_batch, layout, opening
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import EpochDocument, LogDocument, TopicDocument
 from holdfast.store.inheritance import Inherited
-from holdfast.store.key_object import KeyObject
+from holdfast.store.port import ObjectInfo
 from holdfast.store.root_form import RootForm
 from holdfast.store.root_store import RootStore
 
@@ -65,9 +64,6 @@ _ATTEMPTS = 5
 _MARKER = "RESTORE"
 
 logger = logging.getLogger("holdfast")
-
-Counting = tuple[str, int]
-"""A commit batch's key, and up to which sequence number it counts."""
 
 _Found = tuple[list[Counting], dict[Where, int], int, int]
 """Commit batches, what is settled, the floor and the frontier: what a walk depends on."""
@@ -121,7 +117,7 @@ def restore(
         log = source.log()
         directory.own(damaged=True)
         _refuse_foreign(directory)  # once more, now that nobody else can begin here
-        options = _Options(copy, accept_loss, settings.journal.idempotency_keys_max, progress or _silent)
+        options = RestoreOptions(copy, accept_loss, settings.journal.idempotency_keys_max, progress or _silent)
         return _Restore(source, log, directory, keyring, cipher, clock, options).run()
     except OSError as error:
         raise Unavailable(
@@ -135,37 +131,12 @@ def restore(
         source.close()
 
 
-class _Options(NamedTuple):
-    """How it is to be done."""
+class _Survey(NamedTuple):
+    """What the small objects of a root say, all of it proved."""
 
-    copy: bool
-    accept_loss: bool
-    keys_max: int
-    """The window of idempotency keys."""
-    progress: Progress
-
-
-class _Seen(NamedTuple):
-    """What a store's root held when it was looked at; all of it is proved, and the commit batches are here."""
-
+    inherited: Inherited
     topics: tuple[TopicDocument, ...]
     manifests: dict[Where, StoreManifest]
-    inherited: Inherited
-    batches: list[Counting]
-    walked: Walked
-    beyond_records: int
-    acknowledged: int
-    """The last commit that somebody was told of."""
-
-    @property
-    def lost(self) -> int:
-        """Commits that were acknowledged and are not there."""
-        return max(0, self.acknowledged - self.walked.reach)
-
-    @property
-    def settled(self) -> dict[Where, int]:
-        """Everything below lies in segments, by partition."""
-        return _settled(self.topics, self.manifests)
 
 
 class _Restore:
@@ -173,7 +144,7 @@ class _Restore:
 
     def __init__(
         self, store: RootStore, log: LogDocument, directory: Directory, keyring: Keyring | None,
-        cipher: PayloadCipher | None, clock: Clock, options: _Options,
+        cipher: PayloadCipher | None, clock: Clock, options: RestoreOptions,
     ) -> None:  # fmt: skip
         self._store = store
         self._log = log
@@ -188,10 +159,13 @@ class _Restore:
         vault = Vault(self._log_id, keyring, cipher)
         self._segments = SegmentFetching(store, directory.segments, vault, self._keys, self._steps)
         self._marker = directory.path / _MARKER
-        self._spool = Spool(store, directory.path / "restoring")
+        self._spool = Spool(store, directory.path / "restoring", self._segments.requests)
+        self._database = RestoredDatabase(directory, log, store.url, keyring, cipher, clock, options, self._spool)
         self._walked: tuple[_Found, Walked] | None = None
         self._damaged: set[str] = set()
         """Objects that are left out, because the loss was accepted."""
+        self._own = 0
+        """Our own claim, also that of an interrupted attempt: it draws no line before the restore is done."""
         self._unread = 0
         """Batches behind a hole that cannot be read."""
 
@@ -200,11 +174,14 @@ class _Restore:
         attempt = self._begin()
         if attempt.report is not None and self._directory.log_id() is not None:
             return self._tidy(attempt.report)
-        seen = self._gather()
+        takeover = Takeover(self._store, self._log, bytes.fromhex(attempt.owner), self._clock)
+        standing = takeover.standing()
+        self._own = 0 if standing is None else standing.epoch
+        seen = self._gather(attempt.owner)
         if self._options.copy:
             return self._make(seen, attempt, 0)
-        takeover = Takeover(self._store, self._log, bytes.fromhex(attempt.owner), self._clock)
         claim = takeover.claim()
+        self._own = claim.epoch
         return self._make(self._take_over(takeover, claim), attempt, claim.epoch, takeover)
 
     def _begin(self) -> _Attempt:
@@ -225,18 +202,16 @@ class _Restore:
 
     # -- what is there, brought here ----------------------------------------------------------------------
 
-    def _gather(self) -> _Seen:
-        """Look at everything and bring it here.
+    def _gather(self, owner: str = "") -> Seen:
+        """Look at everything and bring it here; given who this directory is to the store, with its database.
 
         What is missing or seems damaged is looked at again: an owner that goes on removes what is settled, and writes
         between two listings. What is so twice is so.
         """
-        told = ""
-        for _ in range(_ATTEMPTS):
+        told, attempts = "", 0
+        while attempts < _ATTEMPTS:
             try:
-                seen = self._look()
-                self._segments.fetch(seen.manifests.values())
-                return seen
+                return self._bring(self._survey(), owner)
             except NotFound as gone:
                 if gone.message == told:
                     raise Corrupt(f"an object of the store is missing: {gone.message}") from gone
@@ -244,8 +219,31 @@ class _Restore:
             except Corrupt as damage:
                 if damage.message == told and not self._leaves_out(damage):
                     raise
-                told = damage.message
+                told, attempts = damage.message, -1 if damage.message == told else attempts
+            attempts += 1
         raise Unavailable(f"the store changes faster than it can be read store={self._store.url}", hint="run it again")
+
+    def _bring(self, survey: _Survey, owner: str) -> Seen:
+        """Segments, and beside them the tail and the database: what does not fit on the disk shuts nobody out."""
+        manifests = survey.manifests.values()
+        if _AT_ONCE == 1:
+            self._segments.fetch(manifests)
+            return self._bring_tail(survey, owner)
+        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-segments") as thread:
+            fetching = thread.submit(self._segments.fetch, manifests)
+            try:
+                seen = self._bring_tail(survey, owner)
+            except BaseException:
+                self._segments.stop()
+                raise
+            fetching.result()
+        return seen
+
+    def _bring_tail(self, survey: _Survey, owner: str) -> Seen:
+        seen = self._read_tail(survey)
+        if owner:
+            self._database.prepare(seen, owner)
+        return seen
 
     def _leaves_out(self, damage: Corrupt) -> bool:
         """Whether the loss of a damaged object of the tail was accepted; then it is as if it were not there."""
@@ -257,29 +255,47 @@ class _Restore:
         self._damaged.add(key)
         return True
 
-    def _look(self) -> _Seen:
+    def _survey(self) -> _Survey:
         # The tail first: what is settled and removed from it in between is in the manifests then.
         inherited, topics = self._root.tail(self._damaged), self._root.topics()
         places = [(topic.topic, number) for topic in topics for number in range(topic.partitions)]
         read = self._steps.over("reading manifests", self._root.manifest, places, _AT_ONCE)
-        manifests = dict(zip(places, read, strict=True))
         segments = [segment for manifest in read for segment in manifest.segments]
         check_schemas(topics, {(segment.topic, bytes.fromhex(segment.schema)) for segment in segments})
         self._keys.expect({segment.key_id for segment in segments})
+        return _Survey(inherited, topics, dict(zip(places, read, strict=True)))
+
+    def _read_tail(self, survey: _Survey) -> Seen:
+        """Bring the tail here, and prove it."""
+        inherited, topics, manifests = survey
         batches = [(key, batch.last_seq) for key, batch in inherited.batches if batch.last_seq > inherited.floor]
         self._steps.over("fetching commit batches", self._spool.fetch_batch, [key for key, _ in batches], _AT_ONCE)
-        in_parallel(self._spool.fetch_keys, [info for info, _ in inherited.keys], _AT_ONCE)
-        settled = _settled(topics, manifests)
+        in_parallel(self._fetch_keys, [info for info, _ in inherited.keys], _AT_ONCE)
+        settled = settled_in(topics, manifests)
         # Looked at again, mostly nothing has changed; and all of it would be read and proved once more.
         found = (batches, settled, inherited.floor, inherited.frontier)
         walked = self._walked[1] if self._walked is not None and self._walked[0] == found else self._walk(*found)
         self._walked = (found, walked)
         check_schemas(topics, walked.schemas)
         acks, beyond = self._look_beyond(inherited, settled, walked)
-        told = acknowledged(inherited, acks, takeovers(manifests.values()))
-        seen = _Seen(topics, manifests, inherited, batches, walked, beyond, told)
+        others = {epoch: seq for epoch, seq in takeovers(manifests.values()).items() if epoch != self._own}
+        told = acknowledged(inherited, acks, others)
+        seen = Seen(topics, manifests, inherited, batches, walked, beyond, told)
         self._require_acknowledged(seen)
         return seen
+
+    def _fetch_keys(self, info: ObjectInfo) -> None:
+        """Bring an object of idempotency keys here, and prove that it can be used."""
+        keys = self._spool.fetch_keys(info)
+        if keys.log_id != self._log_id:
+            raise Corrupt("an object of idempotency keys belongs to another log", path=info.key)
+        self._keys.require(is_sealed=keys.key is not None, path=info.key)
+        try:
+            concealed_by(self._log_id, self._keyring, self._cipher, keys.key)
+        except Invalid as missing:
+            if not self._options.accept_loss:
+                raise
+            raise Corrupt(f"idempotency keys cannot be read: {missing.message}", path=info.key) from missing
 
     def _look_beyond(
         self, inherited: Inherited, settled: Mapping[Where, int], walked: Walked
@@ -294,7 +310,7 @@ class _Restore:
                 records += sum(e.count for e in batch.entries if e.first >= settled.get((e.topic, e.partition), 0))
         return acks, records
 
-    def _require_acknowledged(self, seen: _Seen) -> None:
+    def _require_acknowledged(self, seen: Seen) -> None:
         """Whatever somebody was told of is there; or whoever restores has said that he goes on without it."""
         if seen.lost and not self._options.accept_loss:
             raise Corrupt(
@@ -307,13 +323,9 @@ class _Restore:
                 " before the hole with --accept-loss (accept_loss=True)",
             )
 
-    def _batches(self, batches: Iterable[Counting]) -> Iterator[CommitBatch]:
-        for key, last_seq in batches:
-            yield tail_walk.cut(self._spool.batch(key), last_seq)
-
     def _walk(self, batches: Iterable[Counting], settled: Mapping[Where, int], floor: int, limit: int) -> Walked:
         proof = EntryProof(self._log_id, self._keyring, self._cipher, self._keys)
-        return tail_walk.walk(self._log_id, self._batches(batches), settled, floor, limit, proof)
+        return tail_walk.walk(self._log_id, counting(self._spool, batches), settled, floor, limit, proof)
 
     def _beyond(self, key: str) -> CommitBatch | None:
         """A batch that does not count; a damaged one harms nobody."""
@@ -324,7 +336,7 @@ class _Restore:
 
     # -- taking over --------------------------------------------------------------------------------------
 
-    def _take_over(self, takeover: Takeover, claim: EpochDocument) -> _Seen:
+    def _take_over(self, takeover: Takeover, claim: EpochDocument) -> Seen:
         """From the claim on: what counts, said on the store, and what came since the first look, brought here."""
         seen = self._gather()
         seq, settled = seen.walked.last_seq, seen.settled
@@ -344,47 +356,18 @@ class _Restore:
     # -- making it a log ----------------------------------------------------------------------------------
 
     def _make(
-        self, seen: _Seen, attempt: _Attempt, epoch: int, takeover: Takeover | None = None
+        self, seen: Seen, attempt: _Attempt, epoch: int, takeover: Takeover | None = None
     ) -> RestoreReport:  # fmt: skip
-        rows = {where: list(_rows(manifest)) for where, manifest in seen.manifests.items()}
-        topics = [_found_topic(topic, rows, seen) for topic in seen.topics]
-        ids, walked = partition_ids(topics), seen.walked
-        tail = FoundTail(
-            tail_walk.entries(self._batches(seen.batches), seen.settled, walked.last_seq, ids),
-            tuple(KeyEpoch(*key) for key in walked.keys), walked.last_seq, walked.last_group,
-            self._found_keys(seen, ids), self._options.keys_max,
-        )  # fmt: skip
         self._steps.tell("making the database", 0, 1)
-        keys = found(
-            self._directory.rebuilt, self._log_id, topics, self._keyring, self._cipher, self._clock,
-            created_us=self._log.created_us, tail=tail,
-            store=FoundStore(
-                self._store.url, bytes.fromhex(attempt.owner), epoch, self._options.copy, self._store.form.format
-            ),
-        )  # fmt: skip
-        report = self._report(seen, [row for own in rows.values() for row in own], epoch, keys)
+        made = self._database.finished(seen, attempt.owner, epoch)
+        report = self._report(seen, made.rows, epoch, made.keys)
         if takeover is not None:
             takeover.require_newest(epoch)
         self._finish(attempt, report)
         self._steps.tell("making the database", 1, 1)
         return report
 
-    def _found_keys(self, seen: _Seen, ids: Mapping[Where, int]) -> Iterator[FoundKey]:
-        """The idempotency keys of what is brought back."""
-        ends = {**seen.settled, **seen.walked.ends}
-        walk = KeyWalk(self._log_id, self._keyring, self._cipher, seen.manifests, ends, seen.walked.last_seq)
-        objects = [info.key for info, _ in seen.inherited.keys]
-        for key in walk.keys(lambda: map(self._key_object, objects), self._batches(seen.batches)):
-            yield FoundKey(ids[key.where], key.record, key.seq, key.hash)
-
-    def _key_object(self, key: str) -> KeyObject:
-        keys = self._spool.keys(key)
-        if keys.log_id != self._log_id:
-            raise Corrupt("an object of idempotency keys belongs to another log", path=key)
-        self._keys.require(is_sealed=keys.key is not None, path=key)
-        return keys
-
-    def _report(self, seen: _Seen, rows: list[SegmentRow], epoch: int, keys: int) -> RestoreReport:
+    def _report(self, seen: Seen, rows: list[SegmentRow], epoch: int, keys: int) -> RestoreReport:
         live, walked, beyond = restored.live(rows), seen.walked, seen.inherited.beyond
         if lost := [row for row in rows if row.state == LOST]:
             logger.warning(
@@ -450,44 +433,6 @@ def _refuse_foreign(directory: Directory) -> None:
         raise Invalid(f"there is a log already path={path}", hint=hint)
     if earlier is None and set(os.listdir(path)) - {"LOCK", _MARKER + ".tmp"}:
         raise Invalid(f"the directory is not empty path={path}", hint=hint)
-
-
-def _settled(topics: Sequence[TopicDocument], manifests: Mapping[Where, StoreManifest]) -> dict[Where, int]:
-    firsts = {topic.topic: topic.first_offset for topic in topics}
-    settled = {}
-    for where, manifest in manifests.items():
-        end = manifest.settled
-        settled[where] = firsts[where[0]] if end is None else end
-    return settled
-
-
-def _rows(manifest: StoreManifest) -> Iterator[SegmentRow]:
-    """The rows of the manifest that the documents tell."""
-    drafts = []
-    for segment in manifest.segments:
-        facts = facts_of(segment)
-        drafts.append(
-            SegmentRow(
-                0, segment.number, segment.first, facts.rows, facts.size, facts.time_min, facts.time_max, 0, 0,
-                facts.sha256, facts.content, facts.footer, bytes.fromhex(segment.chain),
-                bytes.fromhex(segment.schema), facts.key_id, segment.epoch, segment.sealed_us,
-                state_of(manifest, segment), 0, b"",
-            )
-        )  # fmt: skip
-    return with_tree(drafts)
-
-
-def _found_topic(topic: TopicDocument, rows: Mapping[Where, list[SegmentRow]], seen: _Seen) -> FoundTopic:
-    partitions = []
-    for number in range(topic.partitions):
-        where = (topic.topic, number)
-        link = seen.walked.links.get(where, FoundPartition().link)
-        end, slots = seen.walked.ends.get(where), len(seen.manifests[where].documents)
-        partitions.append(FoundPartition(rows[where], topic.first_offset, end, link, slots))
-    schemas = tuple((bytes.fromhex(s.fingerprint), b64decode(s.definition)) for s in topic.schemas)
-    limits = topic.retention
-    policy = None if limits is None else (limits.bytes_max, limits.age_max_us, limits.records_max)
-    return FoundTopic(topic.topic, tuple(partitions), schemas, policy)
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:

@@ -37,9 +37,12 @@ def test_a_lost_machine_is_brought_back(run: Run, sealed_log: Path, store: Path)
     assert result.exit_code == 0
     assert report.pop("bytes") > 0
     assert len(report.pop("log")) == 32
+    assert report.pop("acknowledged_seq") >= 0
+    assert ["not encrypted" in told for told in report.pop("not_proved")] == [True]
     assert report == {
         "store": store.as_uri(), "epoch": 2, "topics": 3, "partitions": 4, "segments": 4, "records": 38,
         "tail_records": 6, "resumed": 0, "expired": 0, "cut_batches": 0, "cut_records": 0,
+        "lost_commits": 0, "keys": 0, "policies": [], "expiries": [],
     }  # fmt: skip
     assert payloads(Path("back")) == [b"payload-%d" % n for n in range(35)]
     run("append", "back", "orders", "goes on", HOLDFAST_STORE__URL=store.as_uri())
@@ -50,9 +53,31 @@ def test_a_lost_machine_is_brought_back(run: Run, sealed_log: Path, store: Path)
 def test_text_says_what_came_back(run: Run, store: Path) -> None:
     """In text: whose log, under which claim, how much; what did not happen is not mentioned."""
     text = run("restore", store, "back", "--yes").stdout
-    assert "records     38, of them 6 in the tail\n" in text
-    assert "epoch       2\n" in text
-    assert not any(word in text for word in ("here already", "expired", "left out"))
+    assert "records           38, of them 6 in the tail\n" in text
+    assert "epoch             2\n" in text
+    assert "not proved        the log is not encrypted" in text
+    assert not any(word in text for word in ("here already", "expired", "left out", "LOST", "will be deleted"))
+
+
+def test_a_loss_stops_it_unless_it_is_accepted(run: Run, sealed_log: Path, store: Path) -> None:
+    """Exit code 3, a hint with the option, and nothing is changed; then the text says what is lost, and what goes."""
+    log = holdfast.open(sealed_log, store=store)
+    log.set_retention("orders", records_max=1000)
+    for n in range(4):
+        log.topic("orders").append(b"%d" % n, durability="shipped")
+    log.close()
+    _, missing, *_ = sorted(store.glob("tail/*/*.arrow"))[-4:]
+    missing.unlink()
+    refused = run("restore", store, "back", "--yes")
+    assert refused.exit_code == 3
+    assert "--accept-loss" in refused.stderr
+    assert len(epochs(store)) == 2
+    result = run("restore", store, "back", "--yes", "--accept-loss")
+    assert result.exit_code == 0
+    assert "LOST" in result.stdout
+    assert "commits that were acknowledged" in result.stdout
+    assert "they stay on the store" in result.stdout
+    assert "orders: what is beyond 1000 records" in result.stdout
 
 
 @pytest.mark.parametrize("answer", [b"n\n", b"\n", b""])

@@ -179,13 +179,17 @@ def test_a_disk_that_fails_at_any_step_ends_it_and_running_it_again_goes_on(tmp_
     assert failures > 15
 
 
-def test_a_full_disk_shuts_nobody_out(tmp_path, shipped):
-    """Segments are brought here first."""
-    full = FaultyDisk(tmp_path / "full", fail=Fault(9, "enospc", op="write", sticky=True), record=False)
-    with full, pytest.raises(Unavailable):
-        shipped.restore(tmp_path / "full" / "back")
-    assert ".parquet" in full.failed[0].name
-    assert shipped.claims() == 1
+def test_a_full_disk_shuts_nobody_out(tmp_path, shipped, one_by_one):
+    """Segments and the database are brought here first."""
+    met = set()
+    for nth in (2, 4, 8, 16, 24):
+        full = FaultyDisk(tmp_path / str(nth), fail=Fault(nth, "enospc", op="write", sticky=True), record=False)
+        with full, pytest.raises(Unavailable):
+            shipped.restore(tmp_path / str(nth) / "back")
+        met.add(full.failed[0].name.rpartition("/")[2].partition(".")[0])
+        assert shipped.claims() == 1
+    assert {name for name in met if name.startswith("durable")} == {"durable"}
+    assert len(met) > 1
 
 
 # -- power cuts -----------------------------------------------------------------------------------------------

@@ -522,7 +522,7 @@ def forge(root: Path, change: Callable[[TailEntry], TailEntry]) -> str:
 
 def resigned(log: str, entry: TailEntry) -> TailEntry:
     """With a digest that fits, as anybody can make it who has no key."""
-    row = Entry(entry.seq, 0, *entry[3:])
+    row = Entry(entry.seq, 0, *entry[3:-1])
     return entry._replace(
         digest=chain.digest(header_of(Place(bytes.fromhex(log), entry.topic, entry.partition), row), entry.body)
     )

@@ -203,3 +203,42 @@ def test_batches_of_format_1_say_nothing_and_are_cut_as_before(open_shipped, bri
     report = bring()
     assert (report.records, report.cut_batches, report.lost_commits) == (5, 6, 0)
     assert any("format 1" in told for told in report.not_proved)
+
+
+def test_many_damaged_batches_can_be_given_up(open_shipped, bring, root):
+    log = open_shipped()
+    ship(log, 12)
+    log.close()
+    for key in batch_keys(root)[2::2]:
+        root.replace(key, root.store.get(key)[:-1])
+    assert bring(accept_loss=True).records == 2
+
+
+def test_a_loss_that_an_interrupted_restore_accepted_is_still_a_loss(bring, root, forgetful, monkeypatch, lines):
+    """Its start objects are there; run again it needs the word again, and reports the same."""
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.directory.Directory.adopt_rebuilt", _broken)
+        with pytest.raises(holdfast.Unavailable):
+            bring(accept_loss=True)
+    assert any("start" in type(d).__name__.lower() for d in root.manifest("orders"))
+    with pytest.raises(Corrupt, match="acknowledged as shipped are missing"):
+        bring()
+    report = bring(accept_loss=True)
+    assert (report.epoch, report.lost_commits, report.records) == (2, 6, 5)
+
+
+def _broken(_self: object) -> None:
+    raise OSError(5, "the disk is broken")
+
+
+def test_altered_keys_on_the_store_are_found_by_a_deep_look(open_shipped, root, sweep):
+    log = open_shipped(segments=TEN)
+    log.topic("orders").append(b"x", idempotency_key="k", durability="shipped")
+    log.seal()
+    log.ship(20)
+    sweep(log)
+    (key,) = [key for key in root.keys(layout.TAIL) if layout.parse_keys_key(key)]
+    assert log.reconcile(remote=True, deep=True).clean
+    root.replace(key, root.store.get(key)[:-1] + b"?")
+    (finding,) = log.reconcile(remote=True, deep=True).findings
+    assert (finding.kind, finding.name) == ("content_mismatch", key)

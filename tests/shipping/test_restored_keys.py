@@ -280,6 +280,23 @@ def test_keys_of_another_log_are_refused(bring, root, held):
     root.replace(held, key_object.encode(made._replace(log_id=bytes(16))))
     with pytest.raises(Corrupt, match="another log"):
         bring()
+    assert len(root.keys(layout.EPOCHS)) == 1
+
+
+def test_keys_that_cannot_be_read_stop_it_before_the_claim(open_shipped, bring, root, keyring, sweep):
+    """They were concealed under a key that the keyring has no more; the records are all under the newer one."""
+    log = open_shipped(segments=TEN, keyring=keyring)
+    once(log, range(4))
+    settled(log, sweep)
+    log.close()
+    (key,) = objects(root)
+    made = key_object.decode(root.store.get(key), key)
+    root.replace(key, key_object.encode(made._replace(key=made.key._replace(key_id="destroyed"))))
+    with pytest.raises(holdfast.Invalid, match="destroyed"):
+        bring(keyring=keyring)
+    assert len(root.keys(layout.EPOCHS)) == 1
+    report = bring(keyring=keyring, accept_loss=True)
+    assert (report.records, report.keys) == (4, 0)
 
 
 def test_batches_of_format_1_bring_no_keys_and_that_is_said(open_shipped, bring, root):

@@ -11,10 +11,14 @@ import io
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cache
 from hashlib import sha256
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import cast
+
+import apsw
 
 from holdfast.crypto import chain
 from holdfast.errors import HoldfastError
@@ -52,6 +56,13 @@ class _ModelFile:
         return io.BytesIO(self._data)
 
 
+@cache
+def _no_keys() -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    connection.execute("CREATE TABLE idempotency (id, hash, partition_id, record, seq, key_epoch, stamp)")
+    return connection
+
+
 class ModelLog:
     """One log."""
 
@@ -70,7 +81,8 @@ class ModelLog:
         self.vault = SimpleNamespace(log_id=LOG_ID)
         self.row = SimpleNamespace(created_us=1)
         self.queue = SimpleNamespace(hold=self._hold)
-        self.backend = SimpleNamespace(reading=lambda: nullcontext(self))
+        self.execute = _no_keys().execute  # whoever asks the database for idempotency keys gets none
+        self.backend = SimpleNamespace(reading=lambda: nullcontext(self), path=Path())
         self.commits = Commits(0)
         self.held: dict[str, HoldfastError] = {}
         """Why appends are refused."""

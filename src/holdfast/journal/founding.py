@@ -11,7 +11,7 @@ Spaces live in a database and nowhere else: a log that is made anew has none.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,8 +123,8 @@ def found(
     created_us: int | None = None,
     tail: FoundTail | None = None,
     store: FoundStore | None = None,
-) -> int:
-    """Make the database of a log at a path where nothing is; returns how many idempotency keys it remembers."""
+) -> Founded:
+    """Make the database of a log at a path where nothing is."""
     remove_database(path)
     disk.create_file(path, 0o600)
     backend = SqliteBackend(path)
@@ -145,9 +145,43 @@ def found(
         raise
     finally:
         backend.close()
+    _require_folded(path)
+    return Founded(path, founding.vault, keys, founding.shipping, founding.shipments)
+
+
+class Founded(NamedTuple):
+    """A database that was made."""
+
+    path: Path
+    vault: Vault
+    keys: int
+    """How many idempotency keys it remembers."""
+    shipping: ShippingRow | None
+    shipments: Sequence[ShipmentRow]
+
+    def claimed(self, epoch: int, slots: Mapping[int, int]) -> None:
+        """Say under which claim the log is shipped, and how many manifest objects each partition has by its id."""
+        assert self.shipping is not None
+        backend = SqliteBackend(self.path)
+        try:
+            backend.begin()
+            backend.store_shipping(stamped(self.shipping._replace(epoch=epoch), self.vault))
+            rows = [row._replace(slots=slots[row.partition_id]) for row in self.shipments]
+            backend.store_shipments([stamped(row, self.vault) for row in rows])
+            backend.commit()
+            backend.checkpoint(0)
+        except BaseException:
+            backend.abandon()
+            raise
+        finally:
+            backend.close()
+        _require_folded(self.path)
+
+
+def _require_folded(path: Path) -> None:
+    """Only this one file is given its final name."""
     if path.with_name(path.name + "-wal").exists():
         raise DiskFailed("the write-ahead log was not folded in")
-    return keys
 
 
 def _set_journal(backend: SqliteBackend, mode: str) -> None:
@@ -169,13 +203,15 @@ class _Founding:
         self._now = clock.now_us()
         self._tail = tail
         self._store = store
-        self._vault = Vault(log_id, keyring, cipher, clock.random_bytes)
+        self.vault = Vault(log_id, keyring, cipher, clock.random_bytes)
+        self.shipping: ShippingRow | None = None
+        self.shipments: list[ShipmentRow] = []
         self._stamps: list[bytes] = []
         self._segments = self._schemas = self._policies = self._partitions = 0
 
     def fill(self, topics: Sequence[FoundTopic], created_us: int | None) -> None:
         """Write everything."""
-        backend, vault = self._backend, self._vault
+        backend, vault = self._backend, self.vault
         self._begin_keys()
         ids = partition_ids(topics)
         for topic_id, topic in enumerate(topics, 1):
@@ -195,7 +231,7 @@ class _Founding:
 
     def _begin_keys(self) -> None:
         """Keep the key epochs of what is brought along, each proved, and begin a new one."""
-        vault, brought = self._vault, self._tail.key_epochs
+        vault, brought = self.vault, self._tail.key_epochs
         if not vault.keyed:
             return
         known = {epoch.number: epoch for epoch in brought}
@@ -208,7 +244,7 @@ class _Founding:
         vault.enter(fresh)
 
     def _fill_topic(self, topic_id: int, topic: FoundTopic) -> None:
-        backend, vault = self._backend, self._vault
+        backend, vault = self._backend, self.vault
         draft = TopicRow(topic_id, topic.name, len(topic.partitions), self._now, vault.epoch, b"")
         backend.insert_topic(stamped(draft, vault))
         for version, (fingerprint, definition) in enumerate(topic.schemas, 1):
@@ -222,7 +258,7 @@ class _Founding:
             self._policies += 1
 
     def _fill_partition(self, topic_id: int, partition_id: int, number: int, partition: FoundPartition) -> None:
-        backend, vault, rows = self._backend, self._vault, partition.rows
+        backend, vault, rows = self._backend, self.vault, partition.rows
         self._partitions += 1
         self._segments += len(rows)
         for row in rows:
@@ -246,17 +282,18 @@ class _Founding:
             self._stamps.append(watermark.stamp)
         if self._store is not None:
             shipment = ShipmentRow(partition_id, partition.slots, len(rows), sealed, end, vault.epoch)
+            self.shipments.append(shipment)
             backend.store_shipments([stamped(shipment, vault)])
 
     def _fill_tail(self) -> int:
         """Insert the entries; returns how many."""
         if self._store is not None:
             store = self._store
-            row = ShippingRow(
+            self.shipping = ShippingRow(
                 store.root, store.owner, store.epoch, self._tail.last_seq, int(store.is_copy),
-                root_format=store.root_format, key_epoch=self._vault.epoch,
+                root_format=store.root_format, key_epoch=self.vault.epoch,
             )  # fmt: skip
-            self._backend.store_shipping(stamped(row, self._vault))
+            self._backend.store_shipping(stamped(self.shipping, self.vault))
         count = 0
         for entry in self._tail.entries:
             self._backend.insert_entries([entry])
@@ -267,8 +304,8 @@ class _Founding:
         """Insert the idempotency keys, as many as the window holds; returns the last one's id."""
         last = 0
         for last, key in enumerate(self._tail.keys, 1):
-            draft = KeyRow(last, key.hash, key.partition_id, key.record, key.seq, self._vault.epoch, b"")
-            self._backend.store_key(stamped(draft, self._vault))
+            draft = KeyRow(last, key.hash, key.partition_id, key.record, key.seq, self.vault.epoch, b"")
+            self._backend.store_key(stamped(draft, self.vault))
         if last > self._tail.keys_max:
             self._backend.trim_keys(last - self._tail.keys_max, last)
         return last

@@ -13,14 +13,14 @@ import os
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock, Semaphore
+from threading import Event, RLock, Semaphore
 from typing import TypeVar
 
 from holdfast import disk
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 from holdfast.journal.rows import EXPIRED, LIVE, LOST
 from holdfast.segments import folders
 from holdfast.segments.file_reader import SegmentReader
@@ -48,14 +48,15 @@ class Steps:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._lock = Lock()
+        self._lock = RLock()
         self._done: dict[str, int] = {}
 
     def tell(self, what: str, done: int, total: int) -> None:
         """So much is done."""
-        if done >= self._done.get(what, 0):
-            self._done[what] = done
-            self._progress(what, done, total)
+        with self._lock:
+            if done >= self._done.get(what, 0):
+                self._done[what] = done
+                self._progress(what, done, total)
 
     def over(self, what: str, call: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> list[Result]:
         """Do something with all of these, a few at a time."""
@@ -109,7 +110,9 @@ class SegmentFetching:
         self._vault = vault
         self._keys = keys
         self._steps = steps
-        self._under_way = Semaphore(_AT_ONCE)
+        self.requests = Semaphore(_AT_ONCE)
+        """Held by each request that is under way, for whoever fetches something else meanwhile."""
+        self._stopped = Event()
         self._here: set[str] = set()
         """Keys of segments that are here, proved."""
         self.resumed = 0
@@ -117,6 +120,7 @@ class SegmentFetching:
 
     def fetch(self, manifests: Iterable[StoreManifest]) -> None:
         """Bring all segments that are not retired; what else lies in their folders goes."""
+        self._stopped.clear()
         manifests = list(manifests)
         folders = [self._root / layout.segments_folder(m.topic, m.partition) for m in manifests]
         for folder in folders:
@@ -131,7 +135,13 @@ class SegmentFetching:
             # Synced in any case: an interrupted attempt may have ended between a name and its sync.
             disk.remove_all(folder, set(os.listdir(folder)) - own)
 
+    def stop(self) -> None:
+        """From another thread: let `fetch` fail soon; it is not needed any more."""
+        self._stopped.set()
+
     def _fetch_one(self, segment: SegmentDocument) -> None:
+        if self._stopped.is_set():
+            raise Unavailable("fetching segments was given up")
         key = _key(segment)
         path = self._root / key
         if key in self._here:
@@ -194,7 +204,7 @@ class SegmentFetching:
 
     def _piece(self, key: str, start: int, length: int) -> bytes:
         try:
-            with self._under_way:
+            with self.requests:
                 return self._store.get_range(key, start, length)
         except NotFound:
             raise Corrupt("a segment is missing on the store", path=key) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Semaphore
 
 from holdfast import disk
 from holdfast.errors import Corrupt
@@ -25,11 +25,13 @@ _BYTES_KEPT, _ENTRIES_KEPT = 64 * 2**20, 50_000
 class Spool:
     """Objects of one root in one directory, until it is cleared."""
 
-    def __init__(self, store: Store, path: Path) -> None:
+    def __init__(self, store: Store, path: Path, requests: Semaphore) -> None:
         self._store = store
+        self._requests = requests
         self._path = path
         self._here: set[str] = set()
         self._kept: dict[str, CommitBatch] = {}
+        self._heads: dict[str, KeyObject] = {}
         self._bytes_left, self._entries_left = _BYTES_KEPT, _ENTRIES_KEPT
         self._lock = Lock()
 
@@ -54,7 +56,7 @@ class Spool:
         """Bring a commit batch here, proved by its hash; raises Corrupt and NotFound."""
         if key in self._here:
             return
-        data = self._store.get(key)
+        data = self._get(key)
         batch = commit_batch.decode(data, key)
         if self._has_room(len(data), len(batch.entries)):
             self._kept[key] = batch
@@ -62,15 +64,16 @@ class Spool:
             self._write(key, data)
         self._here.add(key)
 
-    def fetch_keys(self, info: ObjectInfo) -> None:
-        """Bring an object of keys here, proved by its hash; raises Corrupt and NotFound."""
+    def fetch_keys(self, info: ObjectInfo) -> KeyObject:
+        """Bring an object of keys here, proved by its hash; returns it without its rows. Raises Corrupt, NotFound."""
         if info.size > key_object.BYTES_MAX:
             raise Corrupt(f"an object of idempotency keys is too large bytes={info.size}", path=info.key)
-        if info.key not in self._here:
-            data = self._store.get(info.key)
-            key_object.decode(data, info.key)
+        if info.key not in self._heads:
+            data = self._get(info.key)
+            head = key_object.decode(data, info.key)._replace(rows=())
             self._write(info.key, data)
-            self._here.add(info.key)
+            self._heads[info.key] = head
+        return self._heads[info.key]
 
     def batch(self, key: str) -> CommitBatch:
         """A commit batch that was fetched."""
@@ -80,6 +83,10 @@ class Spool:
     def keys(self, key: str) -> KeyObject:
         """An object of keys that was fetched."""
         return key_object.decode(self._file(key).read_bytes(), key)
+
+    def _get(self, key: str) -> bytes:
+        with self._requests:
+            return self._store.get(key)
 
     def _has_room(self, size: int, entries: int) -> bool:
         with self._lock:

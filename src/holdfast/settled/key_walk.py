@@ -94,16 +94,20 @@ class KeyWalk:
         if not hashes:
             return []
         if key not in self._concealing:
-            self._concealing[key] = self._concealed_by(key)
+            self._concealing[key] = concealed_by(self._log_id, self._keyring, self._cipher, key)
         content = self._concealing[key].reveal(hashes)
         return [content[at : at + _HASH_BYTES] for at in range(0, len(content), _HASH_BYTES)]
 
-    def _concealed_by(self, key: TailKey | None) -> Concealing:
-        if key is None:
-            return Concealing(self._log_id, None)
-        vault = Vault(self._log_id, self._keyring, self._cipher)  # numbers of key epochs may come again in later lives
-        vault.attach(lambda number: KeyEpoch(*key) if number == key.number else None)
-        return Concealing(self._log_id, vault.stamp_under(key.number))
+
+def concealed_by(
+    log_id: bytes, keyring: Keyring | None, cipher: PayloadCipher | None, key: TailKey | None
+) -> Concealing:  # fmt: skip
+    """What reveals hashes that a key epoch conceals; raises Invalid where its key is missing, and Corrupt."""
+    if key is None:
+        return Concealing(log_id, None)
+    vault = Vault(log_id, keyring, cipher)  # one for each: numbers of key epochs may come again in later lives
+    vault.attach(lambda number: KeyEpoch(*key) if number == key.number else None)
+    return Concealing(log_id, vault.stamp_under(key.number))
 
 
 def _starts(manifest: StoreManifest) -> list[StartDocument]:

@@ -22,7 +22,7 @@ from holdfast.settled import tail_walk
 from holdfast.settled.acknowledged import evidence
 from holdfast.shipping.store_notes import StoreNotes
 from holdfast.shipping.store_repairs import StoreRepairs
-from holdfast.store import commit_batch, documents, layout
+from holdfast.store import commit_batch, documents, key_object, layout
 from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import AdoptedDocument, FloorDocument
 from holdfast.store.inheritance import Inherited, inherit
@@ -74,6 +74,11 @@ class TailComparison:
             self._mend_hole(inherited, damaged)
         self._judge(listing, inherited)
         yield None
+        for info, _ in inherited.keys:
+            self._notes.counts["files"] += 1
+            if self._deep:
+                self._prove_keys(info.key)
+                yield None
         self._remove_leftovers(inherited)
         yield None
 
@@ -224,6 +229,18 @@ class TailComparison:
             digests.update((entry.seq, entry.digest) for entry in entries)
             after = entries[-1].seq if entries else batch.last_seq
         return digests
+
+    def _prove_keys(self, key: str) -> None:
+        data = self._notes.read(key)
+        if data is None:
+            return  # a later object has them
+        try:
+            keys = key_object.decode(data, key)
+        except Corrupt as damage:
+            self._notes.find("content_mismatch", key, damage.message, actual=len(data))
+            return
+        if keys.log_id.hex() != self._notes.log_id:
+            self._notes.find("content_mismatch", key, "the idempotency keys belong to another log", actual=len(data))
 
     def _remove_leftovers(self, inherited: Inherited) -> None:
         """Batches that are settled and still there: no damage, and the shipper's next sweep would take them, too."""

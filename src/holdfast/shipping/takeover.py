@@ -47,14 +47,19 @@ class Takeover:
 
     def claim(self) -> EpochDocument:
         """Claim the epoch; one that an interrupted attempt claimed is still ours if nobody has claimed since."""
-        newest = newest_epoch(self._store)
-        if newest:
-            claim = self._read_claim(newest)
-            if (claim.owner, claim.purpose) == (self._owner.hex(), "restore"):
-                return claim
+        standing = self.standing()
+        if standing is not None:
+            return standing
         # In a thread of its own: whoever calls may be running an event loop.
         with ThreadPoolExecutor(1, thread_name_prefix="holdfast-claim") as thread:
             return thread.submit(lambda: asyncio.run(self._claim_anew())).result()
+
+    def standing(self) -> EpochDocument | None:
+        """The claim that an interrupted attempt of this directory made, if nobody has claimed since."""
+        newest = newest_epoch(self._store)
+        claim = self._read_claim(newest) if newest else None
+        is_ours = claim is not None and (claim.owner, claim.purpose) == (self._owner.hex(), "restore")
+        return claim if is_ours else None
 
     def adopt(self, claim: EpochDocument, inherited: Inherited, seq: int) -> None:
         """Say that commit batches of older epochs count up to `seq`; the same again after an interruption."""
