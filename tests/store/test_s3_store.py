@@ -30,6 +30,7 @@ from tests.store.conftest import GivenCredentials, OpenS3, credentials
 from tests.store.fault_proxy import (
     Fault,
     FaultProxy,
+    Request,
     always,
     answer,
     at_random,
@@ -347,6 +348,26 @@ def test_a_reader_is_forbidden_to_write(open_s3: OpenS3, s3_store: S3Store) -> N
     assert refused(lambda: reader.create("b", BODY), StoreRefused) == "forbidden"
     assert refused(lambda: reader.delete(["a"]), StoreRefused) == "forbidden"
     assert s3_store.get("a") == BODY.data
+
+
+def test_the_region_that_the_store_names_is_signed_for(
+    open_s3: OpenS3, fault_proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By every verb, from the first one on; and it is told."""
+    body = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"
+    wrong = f"HTTP/1.1 400 No\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+
+    def policy(asked: Request) -> Fault | None:
+        return None if "/eu-west-1/s3/" in asked.headers["authorization"] else Fault("no", "reply", reply=wrong)
+
+    for first_verb in (lambda store: store.create("a", BODY), lambda store: store.delete(["a", "b"])):
+        proxy = fault_proxy(policy)
+        store = open_s3(proxy.endpoint)
+        first_verb(store)
+        assert list(store.list("x/")) == []
+        assert proxy.counts["no"] == 1
+    told = [record for record in caplog.records if getattr(record, "action", "") == "store_redirect"]
+    assert [record.levelname for record in told] == ["WARNING"] * 2
 
 
 # -- credentials and secrets ------------------------------------------------------------------------------

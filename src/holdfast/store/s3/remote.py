@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import msgspec
 
@@ -12,6 +11,7 @@ from holdfast.store.credentials import CredentialSource
 from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Body, ObjectInfo
 from holdfast.store.s3.bearings import Bearings, Request
+from holdfast.store.s3.blocking import BlockingPool
 from holdfast.store.s3.client import S3Client
 from holdfast.store.s3.places import S3Address
 from holdfast.store.s3.pool import Pool
@@ -31,7 +31,7 @@ class S3Remote:
         heartbeat: float,
         clock: Clock,
         bearings: Bearings | None = None,
-        beside: Any = None,
+        beside: BlockingPool | None = None,
     ) -> None:
         """`bearings` and `beside`: of the store whose threads speak to the same root, and its pool."""
         self._bearings = bearings or Bearings(address, credentials, clock)
