@@ -37,5 +37,13 @@ class SystemClock:
         return time.monotonic()
 
     def random_bytes(self, count: int) -> bytes:
-        """The system's random source."""
-        return os.urandom(count)
+        """The system's random source, asked at this moment.
+
+        `os.urandom` would let other threads run meanwhile, and then wait for a busy one: milliseconds, in every seal.
+        It may also take bytes that the C library fetched earlier, which a clone of this process has, too.
+        """
+        try:
+            fresh = os.getrandom(count)
+        except (AttributeError, OSError):  # another system than Linux, or a sandbox without it
+            return os.urandom(count)
+        return fresh if len(fresh) == count else os.urandom(count)

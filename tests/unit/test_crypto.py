@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Corrupt, Invalid, Keyring, NotFound, Unavailable
+from holdfast.clock import SystemClock
 from holdfast.crypto import chain
 from holdfast.crypto.cipher import OVERHEAD_BYTES, AesGcmCipher, CountedCipher, NotAuthentic, Source
 from holdfast.crypto.vault import KeyEpoch, Vault
@@ -259,3 +260,11 @@ def test_a_keyed_vault_accepts_nothing_plain():
     assert plain.verify(0, b"row", plain.stamp(b"row"))
     with pytest.raises(Corrupt):
         plain.open(1, b"body", b"")
+
+
+@pytest.mark.parametrize("count", [1, 24, 32, 256, 257, 100_000])
+def test_the_systems_randomness_is_as_long_as_it_was_asked_for(count):
+    """However much is asked for, and each time something else."""
+    one, other = SystemClock().random_bytes(count), SystemClock().random_bytes(count)
+    assert len(one) == len(other) == count
+    assert count < 24 or one != other
