@@ -8,18 +8,33 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid
 from holdfast.clock import SystemClock
+from holdfast.parquet.thrift import BadStructure
+from holdfast.segments.columns import RAW_SCHEMA
 from holdfast.segments.file_reader import SegmentReader
+from holdfast.segments.unproven_footer import UnprovenFooter
 from holdfast.store import directory, layout, limits
 from holdfast.store.directory import DirectoryStore
 from tests.hostile import roots
 from tests.hostile.bombs import BOMBS
 from tests.hostile.judging import Trial, lives, place
-from tests.hostile.mutations import KINDS, SPECIALS, Mutation, kind_of, mutate, rethought, split_footer
+from tests.hostile.mutations import (
+    KINDS,
+    SPECIALS,
+    Mutation,
+    kind_of,
+    mutate,
+    rethought,
+    split_footer,
+    vouched,
+    with_footer,
+)  # fmt: skip
 from tests.hostile.worker import ACTIONS
 
 pytestmark = pytest.mark.store
@@ -92,23 +107,46 @@ def test_what_is_no_file_is_refused_at_once(made: roots.Made, trial: Trial, kind
 # -- footers ----------------------------------------------------------------------------------------------
 
 
-def test_a_footer_that_no_key_vouches_for_never_reaches_arrow(made: roots.Made, trial: Trial) -> None:
-    """Numbers of Parquet's own metadata, changed one by one; with Arrow's own parser these end the process."""
-    assert trial.run(seeds(1), ("read",), lives, "segment") == []
-    key = next(key for key in made.objects if kind_of(key) == "segment")
-    _, footer = split_footer(made.objects[key])
-    changed = {rethought(Random(seed), footer) for seed in range(300)}
-    assert len(changed) > 200
-    from holdfast.parquet.outline import outline
-    from holdfast.parquet.thrift import BadStructure
+KILLERS = {
+    "a column that is required": (b"\x15\x0c\x25\x02\x18\x04kind", b"\x15\x0c\x25\x00\x18\x04kind"),
+    "a repetition that is none": (b"\x15\x0c\x25\x02\x18\x04kind", b"\x15\x0c\x25\x22\x18\x04kind"),
+    "a repetition below zero": (b"\x15\x0c\x25\x02\x18\x03key", b"\x15\x0c\x25\x01\x18\x03key"),
+}
+"""Changes of one number in a footer that end the process (abort) when Arrow is asked about its columns."""
 
-    refused = 0
-    for content in changed:
+
+@pytest.mark.parametrize("name", KILLERS)
+@pytest.mark.parametrize("action", ["read", "full", "restore"])
+def test_a_footer_that_ends_arrows_process_is_refused(made: roots.Made, trial: Trial, name: str, action: str) -> None:
+    """Size, name and hashes are those of the manifest: the attacker wrote that, too."""
+    key = next(key for key in made.objects if kind_of(key) == "segment" and "/orders/1/" in key)
+    before, footer = split_footer(made.objects[key])
+    old, new = KILLERS[name]
+    assert footer.count(old) == 1
+    mutation = Mutation("segment", name, key, vouched(made.objects, key, with_footer(before, footer.replace(old, new))))
+    outcome = trial.attempt(action, mutation)
+    assert outcome.outcome == "Corrupt", outcome
+
+
+def test_only_what_was_judged_is_in_the_footer_that_arrow_sees(made: roots.Made) -> None:
+    """Every number of a foreign footer is either refused, or without effect, or one that was looked at."""
+    key = next(key for key in made.objects if kind_of(key) == "segment" and "/orders/1/" in key)
+    before, footer = split_footer(made.objects[key])
+    own = UnprovenFooter(with_footer(b"", footer), 2**28).admit(RAW_SCHEMA, is_sealed=False, data_end=len(before))
+    refused, same, others = 0, 0, 0
+    for content in {rethought(Random(seed), footer) for seed in range(600)}:
         try:
-            outline(content + len(content).to_bytes(4, "little") + b"PAR1", 100)
+            unproven = UnprovenFooter(with_footer(b"", content), 2**28)
+            admitted = unproven.admit(RAW_SCHEMA, is_sealed=False, data_end=len(before))
         except BadStructure:
             refused += 1
-    assert refused > 50
+            continue
+        same += admitted == own
+        others += admitted != own
+        assert pq.ParquetFile(pa.BufferReader(admitted)).metadata.num_columns == 7
+    assert refused > 100
+    assert same > 100
+    assert others > 5
 
 
 # -- bombs ------------------------------------------------------------------------------------------------
