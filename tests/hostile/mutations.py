@@ -23,7 +23,7 @@ from holdfast.parquet import thrift
 from holdfast.parquet.outline import outline
 from holdfast.segments import footer as footers
 from holdfast.segments.sink import BLOCK_BYTES, hash_block
-from holdfast.store import layout
+from holdfast.store import layout, signed
 from tests.hostile.roots import Objects
 
 EXTREMES = (0, 1, -1, 2, 127, 128, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, -(2**63), 2**64)
@@ -55,6 +55,7 @@ KINDS: dict[str, Callable[[str], bool]] = {
     "adopted": lambda key: key.endswith(".adopted"),
     "checkpoint": lambda key: "checkpoints/" in key,
     "batch": lambda key: key.endswith(".arrow"),
+    "keys": lambda key: key.endswith(".keys"),
     "segment": lambda key: "/segments/" in key,
     "lease": lambda key: key.startswith(layout.LEASES),
 }
@@ -72,6 +73,19 @@ def mutate(chance: Random, objects: Objects, kind: str | None = None) -> Mutatio
     ways = [*PLAIN, *_TAUGHT.get(kind, DOCUMENT), *_TAUGHT.get(kind, DOCUMENT)]
     made = chance.choice(ways)(chance, objects, key)
     made.kind = kind
+    return made
+
+
+def forge(chance: Random, objects: Objects, kind: str | None = None) -> Mutation:
+    """The same on a signed root, by somebody who takes signatures off and puts old ones on again."""
+    taken_off = {key: signed.detach(key, data) for key, data in objects.items()}
+    made = mutate(chance, {key: bare for key, (bare, _) in taken_off.items()}, kind)
+    known = [signature for _, signature in taken_off.values() if signature is not None]
+    for key, data in made.objects.items():
+        own = taken_off.get(key, (b"", None))[1]
+        signature = chance.choice((own, own, None, chance.choice(known)))
+        if data is not None and signature is not None and signed.is_signed_kind(key):
+            made.objects[key] = signed.attach(key, data, signature)
     return made
 
 
@@ -241,7 +255,8 @@ def _batch_bytes(chance: Random, objects: Objects, key: str) -> Mutation:
     size = int.from_bytes(data[4:8], "little") + 8
     cut = size if chance.random() < 0.5 else len(data)  # the schema message alone, or all of it
     data = change(chance, data[:cut]) + data[cut:]
-    return Mutation("", "bytes", key, {key: data + _hashed("holdfast 1 commit batch", data)})
+    context = "holdfast 1 commit batch" if key.endswith(".arrow") else "holdfast 1 idempotency keys"
+    return Mutation("", "bytes", key, {key: data + _hashed(context, data)})
 
 
 class _Spying(thrift.Walk):
@@ -358,5 +373,6 @@ def _segment_schema(chance: Random, objects: Objects, key: str) -> Mutation:
 _TAUGHT: dict[str, tuple[Way, ...]] = {
     "checkpoint": (_checkpoint_footer, _checkpoint_pages),
     "batch": (_batch_bytes,),
+    "keys": (_batch_bytes,),
     "segment": (_segment_footer, _segment_footer, _segment_pages, _segment_schema),
 }

@@ -7,7 +7,6 @@ in `mutations` fails until it knows it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +15,14 @@ import pyarrow as pa
 import holdfast
 from holdfast import Keyring, Log, Settings
 from holdfast.clock import SystemClock
+from holdfast.crypto.signing import Signer
 from holdfast.settled.lease import Lease
 from holdfast.store import documents, layout
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.documents import ExpiredDocument
 from holdfast.store.port import Body
+from holdfast.store.root_form import RootForm
+from holdfast.store.root_store import RootStore
 from tests.segments.planting import fill
 
 SCHEMA = pa.schema(
@@ -63,14 +65,14 @@ def settings(root: Path) -> Settings:
     )  # fmt: skip
 
 
-def write_expiry(root: Path, log: Log) -> None:
+def write_expiry(root: Path, log: Log, keyring: Keyring | None) -> None:
     """Retire the first segment, as retention on the store does."""
     expired = ExpiredDocument(log=log.id, topic="orders", partition=0, upto=1, first=10, expired_us=1)
-    store = DirectoryStore(root, SystemClock())
+    store = RootStore(DirectoryStore(root, SystemClock()), RootForm(Signer.of(keyring)))
     store.create(layout.expired_key("orders", 0, 1), Body.of(documents.encode(expired)))
 
 
-def make(base: Path, keyring: Keyring | None = None, expire: Callable[[Path, Log], None] = write_expiry) -> Made:
+def make(base: Path, keyring: Keyring | None = None) -> Made:
     """Two owners, one after the other: segments of raw and typed topics, starts, checkpoints, a tail, an expiry."""
     root, first, second = base / "root", base / "first", base / "second"
     log = holdfast.open(first, settings=settings(root), keyring=keyring)
@@ -83,6 +85,8 @@ def make(base: Path, keyring: Keyring | None = None, expire: Callable[[Path, Log
         [holdfast.Record(b"x" * i, key=b"k%d" % (i % 3), kind="order", headers={"a": b"b"}) for i in range(10)]
     )
     rows.append([_row(i) for i in range(10)])
+    for i in range(5):
+        log.topic("orders").append(b"once %d" % i, partition=1, idempotency_key=f"once-{i}")
     log.seal()
     log.ship(20)
     log.close()
@@ -94,7 +98,7 @@ def make(base: Path, keyring: Keyring | None = None, expire: Callable[[Path, Log
         log.topic("orders").append(b"tail %d" % turn, partition=turn % 2, durability="shipped")
     log.topic("rows", schema="latest").append([_row(99)], durability="shipped")
     log.close()
-    expire(root, log)
+    write_expiry(root, log, keyring)
     Lease(DirectoryStore(root, SystemClock()), log.id, "a-reader", 3600, SystemClock()).renew({("orders", 0): 1})
     return Made(root, objects_of(root), second, keyring)
 
