@@ -301,7 +301,7 @@ def test_a_slow_line_gets_through_as_long_as_it_moves():
 def test_answers_are_bounded():
     """Of an error the beginning is enough; an object that is too large is refused."""
     failure, reusable, _ = exchange([reply(200, b"x" * 1001)], limit=1000)
-    assert (type(failure), reusable) == (StoreRefused, False)
+    assert (type(failure), reusable) == (http.AnswerTooLarge, False)
     response, _, _ = exchange([reply(200, b"x" * 1000)], limit=1000)
     assert len(response.body) == 1000
     response, reusable, _ = exchange([reply(500, b"x" * 2**20), HANG])

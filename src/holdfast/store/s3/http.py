@@ -131,6 +131,10 @@ def _head_of(method: str, target: str, headers: Mapping[str, str]) -> bytes:
     return head.encode("latin-1")
 
 
+class AnswerTooLarge(StoreRefused):
+    """An answer has more bytes than whoever asked will take."""
+
+
 class _Broken(Exception):
     """The connection ended in the middle of an answer."""
 
@@ -261,7 +265,7 @@ class _Exchange:
         if not self._is_asked:
             raise StoreUnavailable("the store answered before it was asked", cause="other")
         if size > self._limit:
-            raise StoreRefused(f"the store's answer is too large limit={self._limit}", cause="other")
+            raise AnswerTooLarge(f"the store's answer is too large limit={self._limit}", cause="other")
 
     async def _head(self, machine: h11.Connection) -> h11.Response:
         for _ in range(INTERIM_MAX):

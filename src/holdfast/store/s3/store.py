@@ -25,7 +25,6 @@ from holdfast.store.ranges import check_range, require_length
 from holdfast.store.s3.bearings import REDIRECTS_MAX, Bearings
 from holdfast.store.s3.blocking import BlockingPool, run_now
 from holdfast.store.s3.client import S3Client
-from holdfast.store.s3.http import ANSWER_BYTES_MAX
 from holdfast.store.s3.listing import PAGE_KEYS, Page
 from holdfast.store.s3.places import S3Address
 from holdfast.store.s3.remote import S3Remote
@@ -81,8 +80,7 @@ class S3Store:
     def get(self, key: str, bytes_max: int | None = None) -> bytes:
         """The whole object."""
         check_key(key)
-        limit = ANSWER_BYTES_MAX if bytes_max is None else min(bytes_max, ANSWER_BYTES_MAX)
-        return _found(self._repeat(lambda client: client.get(key, limit)), key)
+        return _found(self._repeat(lambda client: client.get(key, bytes_max)), key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """A part of an object."""
