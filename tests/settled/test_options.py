@@ -89,6 +89,7 @@ STORE_CASES = {
     "allowHttp": Case("true", "allow_http", True, "maybe", "allowHttp must be true or false"),
     "retries": Case("5", "retries", 5, "many", "retries must be a number"),
     "timeoutMs": Case("1500.5", "timeout_ms", 1500.5, "0", "store.timeout_ms must be above zero"),
+    "readBytesMax": Case("1000", "read_bytes_max", 1000, "0", "readBytesMax must be above zero"),
 }
 ALL = CASES | STORE_CASES
 WRONG = {name: case for name, case in ALL.items() if case.complaint}
