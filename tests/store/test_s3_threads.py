@@ -22,7 +22,7 @@ from holdfast.store.s3.store import S3Store
 from holdfast.store.settings import StoreSettings
 from tests.store import shipped_logs
 from tests.store.conftest import GivenCredentials, OpenS3
-from tests.store.fault_proxy import FaultProxy, always, delay, half_open
+from tests.store.fault_proxy import Fault, FaultProxy, always, bandwidth, delay, half_open, truncate
 from tests.store.servers import S3Server
 
 pytestmark = pytest.mark.store
@@ -137,6 +137,26 @@ def test_connections_that_rested_too_long_are_closed(
     for _ in range(4):
         store.head("k")
     assert pool.state().beside == 1
+
+
+def test_a_large_object_may_be_slow_but_not_stand_still(open_s3: OpenS3, fault_proxy: Proxy) -> None:
+    """What moves gets through, however long it takes; what has stopped moving is left after the time-out."""
+    large = Body.of(bytes(range(256)) * 4096)
+    proxy = fault_proxy()
+    store = open_s3(proxy.endpoint, timeout_ms=400)
+    store.create("large", large)
+    proxy.policy = always(bandwidth(1_000_000))
+    assert store.get("large") == large.data
+    assert store.get_range("large", 1, large.size - 1) == large.data[1:]
+    stuck = b"HTTP/1.1 200 OK\r\ncontent-length: 1048576\r\n\r\n" + bytes(300_000)
+    proxy.policy = always(Fault("stuck", "reply", reply=stuck))
+    with pytest.raises(StoreUnavailable) as caught:
+        store.get("large")
+    assert caught.value.cause == "timeout"
+    proxy.policy = always(truncate(300_000))
+    with pytest.raises(StoreUnavailable) as caught:
+        store.get("large")
+    assert caught.value.cause == "truncated"
 
 
 _PROGRAM = """

@@ -16,6 +16,8 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from functools import partial
+from struct import pack
 from typing import Any, TypeVar
 
 from holdfast.clock import SystemClock
@@ -29,6 +31,8 @@ IDLE_SECONDS = 50.0
 """Less than what servers and firewalls bear."""
 
 _RECEIVE_BYTES = 64 * 1024
+_LARGE_BYTES = 256 * 1024
+"""From here on it pays to let the kernel wait for all of it."""
 
 Result = TypeVar("Result")
 _monotonic = SystemClock().monotonic  # sockets wait by the machine's own clock, whatever the log's is
@@ -110,9 +114,23 @@ class BlockingConnection:
 
     async def fill(self, place: memoryview, seconds: float) -> int:
         """What comes next, put there by the kernel."""
-        count = self._read(lambda: self._socket.recv_into(place), seconds) or 0
+        large = len(place) >= _LARGE_BYTES and not self._is_tls
+        read = partial(self._fill_all, place, seconds) if large else partial(self._socket.recv_into, place)
+        count = self._read(read, seconds) or 0
         self.ended = not count
         return count
+
+    def _fill_all(self, place: memoryview, seconds: float) -> int:
+        """All that is asked for, or what came in time: the kernel waits, and other threads run meanwhile."""
+        microseconds = max(1, int(seconds * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack("@ll", *divmod(microseconds, 10**6)))
+        self._socket.setblocking(True)
+        try:
+            return self._socket.recv_into(place, 0, socket.MSG_WAITALL)
+        except BlockingIOError:
+            raise TimeoutError from None
+        finally:
+            self._socket.setblocking(False)
 
     def _read(self, read: Callable[[], Result], seconds: float) -> Result | None:
         """What was read; None when the connection broke."""
