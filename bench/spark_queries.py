@@ -1,8 +1,8 @@
 """Three queries over all records, by Spark's own Parquet reader, by the fast path, and through the format.
 
 - `count`: how many rows there are. Spark asks all footers; through the format offsets are chosen (`columns="offset"`),
-  and manifests answer, but Spark still takes every row in hand to count it. Beside it, without a bar, the same answer from
-  one row per segment (`emit=segments`).
+  and manifests answer, but Spark still takes every row in hand to count it. Beside it, without a bar, the same answer
+  from one row per segment (`emit=segments`).
 - `filter`: the second and third quarter by time; number of rows, sum of offsets, last time. Spark's reader has the
   columns pruned and the filter pushed down to row groups; the format has two columns chosen, and the span as options.
 - `scan`: crc32 of every payload, summed: no byte of a payload can be left out, and no reader can guess the answer.
