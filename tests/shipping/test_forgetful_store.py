@@ -176,6 +176,26 @@ def test_one_partition_that_is_gone_is_brought_back_at_the_next_claim(open_shipp
         assert len(payloads(copy, partition=1)) == 3 * ROWS + 1
 
 
+@pytest.mark.parametrize("what", ["manifest", "file"])
+def test_what_is_missing_further_back_is_found_beside_the_shipping(open_shipped, root, tmp_path, lines, what):
+    """The newest objects are there; the rest is compared by name once the log ships."""
+    log = open_shipped(segments=TEN)
+    fill(log, "orders", 4)
+    log.ship(20)
+    log.close()
+    file = next(key for key in root.keys(layout.segments_folder("orders", 0)) if f"{1:020d}-" in key)
+    gone = layout.manifest_key("orders", 0, 1) if what == "manifest" else file
+    before = root.objects()[gone]
+    root.store.delete([gone])
+    log = open_shipped(segments=TEN)
+    log.topic("orders").append(b"x", durability="shipped")
+    wait_for(lambda: root.keys(gone) != [])
+    assert (root.objects()[gone], len(lines("store_refilled"))) == (before, 1)
+    log.topic("orders").append(b"y", durability="shipped")
+    log.close()
+    assert len(restored(root, tmp_path / "new")) == 4 * ROWS + 2
+
+
 # -- emptied, made anew, put back -----------------------------------------------------------------------------
 
 
@@ -565,19 +585,18 @@ def test_a_listing_that_lags_is_not_taken_for_a_store_that_forgot(open_shipped, 
 
 def test_a_checkpoint_that_would_say_something_else_is_removed_with_what_it_says(open_shipped, root, tmp_path):
     """The manifest of a partition that was taken over is gone, but for its checkpoint: readers believe what is true."""
-    chosen = {"checkpoint_every": 2}
-    log = open_shipped(segments=TEN, shipping=chosen)
+    log = open_shipped(segments=TEN, shipping={"checkpoint_every": 2})
     fill(log, "orders", 2)
-    log.ship(20)
-    log.close()
-    holdfast.restore(root.url, tmp_path / "second")
-    log = open_shipped("second", segments=TEN, shipping=chosen)
-    fill(log, "orders", 3)
     log.ship(20)
     wait_for(lambda: bool(root.keys(layout.checkpoints_folder("orders", 0))))
     log.close()
+    holdfast.restore(root.url, tmp_path / "second")
+    log = open_shipped("second", segments=TEN)
+    fill(log, "orders", 3)
+    log.ship(20)
+    log.close()
     root.store.delete(root.keys(layout.manifest_folder("orders", 0)))
-    log = open_shipped("second", segments=TEN, shipping=chosen)
+    log = open_shipped("second", segments=TEN)
     fill(log, "orders", 2)
     log.ship(20)
     assert log.reconcile(remote=True, deep=True).clean

@@ -260,10 +260,13 @@ class ModelLog:
 
     def manifest(self) -> Manifest:
         """This log as its manifest."""
-        return cast("Manifest", SimpleNamespace(row=self._row, head=self._head_of, path=self._path))
+        return cast("Manifest", SimpleNamespace(row=self._row, rows=self._rows, head=self._head_of, path=self._path))
 
     def _row(self, partition: Partition, number: int) -> SegmentRow:
         return self.segments[partition.id, number]
+
+    def _rows(self, partition: Partition, start: int, stop: int) -> list[SegmentRow]:
+        return [self.segments[partition.id, number] for number in range(start, stop)]
 
     def _head_of(self, partition: Partition, row: SegmentRow) -> SegmentHead:
         return self._head(partition, row.number, row.first_offset)

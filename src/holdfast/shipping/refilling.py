@@ -44,16 +44,17 @@ class Refilling:
         self._put = put
         self._clock = clock
 
-    async def find(self, *, thorough: bool = False, anew: bool = False) -> list[Standing]:
+    async def find(self, *, thorough: bool = False, strict: bool = False, anew: bool = False) -> list[Standing]:
         """The partitions of which the store has lost something: those whose newest objects are gone, or (`thorough`)
-        any. With `anew` the store may be that of another time, and what the marks say is not compared with it.
+        any. With `anew` the store may be that of another time, and what the marks say is not compared with it. Damage
+        is told and left to reconciliation, or (`strict`) raised.
         """
         partitions = list(self._journal.topics.by_id.values())
         room = asyncio.Semaphore(_AT_ONCE)
         if not thorough:
             whole = await asyncio.gather(*(self._seems_whole(partition, room) for partition in partitions))
             partitions = [partition for partition, is_whole in zip(partitions, whole, strict=True) if not is_whole]
-        found = [await self._examined(partition, thorough, anew) for partition in partitions]
+        found = [await self._examined(partition, strict, anew) for partition in partitions]
         return [standing for standing in found if standing is not None and not standing.is_whole]
 
     async def _seems_whole(self, partition: Partition, room: asyncio.Semaphore) -> bool:
@@ -68,7 +69,7 @@ class Refilling:
                 return is_newest(data, partition)
             return await self._asking.until_answered(f"look for {file}", lambda: self._remote.head(file)) is not None
 
-    async def _examined(self, partition: Partition, thorough: bool, anew: bool) -> Standing | None:
+    async def _examined(self, partition: Partition, strict: bool, anew: bool) -> Standing | None:
         loop, log = asyncio.get_running_loop(), self._journal.vault.log_id.hex()
         try:
             return await self._asking.until_answered(
@@ -78,7 +79,7 @@ class Refilling:
                 ),
             )
         except Corrupt as damage:
-            if thorough:
+            if strict:
                 raise
             # A damaged object is not a lost one: shipping goes on, and reconciliation repairs it.
             logger.error("the store is damaged: %s", damage.message, extra={"action": "store_damaged"})

@@ -49,6 +49,7 @@ from holdfast.store.root_store import RootStore
 _NOTE_INTERVAL_S = 0.1
 _SWEEP_AT_END_S = 2.0
 _IDLE_S = 3600.0
+_LOOK_TWICE_S = 0.5
 
 logger = logging.getLogger("holdfast.shipping")
 
@@ -61,6 +62,8 @@ class Calls:
         self.ordered = asyncio.Event()
         """An order to rebuild the store is waiting."""
         self.is_claim_wanted = False
+        self.is_suspicious = False
+        """The store has lost something that the first look at it did not show."""
 
     async def any(self) -> None:
         """Return when one of them comes."""
@@ -124,8 +127,9 @@ class Session:
         if self._calls.stop.is_set() and not self._has_work():
             return
         await self._past.inherited(self.fence)  # before the claim: whoever was rolled back overtakes nobody
-        standings = await self._refilling.find()
+        standings = await self._refilling.find(thorough=self._calls.is_suspicious)
         self._refilling.require_no_loss(standings)
+        self._calls.is_suspicious = False
         await self._ship(await self.fence.claim("open"), standings)
 
     async def rebuild(self, order: RebuildOrder, remembered: Callable[[], None]) -> None:
@@ -151,7 +155,7 @@ class Session:
 
     async def _find_all(self) -> list[Standing]:
         try:
-            return await self._refilling.find(thorough=True, anew=self.fence.is_forgotten)
+            return await self._refilling.find(thorough=True, strict=True, anew=self.fence.is_forgotten)
         except Corrupt as damage:  # not the end of shipping: somebody has to look, and can try again
             raise StoreForgot(damage.message, hint=damage.hint) from damage
 
@@ -161,7 +165,8 @@ class Session:
         partitions = list(self._journal.topics.by_id.values())
         unsettled = any(shipment_of(p).settled_segments < p.sealed.segments for p in partitions)
         tail = self._settings.commit_batches and any(p.shipped < p.durable for p in partitions)
-        return unsettled or tail or self._journal.topics.is_changed or self._calls.is_claim_wanted
+        is_wanted = self._calls.is_claim_wanted or self._calls.is_suspicious
+        return unsettled or tail or is_wanted or self._journal.topics.is_changed
 
     async def _until_work(self) -> None:
         """Sleep until there is something to ship; a log that is only read never claims its store."""
@@ -233,7 +238,10 @@ class Session:
         segments.on_settled = on_settled
         segments.before_settling = keys.before_segment
         lanes: list[SegmentLane | TailLane] = [segments, tail] if settings.commit_batches else [segments]
-        chores = (janitor.run(), topics.run(), _note(marks), fence.watch(settings.heartbeat_interval_ms / 1000))
+        chores = (
+            janitor.run(), topics.run(), _note(marks), fence.watch(settings.heartbeat_interval_ms / 1000),
+            self._look_behind(),
+        )  # fmt: skip
         try:
             async with asyncio.TaskGroup() as tasks:
                 working = [tasks.create_task(lane.run()) for lane in lanes]
@@ -249,6 +257,14 @@ class Session:
             await _tidy(janitor)
         finally:
             marks.note_now()
+
+    async def _look_behind(self) -> None:
+        """Once, beside everything else: is all there, by name, that lies behind the newest objects? Or begin anew."""
+        if await self._refilling.find(thorough=True):
+            await asyncio.sleep(_LOOK_TWICE_S)  # a listing may lag
+            if await self._refilling.find(thorough=True):
+                self._calls.is_suspicious = True
+                raise Ordered
 
     def _fall(self, marks: ShippedMarks, inherited: Inherited, standings: Sequence[Standing]) -> int:
         """Where the store has lost something, the marks say what is there; returns how many records are sent again."""
