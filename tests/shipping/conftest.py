@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 import holdfast
 from holdfast import Log, Settings, harbouring
 from holdfast.clock import Clock, SystemClock
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.signing import Signer
 from holdfast.shipping import session
 from holdfast.shipping.janitor import Janitor
 from holdfast.store import commit_batch, documents, layout, memory, opening, signed
@@ -57,6 +60,14 @@ class Root:
         """The commit batches that are there, by epoch and sequence number."""
         keys = [key for key in self.keys(layout.TAIL) if layout.parse_batch_key(key) is not None]
         return [commit_batch.decode(self.bare(key), key) for key in keys]
+
+    def sign(self, key: str, keyring: Keyring) -> None:
+        """Sign an object with the log's own key, whatever it says: what lies behind the signature must hold, too."""
+        data, log = self.bare(key), json.loads(self.bare(layout.LOG))["log"]
+        signer = Signer.of(keyring)
+        assert signer is not None
+        self.store.delete([key])
+        self.store.create(key, Body.of(signed.attach(key, data, signer.sign(log, key, data))))
 
     def bare(self, key: str) -> bytes:
         """An object without its signature, if it has one."""

@@ -49,11 +49,11 @@ def claims(root: Root) -> int:
 def forge_segment(root: Root, change: Callable[[bytes], bytes]) -> str:
     """Exchange bytes of a segment, and make its name and its manifest object fit; returns the new key."""
     key = layout.manifest_key("orders", 0, 0)
-    document = documents.decode(root.store.get(key), key, SegmentDocument)
+    document = documents.decode(root.bare(key), key, SegmentDocument)
     old = layout.segment_key("orders", 0, 0, bytes.fromhex(document.sha256))
     data = change(root.store.get(old))
     forged = msgspec.structs.replace(document, sha256=sha256(data).hexdigest(), size=len(data))
-    root.store.delete([old, *root.keys(f"{layout.partition_folder('orders', 0)}/checkpoints")])
+    root.store.delete([old, *root.keys(f"{layout.partition_folder('orders', 0)}/_checkpoints")])
     new = layout.segment_key("orders", 0, 0, sha256(data).digest())
     root.store.create(new, Body.of(data))
     root.replace(key, documents.encode(forged))
@@ -76,6 +76,10 @@ def test_a_block_that_was_exchanged_is_found_before_the_claim(open_shipped, brin
     log.ship(20)
     log.close()
     forge_segment(root, flip)
+    if sealed:
+        with pytest.raises(Corrupt, match="not signed"):
+            bring(**secret)
+        root.sign(layout.manifest_key("orders", 0, 0), keyring)
     with pytest.raises(Corrupt, match="block does not match"):
         bring(**secret)
     assert claims(root) == 1
@@ -84,7 +88,7 @@ def test_a_block_that_was_exchanged_is_found_before_the_claim(open_shipped, brin
 def forge_entry(root: Root, body: Callable[[bytes], bytes]) -> str:
     """Exchange the body of the last entry, with the digest and the hash that go with it; returns the batch's key."""
     key = [key for key in root.keys(layout.TAIL) if layout.parse_batch_key(key)][-1]
-    batch = commit_batch.decode(root.store.get(key), key)
+    batch = commit_batch.decode(root.bare(key), key)
     entry = batch.entries[-1]
     forged = entry._replace(body=body(bytes(entry.body)))
     row = Entry(forged.seq, 0, *forged[3:14], forged.schema)
@@ -100,6 +104,9 @@ def test_an_entry_that_no_key_sealed_is_found_before_the_claim(open_shipped, bri
     log.topic("orders").append(b"true", durability="shipped")
     log.close()
     key = forge_entry(root, flip)
+    with pytest.raises(Corrupt, match="not signed"):
+        bring(keyring=keyring)
+    root.sign(key, keyring)
     with pytest.raises(Corrupt, match="does not open") as caught:
         bring(keyring=keyring)
     assert caught.value.path == key

@@ -63,7 +63,8 @@ _MUCH = 2**63
 def _acked(store: Store, key: str) -> int:
     """What a batch says was acknowledged; one that cannot be read may have said anything."""
     try:
-        return commit_batch.decode(store.get(key), key).acked
+        batch = commit_batch.decode(store.get(key), key)
+        return batch.acked if batch.format > 1 else _MUCH  # the first format did not say
     except NotFound:
         return 0
     except Corrupt:

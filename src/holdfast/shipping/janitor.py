@@ -2,10 +2,11 @@
 
 A commit batch goes when everything in it is settled, and a floor that says so is on the store first: without it nobody
 could tell a batch that was removed from one that never arrived; and before that, the idempotency keys that it holds are
-put into an object of their own (`key_cover`). What lies behind a hole and is not known here stays, and so does what
-lies behind a loss that a takeover accepted: it is evidence. Segments go when retention on the store says so: an
-`expired` object retires them, and after `delete_after_ms` their files are removed, unless a reader's lease still needs
-them. Manifest objects and claims stay for ever; a writer that was overtaken finds them however late it wakes up.
+put into an object of their own (`key_cover`). What lies behind a loss that a takeover accepted is evidence, and stays;
+behind any other hole lies what nobody was told of, or what was sent again. Segments go when retention on the store
+says so: an `expired` object retires them, and after `delete_after_ms` their files are removed, unless a reader's lease
+still needs them. Manifest objects and claims stay for ever; a writer that was overtaken finds them however late it
+wakes up.
 
 Nothing is removed before the fence has been asked. Failures are counted and tried again at the next sweep.
 """
@@ -69,22 +70,15 @@ class Janitor:
         self._sent = sent
         self._keys = keys
         self._inherited: Inherited | None = None
-        self._inherited_beyond: tuple[str, ...] = ()
         self._inherited_ends: dict[Partition, int] = {}
         self._floors: list[str] = []
         self._due_checkpoints: dict[Partition, int] = {}
         self._news = asyncio.Event()
         self._retention = StoreRetention(journal, manifest, store, fence, settings, clock)
 
-    def inherit(self, inherited: Inherited, shipped: int) -> None:
-        """Take over what earlier epochs left; it goes when all that is durable now is settled.
-
-        Of what lies behind a hole only that which was acknowledged to this log (`shipped`), which is sent again and
-        settled: the rest may be all that is left of what somebody else was told.
-        """
+    def inherit(self, inherited: Inherited) -> None:
+        """Take over what earlier epochs left; it goes when all that is durable now is settled."""
         self._inherited = inherited
-        names = [(key, layout.parse_batch_key(key)) for key in inherited.beyond]
-        self._inherited_beyond = tuple(key for key, name in names if name is not None and name.last_seq <= shipped)
         self._inherited_ends = {p: p.durable for p in self._journal.topics.by_id.values()}
         self._floors = list(inherited.floors)
 
@@ -154,7 +148,7 @@ class Janitor:
         inherited = self._inherited
         if inherited is None or any(partition.settled < end for partition, end in self._inherited_ends.items()):
             return ()
-        return (*(key for key, _ in inherited.batches), *self._inherited_beyond)
+        return (*(key for key, _ in inherited.batches), *inherited.beyond)
 
     async def _remove_batches(self) -> None:
         removable = self._removable()

@@ -30,6 +30,7 @@ class ShippedMarks:
         self._journal = journal
         self._changed: set[Partition] = set()
         self._noted: Unit | None = None
+        self._acknowledged = self._shipping.shipped_seq
         self._is_noted = True
         self.changed = asyncio.Event()
         """Set while something is not written down."""
@@ -42,6 +43,11 @@ class ShippedMarks:
     def shipped_seq(self) -> int:
         """Entries up to this one are on the store."""
         return self._shipping.shipped_seq
+
+    @property
+    def acknowledged_seq(self) -> int:
+        """Somebody was told that entries up to this one are on the store; also while it has lost some of them."""
+        return max(self._acknowledged, self.shipped_seq)
 
     async def claimed(self, epoch: int) -> None:
         """The store's root is claimed under this number; returns when that is written down.

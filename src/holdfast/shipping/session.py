@@ -226,7 +226,7 @@ class Session:
         keys.inherit(inherited, inherited.frontier)
         if inherited.frontier > marks.shipped_seq or standings:
             tail.adopt(self._ends(inherited.frontier), source.unsettled(), inherited.frontier)
-        janitor.inherit(inherited, max(shipped, inherited.frontier))
+        janitor.inherit(inherited)
         # What the store acknowledged before counts, also behind a hole that is about to be filled.
         await self._adopt(max(shipped, inherited.frontier))
         answer(records)

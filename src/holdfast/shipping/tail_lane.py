@@ -208,7 +208,7 @@ class TailLane:
             commit_batch.encode(
                 CommitBatch(
                     self._log_id, self._fence.epoch, taken.first_seq, taken.last_seq, taken.keys, taken.entries,
-                    self._marks.shipped_seq,
+                    self._marks.acknowledged_seq,
                 )
             )
         )  # fmt: skip
