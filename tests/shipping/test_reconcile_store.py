@@ -21,6 +21,7 @@ from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
 from holdfast.segments.reconcile import ReconcileReport
 from holdfast.shipping.manifest_walk import ManifestWalk, Slot, Walked
 from holdfast.store import checkpoint, commit_batch, documents, layout
+from holdfast.store.commit_batch import CommitBatch
 from holdfast.store.documents import (
     AdoptedDocument,
     EpochDocument,
@@ -742,13 +743,28 @@ def test_batches_of_an_owner_that_was_overtaken_are_garbage(log, root, tmp_path,
     taken.topic("orders").append(b"new", durability="shipped")
     last = max(layout.parse_batch_key(key).last_seq for key in tail_keys(root))
     late = layout.batch_key(1, last + 5, last + 6)
-    root.store.create(late, Body.of(b"what a zombie sent"))
+    sent = CommitBatch(bytes.fromhex(taken.id), 1, last + 5, last + 6, (), ())
+    root.store.create(late, Body.of(commit_batch.encode(sent)))
     (finding,) = taken.reconcile(remote=True, deep=True).findings
     assert (finding.kind, finding.name, finding.garbage) == ("untracked", late, True)
     report = taken.reconcile(remote=True, deep=True, fix=True)
     assert [(repair.action, repair.path) for repair in report.repairs] == [("removed", late)]
     assert late not in set(root.keys())
     assert taken.reconcile(remote=True, deep=True).clean
+
+
+def test_a_batch_behind_a_takeover_that_cannot_be_read_is_not_removed(log, root, tmp_path, open_shipped):
+    """It may have shown that something was lost."""
+    log.close()
+    holdfast.restore(root.url, tmp_path / "second")
+    taken = open_shipped("second", segments=TEN)
+    taken.topic("orders").append(b"new", durability="shipped")
+    last = max(layout.parse_batch_key(key).last_seq for key in tail_keys(root))
+    late = layout.batch_key(1, last + 5, last + 6)
+    root.store.create(late, Body.of(b"damaged"))
+    report = taken.reconcile(remote=True, deep=True, fix=True)
+    assert (report.repairs, report.evidence) == ((), 1)
+    assert late in set(root.keys())
 
 
 def test_settled_batches_that_were_left_behind_are_no_finding_and_removed_by_a_repair(log, root):

@@ -6,7 +6,8 @@ was adopted and what a floor covers was acknowledged as well.
 
 A takeover draws a line: what older epochs said beyond the commits that it adopted is over, because there was nothing
 beyond, or because somebody accepted the loss. The batches behind such a loss are *evidence*: they say that more had
-been acknowledged than was adopted. They count for nobody, and nobody removes them.
+been acknowledged than was adopted. They count for nobody, and nobody removes them; nor one that cannot be read, which
+may have said so.
 """
 
 from __future__ import annotations

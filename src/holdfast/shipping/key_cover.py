@@ -24,8 +24,8 @@ from holdfast.store.inheritance import Inherited
 from holdfast.store.key_object import KeyObject, StoredKey
 from holdfast.store.port import Body
 
-_ROWS_MAX = 2**18
-"""In one object that we write, but for those of one commit."""
+_ROWS_MAX = 2**16
+"""In one object that we write, but for those of one commit: reading and proving them holds the loop up for a moment."""
 _ROW_BYTES = 64
 """About; tells from its size how many rows an object has that others wrote."""
 _MERGED_MIN = 4

@@ -182,7 +182,7 @@ class TailComparison:
         self._notes.counts["files"] += 1
         self._notes.counts["evidence"] += 1
         logger.warning(
-            "a commit batch lies behind a loss that was accepted; it stays as evidence key=%s", info.key,
+            "a commit batch shows, or may show, that more was acknowledged than was adopted; it stays key=%s", info.key,
             extra={"action": "reconcile_evidence", "path": info.key},
         )  # fmt: skip
 

@@ -57,8 +57,8 @@ class Shipped(Protocol):
     """Where marks are published."""
 
     @property
-    def shipped_seq(self) -> int:
-        """Entries up to this one were acknowledged as shipped."""
+    def acknowledged_seq(self) -> int:
+        """Entries up to this one were acknowledged as shipped, by whichever claim."""
 
     def ship(self, ends: Mapping[Partition, int], seq: int) -> None:
         """Everything up to an entry is on the store."""
