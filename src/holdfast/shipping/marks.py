@@ -17,7 +17,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import SHIPPING_TEXT_BYTES_MAX, ShipmentRow, ShippingRow
 
-_CLAIM_NOTED_S = 10.0
+_NOTED_S = 10.0
 _TEXT_CHARACTERS_MAX = SHIPPING_TEXT_BYTES_MAX // 4
 
 
@@ -47,9 +47,13 @@ class ShippedMarks:
         A number that was used is not used again, also not on a store that has forgotten it.
         """
         self._say(self._shipping._replace(epoch=epoch))
+        await self.noted()
+
+    async def noted(self) -> None:
+        """Return when what is known now is written down."""
         self.note()
         if self._noted is not None and not self._noted.group.done:
-            await self._noted.group.bell.future(asyncio.get_running_loop(), _CLAIM_NOTED_S)
+            await self._noted.group.bell.future(asyncio.get_running_loop(), _NOTED_S)
 
     def fall(self, seq: int, shipments: Iterable[ShipmentRow]) -> None:
         """The store has lost something: the marks say again what is there."""
