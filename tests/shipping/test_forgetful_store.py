@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import Closed, Invalid, Log, Unavailable
 from holdfast.shipping.forgotten import LostSpan, StoreForgot
+from holdfast.shipping.standing import examine
 from holdfast.store import documents, layout
 from holdfast.store.documents import EpochDocument, LogDocument, StartDocument
 from holdfast.store.port import Body
@@ -676,3 +677,42 @@ def test_a_log_that_was_taken_over_does_not_move_to_another_store(open_shipped, 
     with pytest.raises(Closed):
         open_shipped(to=elsewhere, move=True)
     assert elsewhere.keys() == []
+
+
+def noted(log: Log) -> tuple[str, str]:
+    """What a process that only looks reads about shipping."""
+    with holdfast.open(log.path, read_only=True) as looker:
+        row = looker._journal.topics.shipping
+        return row.alarm, row.last_error
+
+
+def test_what_holds_shipping_up_is_written_down_for_others_until_it_has_passed(open_shipped, faults):
+    log = open_shipped(shipping={"max_retry_attempts": 0})
+    ship_one_by_one(log, 0, 1)
+    faults.fail(".arrow")
+    ticket = log.topic("orders").submit(b"1")
+    wait_for(lambda: "does not answer" in noted(log)[0])
+    assert "does not answer" in noted(log)[1]
+    faults.heal()
+    ticket.shipped(20)
+    wait_for(lambda: noted(log) == ("", ""))
+
+
+def test_marks_that_move_while_the_store_is_compared_with_them_are_no_loss(open_shipped, root):
+    """Shipping does not begin anew for it."""
+    log = open_shipped(segments=TEN)
+    fill(log, "orders", 2)
+    log.ship(20)
+    partition = log._journal.topics.partitions["orders"][0]
+    before = partition.shipment
+
+    class Busy:
+        def __getattr__(self, name):
+            return getattr(root.store, name)
+
+        def list(self, prefix, after=None):
+            log.topic("orders").append(b"x", durability="shipped")
+            return root.store.list(prefix, after)
+
+    assert examine(Busy(), log._manifest, log.id, partition).is_whole
+    assert partition.shipment != before
