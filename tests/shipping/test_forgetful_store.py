@@ -190,7 +190,7 @@ def test_what_is_missing_further_back_is_found_beside_the_shipping(open_shipped,
     root.store.delete([gone])
     log = open_shipped(segments=TEN)
     log.topic("orders").append(b"x", durability="shipped")
-    wait_for(lambda: root.keys(gone) != [])
+    wait_for(lambda: lines("store_refilled") != [])
     assert (root.objects()[gone], len(lines("store_refilled"))) == (before, 1)
     log.topic("orders").append(b"y", durability="shipped")
     log.close()
@@ -401,6 +401,25 @@ def test_a_lost_segment_that_only_the_store_had_stops_acknowledgements(open_quie
     log.rebuild_store(accept_loss=True)
     log.topic("orders").append(b"y", durability="shipped")
     assert len(claims(root)) == len(epochs) + 1
+
+
+def test_a_loss_further_back_is_told_once_and_stays(open_quiet, root, lines):
+    """The newest objects are there, one that only the store had is not: the alarm does not come and go."""
+    log = open_quiet(segments=TEN)
+    fill(log, "orders", 4)
+    log.ship(20)
+    log.set_retention("orders", records_max=2 * ROWS)
+    log.retain()
+    log.close()
+    root.store.delete(root.keys(layout.segments_folder("orders", 0))[:1])
+    log = open_quiet(segments=TEN)
+    log.topic("orders").append(b"x")
+    wait_for(lambda: log.stats().shipping.alarm is not None and log.stats().shipping.alarm.attempts >= 2)
+    with pytest.raises(StoreForgot, match="there alone"):
+        log.topic("orders").append(b"y", durability="shipped")
+    assert lines("shipping_recovered") == []
+    assert log.rebuild_store(accept_loss=True).lost[0].records == ROWS
+    log.topic("orders").append(b"z", durability="shipped")
 
 
 def test_nothing_is_removed_here_while_the_store_has_forgotten(open_quiet, root):

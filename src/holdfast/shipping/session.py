@@ -118,7 +118,7 @@ class Session:
         """Ship; `remembered` is called once the store turned out to be what it was."""
         await self.fence.introduce()
         if is_doubtful:
-            self._refilling.require_no_loss(await self._refilling.find())
+            self._refilling.require_no_loss(await self._refilling.find(thorough=self._calls.is_suspicious))
         remembered()
         await self._until_work()
         if self._calls.stop.is_set() and not self._has_work():
