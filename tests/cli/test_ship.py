@@ -218,7 +218,7 @@ def test_without_commit_batches_a_tail_is_not_called_shipped(run: Run, sealed_lo
 
 def test_progress_is_shown_on_a_terminal(spawn: Spawn, log: Path, stuck: Path) -> None:
     """On a terminal there is a line with what is left and the alarm, and nothing of it on stdout."""
-    process, terminal = on_terminal(spawn, "ship", log, "--store", stuck, "--timeout", "1s", "--json")
+    process, terminal = on_terminal(spawn, "ship", log, "--store", stuck, "--timeout", "2s", "--json")
     shown = drain(terminal)
     assert process.stdout is not None
     assert len(objects(process.stdout.read().decode())) == 1

@@ -169,6 +169,8 @@ class Drill:
         assert not missing, f"acknowledged and not there after {self.done}: {dict(list(missing.items())[:5])}"
 
 
+WHILE_RUNNING = ("a batch", "everything", "claims")
+"""What the next open finds before it acknowledges anything, also if the log went on meanwhile."""
 HOWS = ("a batch", "everything", "a manifest", "segments", "claims", "an older copy")
 
 
@@ -189,7 +191,7 @@ def _drill(run: Drill, generations: int, lives: int) -> None:
             how = HOWS[(generation * lives + life) % len(HOWS)] if lives * generations <= len(HOWS) else (
                 run.random.choice(HOWS)
             )  # fmt: skip
-            run.live(spoilt=how, while_running=how != "an older copy" and run.random.random() < 0.5)
+            run.live(spoilt=how, while_running=how in WHILE_RUNNING and run.random.random() < 0.5)
             if run.random.random() < 0.7 or not run.copy:
                 run.remember()
         run.lose()

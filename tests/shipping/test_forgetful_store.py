@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
 from holdfast.shipping.forgotten import LostSpan, StoreForgot
+from holdfast.shipping.standing import examine
 from holdfast.store import documents, layout
 from holdfast.store.documents import EpochDocument, LogDocument, StartDocument
 from holdfast.store.port import Body
@@ -191,7 +192,7 @@ def test_what_is_missing_further_back_is_found_beside_the_shipping(open_shipped,
     root.store.delete([gone])
     log = open_shipped(segments=TEN)
     log.topic("orders").append(b"x", durability="shipped")
-    wait_for(lambda: root.keys(gone) != [])
+    wait_for(lambda: lines("store_refilled") != [])
     assert (root.objects()[gone], len(lines("store_refilled"))) == (before, 1)
     log.topic("orders").append(b"y", durability="shipped")
     log.close()
@@ -402,6 +403,25 @@ def test_a_lost_segment_that_only_the_store_had_stops_acknowledgements(open_quie
     log.rebuild_store(accept_loss=True)
     log.topic("orders").append(b"y", durability="shipped")
     assert len(claims(root)) == len(epochs) + 1
+
+
+def test_a_loss_further_back_is_told_once_and_stays(open_quiet, root, lines):
+    """The newest objects are there, one that only the store had is not: the alarm does not come and go."""
+    log = open_quiet(segments=TEN)
+    fill(log, "orders", 4)
+    log.ship(20)
+    log.set_retention("orders", records_max=2 * ROWS)
+    log.retain()
+    log.close()
+    root.store.delete(root.keys(layout.segments_folder("orders", 0))[:1])
+    log = open_quiet(segments=TEN)
+    log.topic("orders").append(b"x")
+    wait_for(lambda: log.stats().shipping.alarm is not None and log.stats().shipping.alarm.attempts >= 2)
+    with pytest.raises(StoreForgot, match="there alone"):
+        log.topic("orders").append(b"y", durability="shipped")
+    assert lines("shipping_recovered") == []
+    assert log.rebuild_store(accept_loss=True).lost[0].records == ROWS
+    log.topic("orders").append(b"z", durability="shipped")
 
 
 def test_nothing_is_removed_here_while_the_store_has_forgotten(open_quiet, root):
@@ -678,3 +698,42 @@ def test_a_log_that_was_taken_over_does_not_move_to_another_store(open_shipped, 
     with pytest.raises(Closed):
         open_shipped(to=elsewhere, move=True)
     assert elsewhere.keys() == []
+
+
+def noted(log: Log) -> tuple[str, str]:
+    """What a process that only looks reads about shipping."""
+    with holdfast.open(log.path, read_only=True) as looker:
+        row = looker._journal.topics.shipping
+        return row.alarm, row.last_error
+
+
+def test_what_holds_shipping_up_is_written_down_for_others_until_it_has_passed(open_shipped, faults):
+    log = open_shipped(shipping={"max_retry_attempts": 0})
+    ship_one_by_one(log, 0, 1)
+    faults.fail(".arrow")
+    ticket = log.topic("orders").submit(b"1")
+    wait_for(lambda: "does not answer" in noted(log)[0])
+    assert "does not answer" in noted(log)[1]
+    faults.heal()
+    ticket.shipped(20)
+    wait_for(lambda: noted(log) == ("", ""))
+
+
+def test_marks_that_move_while_the_store_is_compared_with_them_are_no_loss(open_shipped, root):
+    """Shipping does not begin anew for it."""
+    log = open_shipped(segments=TEN)
+    fill(log, "orders", 2)
+    log.ship(20)
+    partition = log._journal.topics.partitions["orders"][0]
+    before = partition.shipment
+
+    class Busy:
+        def __getattr__(self, name):
+            return getattr(root.store, name)
+
+        def list(self, prefix, after=None):
+            log.topic("orders").append(b"x", durability="shipped")
+            return root.store.list(prefix, after)
+
+    assert examine(Busy(), log._manifest, log.id, partition).is_whole
+    assert partition.shipment != before

@@ -12,7 +12,7 @@ import obstore
 import pytest
 
 import holdfast
-from holdfast import Corrupt, Invalid, Keyring, Log
+from holdfast import Corrupt, Invalid, Keyring, Log, Unavailable
 from holdfast.store import layout
 from tests.store import shipped_logs
 from tests.store.fault_proxy import Fault, FaultProxy, Request, _Message, _Upstream, delay, once_per_key
@@ -90,6 +90,36 @@ def test_an_encrypted_log_leaves_nothing_readable_on_the_server(
     assert not [key for key in keys if b"order 1" in bytes(obstore.get(client, key).bytes())]
     with pytest.raises(Invalid, match="encrypted"):
         shipped_logs.restored(s3_server.endpoint, prefix, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+def test_a_bucket_that_is_emptied_again_and_again_is_rebuilt(
+    encrypted: bool, open_shipped: OpenShipped, keyring: Keyring, s3_server: S3Server, prefix: str, tmp_path: Path
+) -> None:
+    """While the log ships, and between two runs; then one commit batch is lost; nothing that was acknowledged is."""
+    ring, client = keyring if encrypted else None, s3_server.client()
+    strict = {"claim_check_interval_ms": 0}
+    log = open_shipped(keyring=ring, segments={"rows_max": 10}, shipping=strict)
+    fill(log)
+    for life in range(2):
+        obstore.delete(client, [info["path"] for page in obstore.list(client, prefix) for info in page])
+        if life:
+            log.close()
+            log = open_shipped(keyring=ring, segments={"rows_max": 10}, shipping=strict)
+        with pytest.raises(Unavailable, match="emptied"):
+            log.topic("notes").append(b"durable here", durability="shipped")
+        assert not [info for page in obstore.list(client, f"{prefix}/epochs") for info in page]
+        assert log.rebuild_store().lost == ()
+        log.topic("notes").append(b"shipped", durability="shipped")
+        log.ship(PATIENCE)
+    log.close()
+    batches = [info["path"] for page in obstore.list(client, f"{prefix}/tail") for info in page]
+    obstore.delete(client, next(path for path in batches if path.endswith(".arrow")))
+    log = open_shipped(keyring=ring, segments={"rows_max": 10})
+    log.topic("notes").append(b"the last one", durability="shipped")
+    expected = shipped_logs.records(log)
+    _, found = shipped_logs.restored(s3_server.endpoint, prefix, tmp_path / "copy", ring)
+    assert found == expected
 
 
 def test_a_log_goes_on_after_its_machine_was_lost(

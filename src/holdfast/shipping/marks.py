@@ -19,7 +19,7 @@ from holdfast.journal.rows import SHIPPING_TEXT_BYTES_MAX, ShipmentRow, Shipping
 from holdfast.store.documents import ROOT
 from holdfast.store.root_form import RootForm
 
-_CLAIM_NOTED_S = 10.0
+_NOTED_S = 10.0
 _TEXT_CHARACTERS_MAX = SHIPPING_TEXT_BYTES_MAX // 4
 
 
@@ -55,9 +55,13 @@ class ShippedMarks:
         A number that was used is not used again, also not on a store that has forgotten it.
         """
         self._say(self._shipping._replace(epoch=epoch))
+        await self.noted()
+
+    async def noted(self) -> None:
+        """Return when what is known now is written down."""
         self.note()
         if self._noted is not None and not self._noted.group.done:
-            await self._noted.group.bell.future(asyncio.get_running_loop(), _CLAIM_NOTED_S)
+            await self._noted.group.bell.future(asyncio.get_running_loop(), _NOTED_S)
 
     def fall(self, seq: int, shipments: Iterable[ShipmentRow]) -> None:
         """The store has lost something: the marks say again what is there."""

@@ -50,6 +50,7 @@ _NOTE_INTERVAL_S = 0.1
 _SWEEP_AT_END_S = 2.0
 _IDLE_S = 3600.0
 _LOOK_TWICE_S = 0.5
+_NOTHING = Inherited(0, 0, (), (), ())
 
 logger = logging.getLogger("holdfast.shipping")
 
@@ -121,7 +122,7 @@ class Session:
         await self.fence.introduce()
         say(self._journal, root_format=self._store.form.format)
         if is_doubtful:
-            self._refilling.require_no_loss(await self._refilling.find())
+            self._refilling.require_no_loss(await self._refilling.find(thorough=self._calls.is_suspicious))
         remembered()
         await self._until_work()
         if self._calls.stop.is_set() and not self._has_work():
@@ -135,17 +136,25 @@ class Session:
     async def rebuild(self, order: RebuildOrder, remembered: Callable[[], None]) -> None:
         """Bring back what the store has lost, and ship on."""
         is_missing = await self.fence.introduce(rebuild=True)
-        await self._past.inherited(self.fence)
+        if not self.fence.is_forgotten:
+            await self._past.inherited(self.fence)
         standings = await self._find_all()
         if not order.accept_loss:
             self._refilling.require_no_loss(standings)
+        fallen = 0
+        if self.fence.is_forgotten:
+            # Before the claim, or whoever is killed in between would take what it finds there for its own.
+            marks = ShippedMarks(self._journal)
+            fallen = self._fall(marks, _NOTHING, standings)
+            await marks.noted()
         if is_missing:
             await self.fence.introduce_anew(replace=True)
             say(self._journal, root_format=self._store.form.format)
         claim = await self.fence.claim("open", rebuild=True)
         remembered()
 
-        def answer(records: int) -> None:
+        def answer(again: int) -> None:
+            records = fallen + again
             files = sum(len(standing.files) + standing.behind for standing in standings)
             manifests = sum(len(standing.objects) + standing.slots_behind for standing in standings)
             lost = lost_spans(standings)
@@ -214,10 +223,8 @@ class Session:
             tail.sent, keys,
         )  # fmt: skip
         await self._refilling.refill(standings)
-        inherited = await self._past.inherited(fence)
-        if fence.is_forgotten:
-            # Somebody else may have written these in between: all that is not in segments is sent again.
-            inherited = Inherited(0, 0, (), (), inherited.floors)
+        # Where the claims are lost, somebody else may have written what is there: all of the tail is sent again.
+        inherited = _NOTHING if fence.is_forgotten else await self._past.inherited(fence)
         shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
         records = self._fall(marks, inherited, standings)
         with journal.backend.reading() as connection:
@@ -288,7 +295,8 @@ class Session:
                 },
             )  # fmt: skip
         lost = (frontier + 1, shipped) if frontier < shipped else (0, 0)
-        self._subscribers.publish(Event("resent", *lost, records, 0))
+        if records or any(lost):
+            self._subscribers.publish(Event("resent", *lost, records, 0))
         return records
 
     async def _adopt(self, seq: int) -> None:

@@ -35,6 +35,8 @@ class Standing(NamedTuple):
     partition: Partition
     shipment: ShipmentRow
     """How far it is, once what is missing was put back."""
+    is_moved: bool
+    """Whether that is somewhere else than the marks said when they were read; they move while a log ships."""
     objects: dict[int, bytes]
     """Manifest objects to put back, by slot."""
     files: list[SegmentRow]
@@ -51,7 +53,7 @@ class Standing(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether nothing is missing."""
-        return not self.objects and not self.files and not self.lost and self.shipment == self.partition.shipment
+        return not self.objects and not self.files and not self.lost and not self.is_moved
 
     @property
     def span(self) -> LostSpan | None:
@@ -111,7 +113,7 @@ def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *,
     files, behind = [row for row in missing if row.number < number], [row for row in missing if row.number >= number]
     outdated = min([*objects, slots]) if objects or not same else None
     return Standing(
-        partition, standing, objects, files, len(behind), max(0, shipment.settled_segments - number), lost,
+        partition, standing, not same, objects, files, len(behind), max(0, shipment.settled_segments - number), lost,
         _checkpoints(store, partition, outdated),
     )  # fmt: skip
 
