@@ -34,13 +34,15 @@ WAYS = ("format", "format", "schema", "view", "table", "native", "native", "veri
 """How a source is opened; the last is `pyspark_holdfast.read` through the format."""
 
 SETTINGS = {
-    "spark.sql.python.filterPushdown.enabled": ("true", "false"),
     "spark.sql.adaptive.enabled": ("true", "false"),
     "spark.sql.parquet.enableVectorizedReader": ("true", "false"),
     "spark.sql.parquet.filterPushdown": ("true", "false"),
     "spark.sql.autoBroadcastJoinThreshold": ("10485760", "-1"),
     "spark.sql.codegen.wholeStage": ("true", "false"),
 }
+
+
+PUSHING = "spark.sql.python.filterPushdown.enabled"
 
 
 class Source(NamedTuple):
@@ -69,6 +71,7 @@ def program(seed: int) -> Program:
     topic = rng.choice(["orders", "typed", "typed"])
     sources = [_source(rng, topic) for _ in range(rng.choice([1, 1, 2]))]
     settings = {name: rng.choice(values) for name, values in SETTINGS.items() if rng.random() < 0.6}
+    settings[PUSHING] = rng.choice(["true", "true", "true", "false"])
     questions = tuple(_question(rng, sources) for _ in range(rng.randint(2, 4)))
     return Program(tuple(sources), settings, questions, rng.random() < 0.15)
 
@@ -81,7 +84,8 @@ def _source(rng: random.Random, topic: str) -> Source:
     options, keep = ({}, "true") if rng.random() < 0.5 or way == "table" else _span(rng, topic)
     names = tuple(COLUMNS[topic])
     if way != "table" and rng.random() < 0.35:
-        names = tuple(rng.sample(names, rng.choice([1, 1, 2, 3, 5])))
+        tricky = [name for name in ("offset", "timestamp", "topic", "partition") if rng.random() < 0.4]
+        names = tuple(tricky or rng.sample(names, rng.choice([1, 1, 2, 3, 5])))
     return Source(topic, way, options, keep, names)
 
 
@@ -242,6 +246,10 @@ def condition(rng: random.Random, side: _Side, of: str = "") -> str:
     """A condition on any columns."""
     if rng.random() < 0.1:
         return "true"
+    if rng.random() < 0.4 and (names := side.of(("partition", "offset", "time"))):
+        # What a source would like to take over.
+        name = rng.choice(names)
+        return f"{of}`{name}` {rng.choice(['<', '>=', '='])} {_value(rng, side.kinds[name])}"
     parts = [_comparison(rng, side, of) for _ in range(rng.choice([1, 1, 2, 3]))]
     joined = parts[0]
     for part in parts[1:]:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as f
 
 import holdfast
 import pyspark_holdfast
 from tests.spark import logs
-from tests.spark.programs import COLUMNS, PARTITIONS, ROWS, SECOND, Program, Source, program
+from tests.spark.programs import COLUMNS, PARTITIONS, PUSHING, ROWS, SECOND, Program, Source, program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -217,7 +218,19 @@ def first_seed() -> int:
     return int(os.environ.get("HOLDFAST_SEED") or int(time.time()) * 1000)
 
 
-PROGRAMS = 10
+PROGRAMS = 8
+
+
+@pytest.mark.parametrize("name", ["offset", "timestamp", "partition"])
+def test_a_column_under_a_name_of_the_logs_is_the_users(spark: SparkSession, world: World, name: str) -> None:
+    """By itself, which needs no file where it is the log's, and in a condition."""
+    source = Source("typed", "format", {}, "true", (name,))
+    with under(spark, {PUSHING: "true"}):
+        frame, copy = ours(spark, world, source, 0), plain(spark, world, source)
+        known = copy.where(f"`{name}` IS NOT NULL").first()
+        assert known is not None
+        for condition in (f.lit(True), f.col(name) == f.lit(known[0]), f.col(name) >= f.lit(known[0])):
+            assert rows(frame.where(condition)) == rows(copy.where(condition))
 
 
 @pytest.mark.timeout(600)
