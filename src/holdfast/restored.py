@@ -89,13 +89,18 @@ def expiries(manifests: Iterable[StoreManifest]) -> tuple[RestoredExpiry, ...]:
 
 
 def not_proved(
-    rows: Iterable[SegmentRow], walked: Walked, *, keyed: bool, damaged: int, unread: int
+    rows: Iterable[SegmentRow], walked: Walked, *, keyed: bool, signed: bool, damaged: int, unread: int
 ) -> tuple[str, ...]:
     """What had to be taken on trust."""
     rows, told = list(rows), []
     if not keyed:
         told.append(
             "the log is not encrypted: everything agrees with itself, and nothing proves that this log wrote it"
+        )
+    elif not signed:
+        told.append(
+            "the root is of format 1: policies, expiries and what counts of the tail were not signed, and anybody who"
+            " could write to the store may have said them"
         )
     if walked.is_silent:
         told.append(

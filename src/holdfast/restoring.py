@@ -389,7 +389,10 @@ class _Restore:
             self._segments.resumed, sum(row.state == EXPIRED for row in rows), len(beyond), cut,
             seen.acknowledged, seen.lost, keys, restored.policies(seen.topics),
             restored.expiries(seen.manifests.values()),
-            restored.not_proved(rows, walked, keyed=keyed, damaged=len(self._damaged), unread=self._unread),
+            restored.not_proved(
+                rows, walked, keyed=keyed, signed=self._store.form.is_authentic, damaged=len(self._damaged),
+                unread=self._unread,
+            ),
         )  # fmt: skip
 
     def _finish(self, attempt: _Attempt, report: RestoreReport) -> None:

@@ -99,7 +99,8 @@ def test_an_old_root_is_restored_and_goes_on_in_its_layout(
     old: Path, open_log: Callable[..., Log], keys: dict[str, Keyring], tmp_path: Path
 ) -> None:
     insist = {"allow_unsigned": True} if keys else {}
-    holdfast.restore(str(old), tmp_path / "restored", settings=Settings(), **keys, **insist)
+    report = holdfast.restore(str(old), tmp_path / "restored", settings=Settings(), **keys, **insist)
+    assert any("not signed" in told for told in report.not_proved) == bool(keys)
     log = open_log("restored", settings=Settings.from_mapping({"store": {"url": str(old)}}), **keys)
     log.topic("orders").append(b"22", durability="shipped")
     assert [record.payload for record in log.topic("orders").read()] == PAYLOADS[:23]
