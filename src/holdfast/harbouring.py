@@ -87,6 +87,8 @@ def _moved_format(journal: Journal, shipping: ShippingRow, files: Store) -> int:
 
     That is so after `holdfast migrate-root`: the newest claim there is this directory's own, under the same number.
     """
+    if not shipping.epoch:
+        return 0  # it never shipped: nothing is asked, so that a log opens while its store is away
     from holdfast.shipping.fence import newest_epoch
 
     log = journal.vault.log_id.hex()
@@ -94,7 +96,7 @@ def _moved_format(journal: Journal, shipping: ShippingRow, files: Store) -> int:
     key = layout.epoch_key(shipping.epoch)
     try:
         store.log()
-        if not shipping.epoch or newest_epoch(store) != shipping.epoch:
+        if newest_epoch(store) != shipping.epoch:
             return 0
         claim = documents.decode(store.get(key), key, EpochDocument)
     except (NotFound, Invalid, Corrupt):
