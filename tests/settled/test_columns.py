@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -152,3 +154,21 @@ def test_a_users_column_with_a_name_of_ours_is_the_users(name):
     rows = pa.RecordBatch.from_pydict({"_offset": pa.array([5]), name: pa.array([1000])})
     assert shape.shape(rows, "t", 0).to_pylist() == [{name: 1000}]
     assert sources_of([name], is_raw=False) == (name,)
+
+
+@pytest.mark.parametrize(
+    ("stored", "values", "is_fit"),
+    [
+        (pa.float64(), [0.5, None, float("nan"), float("inf")], True), (pa.float64(), [], True),
+        (pa.float64(), [0.1], False), (pa.float64(), [1e308], False), (pa.float16(), [0.5], True),
+        (pa.decimal128(20, 2), [Decimal("0.25"), None], True), (pa.decimal128(20, 2), [Decimal("123456789.25")], False),
+    ],
+)  # fmt: skip
+def test_a_value_that_would_be_rounded_does_not_fit(stored, values, is_fit):
+    rows = pa.RecordBatch.from_arrays([pa.array(values, stored)], names=["price"])
+    shape = Shaping(["price"], pa.schema([pa.field("price", pa.float32())]), is_raw=False)
+    if is_fit:
+        assert shape.shape(rows, "t", 0).num_rows == len(values)
+    else:
+        with pytest.raises(Invalid, match="column 'price' does not fit its type"):
+            shape.shape(rows, "t", 0)

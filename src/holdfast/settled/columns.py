@@ -13,6 +13,7 @@ from struct import pack
 from typing import NamedTuple
 
 import pyarrow as pa
+from pyarrow import compute
 
 from holdfast.errors import Invalid
 from holdfast.segments.columns import RAW_SCHEMA, TIME
@@ -178,9 +179,26 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
     if array.type == field.type:
         return array
     try:
-        return array.cast(field.type)
+        made = array.cast(field.type)
+        if _is_rounding(array.type, field.type) and _is_other(made.cast(array.type), array):
+            raise pa.ArrowInvalid("rounded")
+        return made
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise Invalid(
             f"a value of column {field.name!r} does not fit its type type={field.type} stored={array.type}",
             hint="leave the column out with the option columns, or ask for a wider type with schema(…)",
         ) from None
+
+
+def _is_rounding(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether Arrow makes the nearest value, where it has not the same, and says nothing."""
+    if not pa.types.is_floating(wanted):
+        return False
+    return bool(pa.types.is_decimal(stored) or (pa.types.is_floating(stored) and stored.bit_width > wanted.bit_width))
+
+
+def _is_other(back: pa.Array, array: pa.Array) -> bool:
+    differs = compute.not_equal(back, array)
+    if pa.types.is_floating(array.type):
+        differs = compute.and_(differs, compute.invert(compute.is_nan(array)))
+    return bool(compute.any(differs).as_py())
