@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest.mock import patch
+
+import pyarrow as pa
 
 from holdfast.crypto.cipher import CountedCipher, Random, Source
 from holdfast.segments import file_writer
@@ -23,12 +26,18 @@ class CountedSealer(CountedCipher):
         return count + self._aead.encrypt(self._domain + count, plaintext, associated)
 
 
+_parquet_settings = file_writer.parquet_settings
+
+
+def _without_checksums(schema: pa.Schema, **how: Any) -> dict[str, Any]:
+    return {**_parquet_settings(schema, **how), "write_page_checksum": False}
+
+
 @contextmanager
 def sealing_as_before() -> Iterator[None]:
     """Whatever is sealed meanwhile is sealed in the first scheme, in files without page checksums."""
     with ExitStack() as patches:
-        for settings in (file_writer._COMMON, file_writer._SEALED_SETTINGS):
-            patches.enter_context(patch.dict(settings, write_page_checksum=False))
+        patches.enter_context(patch.object(file_writer, "parquet_settings", _without_checksums))
         for module in ("vault", "segment_key"):
             patches.enter_context(patch(f"holdfast.crypto.{module}.sealing_cipher", CountedSealer))
         yield
