@@ -99,7 +99,7 @@ def test_remote_compares_the_store_that_the_log_is_shipped_to(run: Run, shipped_
 
 def test_damage_on_the_store_is_found_with_exit_code_3(run: Run, shipped_log: Path, tmp_path: Path) -> None:
     """With the object's key; the log's own files are not what is looked at."""
-    segment, listed = objects_of(tmp_path / "store", "segments")[1], objects_of(tmp_path / "store", "manifest")[2]
+    segment, listed = objects_of(tmp_path / "store", "segments")[1], objects_of(tmp_path / "store", "_manifest")[2]
     segment.unlink()
     listed.unlink()
     assert reconcile(run, shipped_log)[0] == 0

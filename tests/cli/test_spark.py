@@ -106,7 +106,7 @@ def test_a_table_is_printed_and_words_go_to_stderr(log: Path) -> None:
     ]  # fmt: skip
     assert len(lines) == 1 + 2
     assert "reading through " in done.stderr
-    assert 'settled: {"orders":{"0":10,"1":10}}' in done.stderr
+    assert 'settled: {"orders":{"0":[0,10],"1":[0,10]}}' in done.stderr
 
 
 def test_a_payload_does_not_steer_a_terminal(answers: dict[str, dict[str, Any]]) -> None:
@@ -122,7 +122,7 @@ def test_rows_come_as_json_and_then_what_was_read(answers: dict[str, dict[str, A
     assert answers["json"]["code"] == 0, answers["json"]["err"]
     *rows, last = [json.loads(line) for line in answers["json"]["out"].splitlines()]
     assert [(row["partition"], row["offset"], row["headers"]) for row in rows] == [(1, n, None) for n in (4, 5, 6)]
-    assert (last["rows"], last["marks"]) == (3, '{"orders":{"0":10,"1":10}}')
+    assert (last["rows"], last["marks"]) == (3, '{"orders":{"0":[0,10],"1":[0,10]}}')
     assert last["path"] in ("native", "format")
     assert last["reason"]
 

@@ -41,6 +41,8 @@ pytestmark = pytest.mark.store
 
 READS = ("read", "read", "full", "tail", "topics", "restore")
 LIMIT = 16 * 2**20
+LARGE = ("topic", "lease", "checkpoint", "batch", "keys", "segment")
+"""Kinds of objects that grow with what the user has."""
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +244,7 @@ def test_every_kind_of_object_has_a_limit_that_fits_its_kind(made: roots.Made) -
     for key, data in made.objects.items():
         most = limits.largest(key)
         assert 8 * len(data) < most, key
-        assert most <= limits.DOCUMENT or kind_of(key) in ("topic", "lease", "checkpoint", "batch", "segment"), key
+        assert most <= limits.DOCUMENT or kind_of(key) in LARGE, key
     assert limits.largest(layout.LOG) == limits.DOCUMENT
 
 

@@ -502,9 +502,9 @@ def opened_files(monkeypatch):
     paths = []
     begin = file_reader.SegmentReader.__init__
 
-    def counted(self, path, *rest):
+    def counted(self, path, *rest, **how):
         paths.append(path)
-        begin(self, path, *rest)
+        begin(self, path, *rest, **how)
 
     monkeypatch.setattr(file_reader.SegmentReader, "__init__", counted)
     return paths

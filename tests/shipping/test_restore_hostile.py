@@ -293,7 +293,7 @@ def test_hostile_json_is_damage(plain, bring, kind, data):  # noqa: F811
 def test_an_object_of_a_newer_holdfast_is_no_damage(plain, bring):  # noqa: F811
     """It says: upgrade."""
     key = numbered(plain, "orders/_topic/")
-    replace(plain, key, plain.store.get(key).replace(b'"format":1', b'"format":2'))
+    replace(plain, key, plain.store.get(key).replace(b'"format":1', b'"format":3'))
     with pytest.raises(Invalid, match="newer holdfast"):
         bring(of=plain)
 

@@ -290,8 +290,9 @@ def test_keys_that_cannot_be_read_stop_it_before_the_claim(open_shipped, bring, 
     settled(log, sweep)
     log.close()
     (key,) = objects(root)
-    made = key_object.decode(root.store.get(key), key)
+    made = key_object.decode(root.bare(key), key)
     root.replace(key, key_object.encode(made._replace(key=made.key._replace(key_id="destroyed"))))
+    root.sign(key, keyring)
     with pytest.raises(holdfast.Invalid, match="destroyed"):
         bring(keyring=keyring)
     assert len(root.keys(layout.EPOCHS)) == 1

@@ -17,6 +17,8 @@ LEASE = 4 * 2**20
 """One number for every partition of every topic that a stream reads."""
 CHECKPOINT = 256 * 2**20
 """More than a million segments of one partition."""
+KEYS = 2**30
+"""A window of idempotency keys of the largest size that can be set."""
 BATCH = 2**30 + 2**26
 """One append of the largest size that can be set."""
 ANY = 2**31
@@ -33,6 +35,8 @@ def largest(key: str) -> int:
         return DOCUMENT
     if name.endswith(".arrow"):
         return BATCH
+    if name.endswith(".keys"):
+        return KEYS
     return CHECKPOINT if room == "checkpoints" else ANY
 
 
