@@ -36,7 +36,8 @@ def main() -> None:
     )  # fmt: skip
     query.awaitTermination()
     landed = spark.read.parquet(f"{directory}/landed")
-    reader = DefaultSource({**options, "path": root}).reader(frame.schema)
+    source = DefaultSource({**options, "path": root})
+    reader = source.reader(source.schema())
     tasks = [(pickle.dumps(reader), pickle.dumps(task)) for task in reader.partitions()]
     told = spark.sparkContext.parallelize(tasks, 2).mapPartitions(read_and_tell).collect()
     answer = {
