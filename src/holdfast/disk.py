@@ -148,9 +148,14 @@ def create_file(path: Path, mode: int) -> None:
     sync_directory(path.parent)
 
 
+def replace(source: Path, target: Path) -> None:
+    """Give a file another name in its directory, which is synced later, with the other names in it."""
+    syscalls.replace(source, target)
+
+
 def rename(source: Path, target: Path) -> None:
     """Give a file its final name, or another directory, durably; whatever had that name is replaced."""
-    syscalls.replace(source, target)
+    replace(source, target)
     sync_directory(target.parent)
     if source.parent != target.parent:
         sync_directory(source.parent)
