@@ -10,10 +10,9 @@ import click
 
 from holdfast import Settings
 from holdfast.cli.exits import FINE
-from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
+from holdfast.cli.options import asking_for_key, json_option, keyring_option, load_keyring
 from holdfast.cli.output import emit_facts, emit_json, flush
 from holdfast.cli.progress import Working
-from holdfast.errors import Invalid
 from holdfast.migrating import MigrationReport, migrate_root
 
 EPILOG = """\b
@@ -33,16 +32,11 @@ def migrate_root_command(source: str, target: str | None, reference: str | None,
     """Move the root OLD of an older format to NEW, a root of its own; or a log's directory in place."""
     settings = Settings.load()
     keyring = load_keyring(reference, settings)
-    try:
-        with Working() as working:
-            report = migrate_root(
-                source, target, settings=settings, keyring=keyring,
-                progress=lambda what, done, total: working.show(f"{what}: {done} of {total}"),
-            )  # fmt: skip
-    except Invalid as error:
-        if keyring is None and "keyring" in error.hint:
-            raise Invalid(error.message, hint=NEEDS_KEY) from error
-        raise
+    with asking_for_key(keyring), Working() as working:
+        report = migrate_root(
+            source, target, settings=settings, keyring=keyring,
+            progress=lambda what, done, total: working.show(f"{what}: {done} of {total}"),
+        )  # fmt: skip
     if as_json:
         emit_json(report)
     else:

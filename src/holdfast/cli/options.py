@@ -9,7 +9,8 @@ call left one behind. The service that owns it seals, or `holdfast seal`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +38,17 @@ keyring_option = click.option(
 )
 
 NEEDS_KEY = "give --keyring env:NAME or --keyring file:PATH, or set HOLDFAST_CRYPTO__KEYRING"
+
+
+@contextmanager
+def asking_for_key(keyring: Keyring | None) -> Iterator[None]:
+    """Say how keys are given on the command line, where something failed for want of one."""
+    try:
+        yield
+    except Invalid as error:
+        if keyring is None and "keyring" in error.hint:
+            raise Invalid(error.message, hint=NEEDS_KEY) from error
+        raise
 
 
 def load_keyring(reference: str | None, settings: Settings) -> Keyring | None:

@@ -14,10 +14,9 @@ import msgspec
 import holdfast
 from holdfast import RebuildReport, Settings
 from holdfast.cli.exits import DAMAGED, FINE, REFUSED
-from holdfast.cli.options import NEEDS_KEY, directory_argument, json_option, keyring_option, load_keyring
+from holdfast.cli.options import asking_for_key, directory_argument, json_option, keyring_option, load_keyring
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
 from holdfast.cli.progress import Working
-from holdfast.errors import Invalid
 
 EPILOG = """\b
 Example:
@@ -37,15 +36,10 @@ def rebuild_command(directory: Path, yes: bool, reference: str | None, as_json: 
     if not yes and not _confirmed(directory):
         say("nothing was changed")
         return REFUSED
-    try:
-        with Working() as working:
-            report = holdfast.rebuild(
-                directory, keyring=keyring, progress=lambda what, read: working.show(f"{what}: {read} files read")
-            )
-    except Invalid as error:
-        if keyring is None and "keyring" in error.hint:
-            raise Invalid(error.message, hint=NEEDS_KEY) from error
-        raise
+    with asking_for_key(keyring), Working() as working:
+        report = holdfast.rebuild(
+            directory, keyring=keyring, progress=lambda what, read: working.show(f"{what}: {read} files read")
+        )
     if as_json:
         emit_json(report)
     else:

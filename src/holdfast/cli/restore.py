@@ -15,7 +15,7 @@ import holdfast
 from holdfast import RestoredPolicy, RestoreReport, Settings
 from holdfast.cli.exits import FINE, REFUSED
 from holdfast.cli.options import (
-    NEEDS_KEY,
+    asking_for_key,
     directory_argument,
     json_option,
     keyring_option,
@@ -24,7 +24,6 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.output import emit_facts, emit_json, flush, say
 from holdfast.cli.progress import Working
-from holdfast.errors import Invalid
 
 EPILOG = """\b
 Examples:
@@ -60,17 +59,12 @@ def restore_command(
     if not copy and not yes and not _confirmed():
         say("nothing was changed")
         return REFUSED
-    try:
-        with Working() as working:
-            report = holdfast.restore(
-                url, directory, settings=settings, keyring=keyring, copy=copy, accept_loss=accept_loss,
-                log_id=log_id, allow_unsigned=allow_unsigned,
-                progress=lambda what, done, total: working.show(f"{what}: {done} of {total}"),
-            )  # fmt: skip
-    except Invalid as error:
-        if keyring is None and "keyring" in error.hint:
-            raise Invalid(error.message, hint=NEEDS_KEY) from error
-        raise
+    with asking_for_key(keyring), Working() as working:
+        report = holdfast.restore(
+            url, directory, settings=settings, keyring=keyring, copy=copy, accept_loss=accept_loss,
+            log_id=log_id, allow_unsigned=allow_unsigned,
+            progress=lambda what, done, total: working.show(f"{what}: {done} of {total}"),
+        )  # fmt: skip
     if as_json:
         emit_json(report)
     else:
