@@ -178,7 +178,10 @@ class SegmentFetching:
         whatever passes is the file that was sealed, byte for byte, and need not be hashed as a whole once more.
         """
         content = self._piece(key, 0, segment.size)
-        self._prove(key, path, segment, content)
+        try:
+            self._prove(key, path, segment, content)
+        except Corrupt as damage:
+            raise _damaged(key, segment, damage.message.partition(" path=")[0]) from damage
         self._write(path, lambda file: file.write(content))
 
     def _fetch_file(self, key: str, path: Path, segment: SegmentDocument) -> None:
@@ -232,10 +235,15 @@ class _Memory:
 
 def _require_hash(found: str, key: str, segment: SegmentDocument) -> None:
     if found != segment.sha256:
-        raise Corrupt(
-            "a segment on the store is damaged", path=key, topic=segment.topic, partition=segment.partition,
-            offset=segment.first, hint="its hash is not that of its manifest object; is there another copy?",
-        )  # fmt: skip
+        raise _damaged(key, segment, "its hash is not that of its manifest object")
+
+
+def _damaged(key: str, segment: SegmentDocument, why: str) -> Corrupt:
+    return Corrupt(
+        f"a segment on the store is damaged: {why}", path=key, topic=segment.topic, partition=segment.partition,
+        offset=segment.first, hint="is there another copy? `holdfast reconcile DIR --remote --fix` brings it back from"
+        " the log that wrote it",
+    )  # fmt: skip
 
 
 def state_of(manifest: StoreManifest, segment: SegmentDocument) -> int:
