@@ -303,6 +303,24 @@ def test_a_forged_claim_shuts_no_owner_out(open_shipped: Callable[..., Log], key
     assert [record.payload for record in open_shipped(keyring=keyring).topic("orders").read()] == [b"0", b"1", b"2"]
 
 
+def test_a_forged_object_in_the_place_of_the_next_one_holds_nothing_up(
+    open_shipped: Callable[..., Log], keyring: Keyring, root: Path, key_file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody can have written it but somebody without the key, and nobody has taken over: it goes, ours comes."""
+    log = open_shipped(keyring=keyring, segments=TEN)
+    fill(log, "orders", 1)
+    log.ship(30)
+    forge_extra = msgspec.structs.replace(
+        documents.decode(Attacker(root).bare(layout.manifest_key(*PLACE, 0)), "", SegmentDocument), slot=1, number=1
+    )
+    Attacker(root).write(layout.manifest_key(*PLACE, 1), documents.encode(forge_extra))
+    fill(log, "orders", 2)
+    log.ship(30)
+    log.close()
+    assert [record for record in caplog.records if getattr(record, "action", "") == "forgery_removed"]
+    assert holdfast.read(str(root), "orders", keyring=key_file).count() == 30
+
+
 # -- a log's own directory --------------------------------------------------------------------------------
 
 

@@ -113,7 +113,7 @@ class Session:
         )  # fmt: skip
         self.lane: TailLane | None = None
         self._remote = remote
-        self._uploader = Uploader(remote, requests, self.fence, counters)
+        self._uploader = Uploader(remote, requests, self.fence, counters, store)
         self._past = Past(journal, store, requests, counters)
         self._refilling = Refilling(journal, manifest, store, requests, remote, self._uploader.put, clock)
 

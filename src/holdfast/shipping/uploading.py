@@ -2,17 +2,20 @@
 
 Each object is tried by itself: its backoff delays nobody else. After `max_retry_attempts` the failure is escalated and
 trying goes on; how that is felt outside is the user's policy (`escalation`). *Already exists* is a question: the object
-is read back, and the same bytes mean that it was us and the reply was lost.
+is read back, and the same bytes mean that it was us and the reply was lost. In a log with keys an object that no key of
+ours signed is nobody's: it is removed, unless somebody has taken over, and the true one is written in its place.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import TypeVar
 
 from holdfast.clock import Clock
+from holdfast.errors import Corrupt
 from holdfast.shipping import backoff
 from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.fence import Fence
@@ -20,8 +23,11 @@ from holdfast.shipping.remote import Remote
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.shipping.stats import Counters
 from holdfast.store.port import AlreadyExists, Body, StoreRefused, StoreUnavailable
+from holdfast.store.root_store import RootStore
 
 Result = TypeVar("Result")
+
+logger = logging.getLogger("holdfast.shipping")
 
 
 class FileGone(Exception):
@@ -73,8 +79,11 @@ class Requests:
 class Uploader:
     """Creates objects, each until it is there."""
 
-    def __init__(self, remote: Remote, requests: Requests, fence: Fence, counters: Counters) -> None:
+    def __init__(
+        self, remote: Remote, requests: Requests, fence: Fence, counters: Counters, store: RootStore
+    ) -> None:  # fmt: skip
         self._remote = remote
+        self._store = store
         self._requests = requests
         self._fence = fence
         self._counters = counters
@@ -91,6 +100,21 @@ class Uploader:
             await self._fence.explain(key)
         self._counters.resolved += 1
 
+    async def _read_back(self, key: str) -> bytes | None:
+        """What stands in the place of ours; None when nothing does, or when that was forged, and is removed."""
+        try:
+            return await self._remote.read(key)
+        except Corrupt as forged:
+            if not self._store.form.is_authentic:
+                raise
+            await self._fence.check()  # a successor's object that was damaged since is not ours to remove
+            logger.error(
+                "an object on the store stands in the place of ours and is not signed by this log: it is removed: %s",
+                forged.message, extra={"action": "forgery_removed", "path": key},
+            )  # fmt: skip
+            await asyncio.get_running_loop().run_in_executor(None, self._store.delete, [key])
+            return None
+
     async def _attempt(self, key: str, body: Body) -> bytes | None:
         """One attempt; returns what stands there already, if something does."""
         loop = asyncio.get_running_loop()
@@ -104,7 +128,7 @@ class Uploader:
             raise FileGone(key) from None
         except AlreadyExists:
             # From here on it is the reading that is repeated; the writing only where nothing stands there after all.
-            found = await self._requests.until_answered(f"read back {key}", lambda: self._remote.read(key))
+            found = await self._requests.until_answered(f"read back {key}", lambda: self._read_back(key))
             if found is None:
                 await self._fence.check()  # whoever has taken over may have removed it since
                 raise StoreUnavailable(f"an object exists and cannot be read key={key}", cause="other") from None
