@@ -9,11 +9,12 @@ behind the hole is sent again from what is here.
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.journal import Journal
+from holdfast.segments.store_manifest import in_parallel
 from holdfast.settled import tail_walk
-from holdfast.settled.root_reading import RootReader
 from holdfast.shipping.fence import Asking, Fence
 from holdfast.shipping.stats import Counters
 from holdfast.store import commit_batch, layout
@@ -23,6 +24,8 @@ from holdfast.store.root_store import RootStore
 _AT_ONCE, _BYTES_AT_ONCE = 1000, 8 * 2**20
 _LOOKS, _PAUSE_S = 4, 0.05
 """A listing may lag: that something is missing is believed when it was not there several times."""
+
+logger = logging.getLogger("holdfast.shipping")
 
 
 class RolledBack(Corrupt):
@@ -73,10 +76,28 @@ class Past:
         return inherited
 
     def _listed(self) -> Inherited:
-        """What the names in the tail say; with keys, those that count say it themselves, signed."""
-        if self._store.form.is_authentic:
-            return RootReader(self._store, self._journal.vault.log_id.hex()).tail()
-        return inherit(self._store.list(layout.TAIL))
+        """What the names in the tail say; with keys, names of objects that nobody signed say nothing."""
+        listing = list(self._store.list(layout.TAIL))
+        if not self._store.form.is_authentic:
+            return inherit(listing)
+        proved = in_parallel(self._is_proved, [info.key for info in listing])
+        return inherit(info for info, is_proved in zip(listing, proved, strict=True) if is_proved)
+
+    def _is_proved(self, key: str) -> bool:
+        """Whether this log wrote what stands under a name that it does not know yet."""
+        shipping, batch = self._journal.topics.shipping, layout.parse_batch_key(key)
+        assert shipping is not None
+        is_known = batch is not None and batch.last_seq <= shipping.shipped_seq
+        if is_known or layout.parse_keys_key(key) is not None:
+            return True
+        try:
+            self._store.get(key)
+        except NotFound:
+            return False  # removed since it was listed
+        except Corrupt as forged:
+            logger.error("an object of the tail counts for nothing: %s", forged.message, extra={"action": "forged"})
+            return False
+        return True
 
     def _is_ours(self, inherited: Inherited) -> bool:
         """Whether batches that the marks here do not know hold what this log holds under the same numbers."""

@@ -31,6 +31,7 @@ from holdfast.shipping.store_notes import Mend, StoreNotes
 from holdfast.shipping.store_repairs import StoreRepairs
 from holdfast.store import checkpoint, documents, layout
 from holdfast.store.documents import ExpiredDocument, SegmentDocument
+from holdfast.store.numbered import segments_below
 
 _RANGE_BYTES = 8 * 2**20
 _PAGE = 256
@@ -303,6 +304,8 @@ class PartitionComparison:
         )
         for upto in sorted(listing) if self._deep else sorted(listing)[-1:]:
             key = listing[upto].key
+            if self._has_removed_forged(key, upto):
+                continue
             document = self._notes.decoded(key, ExpiredDocument, self._retirement_mend(key, upto), **self._place)
             if document is None or self._is_sound(document, upto):
                 continue
@@ -311,6 +314,18 @@ class PartitionComparison:
                 self._notes.repaired("restored", key)
             else:
                 self._notes.find("content_mismatch", key, "it says something else than its name", **self._place)
+
+    def _has_removed_forged(self, key: str, upto: int) -> bool:
+        """Whether this is a retirement that this log did not sign, of segments that are there: it hides them.
+
+        To write it again would be to sign it. Where the files are gone, it only says what is so.
+        """
+        place = (self._partition.topic, self._partition.number)
+        if self._repairs is None or not self._notes.is_forged(key) or not segments_below(self._store, *place, upto):
+            return False
+        self._repairs.remove([key])
+        self._notes.repaired("removed", key)
+        return True
 
     def _is_sound(self, document: ExpiredDocument, upto: int) -> bool:
         first = self._end_of(upto)

@@ -95,6 +95,7 @@ class TailComparison:
         listing = list(self._store.list(layout.TAIL))
         # Afterwards: what was settled when a floor was listed still is. Whoever only looks may be behind it.
         unsettled = None if self._journal.read_only else self._first_unsettled()
+        listing = self._without_forged(listing)
         adoptions = [info for info in listing if layout.parse_adopted_key(info.key) is not None]
         for info in listing:
             floor, adopted = layout.parse_floor_key(info.key), layout.parse_adopted_key(info.key)
@@ -104,6 +105,31 @@ class TailComparison:
                 self._named(info.key, FloorDocument(log=self._notes.log_id, epoch=floor[0], seq=floor[1]))
             elif adopted is not None and self._deep:
                 self._named(info.key, AdoptedDocument(log=self._notes.log_id, epoch=adopted[0], seq=adopted[1]))
+
+    def _without_forged(self, listing: list[ObjectInfo]) -> list[ObjectInfo]:
+        """Floors and adoptions that this log signed. To write others again, as their names say, would be to sign them.
+
+        A floor is made again by itself. An adoption says what counts, and only it knows: what no key signed goes if it
+        cannot be one of ours, because nobody claimed its epoch or because its epoch has another.
+        """
+        names = [info for info in listing if _says_by_name(info.key)]
+        forged = {info.key for info in names if self._notes.is_forged(info.key)}
+        epochs = {
+            found[0] for info in names if info.key not in forged and (found := layout.parse_adopted_key(info.key))
+        }
+        for key in sorted(forged):
+            adopted = layout.parse_adopted_key(key)
+            is_known = adopted is not None and adopted[0] not in epochs and not self._is_unclaimed(adopted[0])
+            if self._repairs is None or is_known:
+                self._notes.find("content_mismatch", key, "this log did not sign it")
+            else:
+                self._repairs.remove([key])
+                self._notes.repaired("removed", key)
+        return [info for info in listing if info.key not in forged]
+
+    def _is_unclaimed(self, epoch: int) -> bool:
+        key = layout.epoch_key(epoch)
+        return self._store.head(key) is None or self._notes.is_forged(key)
 
     def _first_unsettled(self) -> int | None:
         """The first commit up to `shipped` that commit batches must hold; None when all is in segments."""
@@ -252,6 +278,10 @@ class TailComparison:
             self._repairs.remove(left)
         for key in left:
             self._notes.repaired("removed", key)
+
+
+def _says_by_name(key: str) -> bool:
+    return layout.parse_floor_key(key) is not None or layout.parse_adopted_key(key) is not None
 
 
 def _is_overtaken(batch: BatchName, adopted: dict[int, int]) -> bool:

@@ -209,7 +209,7 @@ class Session:
         remembered = RememberedKeys(journal)
         source = JournalSource(journal, settings, remembered)
         keys = KeyCover(journal, remembered, put, fence, lambda: marks.shipped_seq)
-        topics = TopicDocuments(journal, self._manifest, self._store, self._requests, put)
+        topics = TopicDocuments(journal, self._manifest, self._store, self._requests, put, self._uploader.remove_forged)
         tail = self.lane = TailLane(
             journal.vault.log_id, source, put, topics.describe, fence, marks, self._subscribers, settings,
             self._counters,

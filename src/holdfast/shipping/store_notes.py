@@ -11,7 +11,8 @@ from holdfast.errors import Corrupt, NotFound
 from holdfast.segments.classify import Finding, Kind
 from holdfast.segments.reconcile import Repair
 from holdfast.store import documents, layout
-from holdfast.store.port import ObjectInfo, Store
+from holdfast.store.port import ObjectInfo
+from holdfast.store.root_store import RootStore
 
 logger = logging.getLogger("holdfast.shipping")
 
@@ -22,7 +23,7 @@ Mend = Callable[[bool], bytes | None]
 class StoreNotes:
     """Findings, repairs and counts of one pass over one store."""
 
-    def __init__(self, store: Store, log_id: str) -> None:
+    def __init__(self, store: RootStore, log_id: str) -> None:
         self.store = store
         self.log_id = log_id
         self.findings: list[Finding] = []
@@ -56,6 +57,10 @@ class StoreNotes:
             return None
         except Corrupt:
             return b""
+
+    def is_forged(self, key: str) -> bool:
+        """Whether something stands there, in a log with keys, that none of them signed: its name says nothing then."""
+        return self.store.form.is_authentic and self.read(key) == b""
 
     def numbered(self, folder: str, **place: Any) -> dict[int, ObjectInfo]:
         """The objects of a folder by number; what has none is a stranger."""

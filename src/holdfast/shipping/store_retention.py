@@ -26,7 +26,7 @@ from holdfast.shipping.marks import shipment_of
 from holdfast.shipping.settings import ShippingSettings
 from holdfast.store import documents, layout
 from holdfast.store.documents import ExpiredDocument, LeaseDocument
-from holdfast.store.numbered import newest, numbered, segments_below
+from holdfast.store.numbered import numbered, segments_below
 from holdfast.store.port import AlreadyExists, Body, Store
 
 _INTERVAL_S = 600.0
@@ -130,13 +130,23 @@ def _retired_by(deadline_us: int, retired: Sequence[ExpiredDocument]) -> int:
 def all_expired(store: Store, topic: str, partition: int) -> Iterator[ExpiredDocument]:
     """All expiries of a partition, oldest first."""
     for key in numbered(store, layout.expired_folder(topic, partition)):
-        yield documents.decode(store.get(key), key, ExpiredDocument)
+        if (document := _expiry(store, key)) is not None:
+            yield document
 
 
 def newest_expired(store: Store, topic: str, partition: int) -> ExpiredDocument | None:
     """The expiry of a partition that counts."""
-    key = newest(store, layout.expired_folder(topic, partition))
-    return None if key is None else documents.decode(store.get(key), key, ExpiredDocument)
+    keys = numbered(store, layout.expired_folder(topic, partition))
+    return next(filter(None, (_expiry(store, key) for key in reversed(keys))), None)
+
+
+def _expiry(store: Store, key: str) -> ExpiredDocument | None:
+    """An expiry; None where it is damaged or not this log's, which reconciliation repairs: nothing is removed by it."""
+    try:
+        return documents.decode(store.get(key), key, ExpiredDocument)
+    except Corrupt as damage:
+        logger.error("an expiry counts for nothing: %s", damage.message, extra={"action": "forged", "path": key})
+        return None
 
 
 def needed(store: Store, now_us: int) -> dict[tuple[str, int], int]:

@@ -27,13 +27,14 @@ class TopicDocuments:
 
     def __init__(
         self, journal: Journal, manifest: Manifest, store: Store, asking: Asking,
-        put: Callable[[str, Body], Awaitable[None]],
+        put: Callable[[str, Body], Awaitable[None]], remove_forged: Callable[[str, Corrupt], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._journal = journal
         self._manifest = manifest
         self._store = store
         self._asking = asking
         self._put = put
+        self._remove_forged = remove_forged
         self._known: dict[str, tuple[int, bytes]] = {}
         """What each topic's newest document says, as `topic_state` tells it."""
         self._versions: dict[str, TopicDocument | None] = {}
@@ -80,9 +81,12 @@ class TopicDocuments:
         return True
 
     async def _newest(self, topic: str) -> TopicDocument | None:
-        if topic not in self._versions:
-            look = lambda: asyncio.get_running_loop().run_in_executor(None, newest_topic, self._store, topic)  # noqa: E731
-            self._versions[topic] = await self._asking.until_answered(f"read the documents of {topic}", look)
+        look = lambda: asyncio.get_running_loop().run_in_executor(None, newest_topic, self._store, topic)  # noqa: E731
+        while topic not in self._versions:
+            try:
+                self._versions[topic] = await self._asking.until_answered(f"read the documents of {topic}", look)
+            except Corrupt as forged:  # all that a topic's document says is known here
+                await self._remove_forged(str(forged.path), forged)
         return self._versions[topic]
 
 

@@ -105,15 +105,19 @@ class Uploader:
         try:
             return await self._remote.read(key)
         except Corrupt as forged:
-            if not self._store.form.is_authentic:
-                raise
-            await self._fence.check()  # a successor's object that was damaged since is not ours to remove
-            logger.error(
-                "an object on the store stands in the place of ours and is not signed by this log: it is removed: %s",
-                forged.message, extra={"action": "forgery_removed", "path": key},
-            )  # fmt: skip
-            await asyncio.get_running_loop().run_in_executor(None, self._store.delete, [key])
+            await self.remove_forged(key, forged)
             return None
+
+    async def remove_forged(self, key: str, forged: Corrupt) -> None:
+        """Remove an object that no key of this log signed; raises what was found where that cannot be told."""
+        if not self._store.form.is_authentic:
+            raise forged
+        await self._fence.check()  # a successor's object that was damaged since is not ours to remove
+        logger.error(
+            "an object on the store stands in the place of ours and is not signed by this log: it is removed: %s",
+            forged.message, extra={"action": "forgery_removed", "path": key},
+        )  # fmt: skip
+        await asyncio.get_running_loop().run_in_executor(None, self._store.delete, [key])
 
     async def _attempt(self, key: str, body: Body) -> bytes | None:
         """One attempt; returns what stands there already, if something does."""
