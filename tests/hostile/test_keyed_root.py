@@ -55,6 +55,11 @@ def test_no_forged_object_changes_what_the_owner_has(trial: Trial, judge: Judgem
     assert trial.run(seeds(6), ("reconcile",), judge) == []
 
 
+def test_no_repair_makes_a_forgery_true(trial: Trial, judge: Judgement) -> None:
+    """What the owner writes is signed: it must not be what somebody else said."""
+    assert trial.run(seeds(12), ("repair",), judge) == []
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,3 +67,4 @@ def test_thousands_of_forged_objects(trial: Trial, judge: Judgement, kind: str) 
     """The same, long enough to find what is rare."""
     assert trial.run(seeds(600), READS, judge, kind) == []
     assert trial.run(seeds(40), ("reconcile",), judge, kind) == []
+    assert trial.run(seeds(60), ("repair",), judge, kind) == []

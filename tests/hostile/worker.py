@@ -65,6 +65,17 @@ def _reconcile(request: dict[str, Any]) -> Any:
     return {"rows": rows, "digest": str(len(report.findings))}
 
 
+def _repair(request: dict[str, Any]) -> Any:
+    """The owner repairs; what is read afterwards must not be what somebody forged."""
+    from tests.hostile.roots import settings
+
+    root = Path(request["root"])
+    with holdfast.open(request["directory"], settings=settings(root), keyring=_keyring(request)) as log:
+        log.reconcile(remote=True, deep=True, fix=True)
+    roots_opened._opened.clear()
+    return _read(request, include_tail=True)
+
+
 ACTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "read": _read,
     "full": lambda request: _read(request, verify="full"),
@@ -72,6 +83,7 @@ ACTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "topics": _topics,
     "restore": _restore,
     "reconcile": _reconcile,
+    "repair": _repair,
 }
 
 
