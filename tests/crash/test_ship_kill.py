@@ -105,7 +105,8 @@ class Run:
                 self._strike(self.rng.choice(list(self.kills)))
                 if number % 3 == 2:
                     self.check()
-                if time.monotonic() > deadline:
+                is_enough = sum(self.kills.values()) >= 2 and len(self.shipped) > 5
+                if time.monotonic() > deadline and (is_enough or number > 20):  # a slow machine gets there later
                     break
             self._ensure_victim()
             self._until_progress()
