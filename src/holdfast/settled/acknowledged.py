@@ -2,7 +2,8 @@
 
 Every commit batch says how far commits had been acknowledged when it was cut. So one batch behind a hole is enough to
 tell a hole that is damage from one that is not: what was on its way when a machine was lost, nobody was told of. What
-was adopted and what a floor covers was acknowledged as well.
+a takeover adopted and what a floor covers was acknowledged as well. What a log adopts that is only opened again is not:
+it may wait for segments that are on their way.
 
 A takeover draws a line: what older epochs said beyond the commits that it adopted is over, because there was nothing
 beyond, or because somebody accepted the loss. The batches behind such a loss are *evidence*: they say that more had
@@ -30,7 +31,7 @@ def takeovers(manifests: Iterable[StoreManifest]) -> dict[int, int]:
 
 def acknowledged(inherited: Inherited, acks: Mapping[int, int], taken_over: Mapping[int, int]) -> int:
     """The last commit that somebody was told of; `acks` is what batches say, by epoch."""
-    said = [*acks.items(), *inherited.adopted]
+    said = [*acks.items(), *(adopted for adopted in inherited.adopted if adopted[0] in taken_over)]
     told = (min([seq, *(line for epoch, line in taken_over.items() if epoch > own)]) for own, seq in said)
     return max([inherited.floor, *told])
 
