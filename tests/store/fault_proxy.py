@@ -27,6 +27,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 from weakref import WeakSet
@@ -315,7 +316,8 @@ class FaultProxy:
                 task.cancel()
             await asyncio.gather(*serving, return_exceptions=True)
         for transport in list(self._transports):
-            transport.abort()  # also those that were told to close, and wait for somebody to read what is left
+            with suppress(AttributeError):  # Python 3.11.2 stumbles over one with TLS that has gone already
+                transport.abort()  # also those that were told to close, and wait for somebody to read what is left
         await _a_few_steps()
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
