@@ -144,15 +144,20 @@ class TailComparison:
         return None
 
     def _false_floor(self, info: ObjectInfo) -> None:
+        if not self._has_gone(info):
+            detail = "a floor above what is settled: a restore would leave out commits that were acknowledged"
+            self._notes.find("content_mismatch", info.key, detail, actual=info.size)
+
+    def _has_gone(self, info: ObjectInfo) -> bool:
+        """Whether an object that must not be there is gone: removed by this pass, or since it was listed."""
         self._notes.counts["files"] += 1
         if self._store.head(info.key) is None:
-            return
-        if self._repairs is not None:
-            self._repairs.remove([info.key])
-            self._notes.repaired("removed", info.key)
-            return
-        detail = "a floor above what is settled: a restore would leave out commits that were acknowledged"
-        self._notes.find("content_mismatch", info.key, detail, actual=info.size)
+            return True
+        if self._repairs is None:
+            return False
+        self._repairs.remove([info.key])
+        self._notes.repaired("removed", info.key)
+        return True
 
     def _named(self, key: str, due: FloorDocument | AdoptedDocument) -> None:
         """A document that must say what its name says."""
@@ -213,15 +218,9 @@ class TailComparison:
         )  # fmt: skip
 
     def _find_overtaken(self, info: ObjectInfo) -> None:
-        self._notes.counts["files"] += 1
-        if self._store.head(info.key) is None:
-            return
-        if self._repairs is not None:
-            self._repairs.remove([info.key])
-            self._notes.repaired("removed", info.key)
-            return
-        detail = "a commit batch of an owner that was overtaken; nobody adopted it"
-        self._notes.find("untracked", info.key, detail, actual=info.size, garbage=True)
+        if not self._has_gone(info):
+            detail = "a commit batch of an owner that was overtaken; nobody adopted it"
+            self._notes.find("untracked", info.key, detail, actual=info.size, garbage=True)
 
     def _prove(self, key: str, last_seq: int) -> list[str]:
         """Read a batch; it is found or, if it will be repaired, returned when it is not what it should be."""
