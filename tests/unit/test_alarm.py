@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast.shipping.alarm import Alarm, AlarmState
+from holdfast.shipping.escalation import Escalation
 
 pytestmark = pytest.mark.unit
 
@@ -170,3 +171,18 @@ def test_a_new_cause_is_told_at_once_and_an_old_one_is_not(lines):
     alarm.clear(5.0)
     alarm.raise_(100.0, "dns", "again")
     assert [line.cause for line in lines if line.action == "shipping_alarm"][3:] == ["dns"]
+
+
+def test_whoever_sees_the_alarm_finds_appends_refused() -> None:
+    """With `fail-appends` they are refused before it is seen, and taken again before it is gone."""
+    held: list[bool] = []
+    seen: list[tuple[bool, bool]] = []
+    escalation = Escalation(
+        "fail-appends",
+        lambda reason: held.append(reason is not None),
+        lambda: None,
+        lambda state: seen.append((state is not None, held[-1])),
+    )
+    escalation.exhausted(0.0, "key", "timeout", "no answer")
+    escalation.recovered(1.0, "key")
+    assert seen == [(True, True), (False, False)]

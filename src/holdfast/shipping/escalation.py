@@ -44,8 +44,16 @@ class Escalation:
 
     def exhausted(self, now: float, key: str, cause: Cause, message: str) -> None:
         """An object ran out of attempts, once more."""
-        first = not self._stuck
+        is_first = not self._stuck
         self._stuck.add(key)
+        # Refused before the alarm is seen, taken again before it is gone: whoever sees it may rely on it.
+        if self._policy == "fail-appends" and is_first:
+            self._hold(
+                Unavailable(
+                    f"appends are refused while the store cannot be reached: {message}",
+                    hint="they go on when the store answers; set shipping.escalation to 'keep-trying' to go on without",
+                )
+            )
         before = self._alarm.state
         self._alarm.raise_(now, cause, message)
         if before is None or before.cause != cause:
@@ -53,20 +61,13 @@ class Escalation:
         if self._policy == "abort":
             logger.critical("the store failed, aborting: %s", message, extra={"action": "shipping_abort"})
             self._abort()
-        elif self._policy == "fail-appends" and first:
-            self._hold(
-                Unavailable(
-                    f"appends are refused while the store cannot be reached: {message}",
-                    hint="they go on when the store answers; set shipping.escalation to 'keep-trying' to go on without",
-                )
-            )
 
     def recovered(self, now: float, key: str) -> None:
         """An object is there after all."""
         if key in self._stuck:
             self._stuck.discard(key)
             if not self._stuck:
-                self._alarm.clear(now)
-                self._note(None)
                 if self._policy == "fail-appends":
                     self._hold(None)
+                self._alarm.clear(now)
+                self._note(None)
