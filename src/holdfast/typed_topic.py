@@ -225,15 +225,17 @@ class _Typed:
         self._columns = columns
 
     def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Row]:
+        from holdfast.segments import plain_arrays
+
         for batch in self.batches(span, times, reverse):
             try:
-                rows = batch.to_pylist()
+                found = plain_arrays.rows(batch)
             except (OverflowError, ValueError):  # Arrow's times go further than Python's
                 raise Invalid(
                     f"a row has a time that no datetime can hold topic={self._topic}",
                     hint="read it as Arrow: topic.read(…).to_arrow()",
                 ) from None
-            yield from rows
+            yield from found
 
     def place(self, item: Row) -> tuple[int, int]:
         return item["_partition"], item["_offset"]
