@@ -126,8 +126,8 @@ class Partitions:
         shipment = part.shipment
         sealed = part.sealed.sealed_offset
         durable = part.durable
-        # Without another store the log's own directory is the store: what is sealed is shipped and settled.
-        shipped, settled = (sealed, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
+        # Without another store the log's own directory is what readers read: what is sealed is settled.
+        shipped, settled = (None, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
         return Marks(self.journal.appended(part), durable, sealed, shipped, settled)
 
     def watermark(self, partition: int) -> Watermark:

@@ -61,12 +61,15 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """How far one partition got: everything below each offset is appended, durable, sealed, shipped, settled."""
+    """How far one partition got: everything below each offset is appended, durable, sealed, shipped, settled.
+
+    Without a store `shipped` is None, because nothing left this machine; what is sealed is settled then.
+    """
 
     appended: int
     durable: int
     sealed: int = 0
-    shipped: int = 0
+    shipped: int | None = None
     settled: int = 0
 
 

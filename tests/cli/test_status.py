@@ -29,7 +29,7 @@ def test_status_in_json_is_complete(run: Run, log: Path) -> None:
     assert found.pop("path") == str(log)
     tail_bytes = found.pop("tail_bytes")
     assert tail_bytes > 10 * len("payload-0")
-    zero = {"sealed": 0, "shipped": 0, "settled": 0, "segments": 0, "segment_bytes": 0, "first": 0}
+    zero = {"sealed": 0, "shipped": None, "settled": 0, "segments": 0, "segment_bytes": 0, "first": 0}
     unknown = {"unshipped": None, "unsettled_segments": None, "stranded": None}
     idle = {"appended": 0, "durable": 0, "tail_records": 0, "tail_bytes": 0, **zero, **unknown}
     full = {"appended": 10, "durable": 10, "tail_records": 10, "tail_bytes": tail_bytes}
@@ -190,12 +190,12 @@ def test_a_partition_put_back_alone_is_damage(run: Run, tmp_path: Path) -> None:
 
 
 def test_marks_tell_what_is_sealed(run: Run, sealed_log: Path) -> None:
-    """Sealed, shipped and settled are the watermark, beside the tail, the segments and their bytes on the disk."""
+    """Sealed and settled are the watermark, beside the tail and the segments; without a store nothing is shipped."""
     (found,) = objects(run("status", sealed_log, "--json").stdout)
     orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")["partitions"][0]
     sizes = [file.stat().st_size for file in segment_files(sealed_log)]
     assert {name: orders[name] for name in ("first", "durable", "sealed", "shipped", "settled")} == {
-        "first": 0, "durable": 35, "sealed": 30, "shipped": 30, "settled": 30,
+        "first": 0, "durable": 35, "sealed": 30, "shipped": None, "settled": 30,
     }  # fmt: skip
     assert (orders["tail_records"], orders["segments"], orders["segment_bytes"]) == (5, 3, sum(sizes))
     assert (found["records"], found["tail_records"], found["segments"]) == (38, 6, 4)
@@ -298,7 +298,10 @@ def test_a_log_with_a_store_tells_how_far_it_is_there(run: Run, sealed_log: Path
 
 def test_the_store_is_in_the_text(run: Run, sealed_log: Path, tmp_path: Path) -> None:
     """In text there are its address, what is not there yet, the cost, and two columns more."""
-    assert "store      none" in run("status", sealed_log).stdout
+    without = run("status", sealed_log).stdout
+    assert "store      none" in without
+    assert "no store" in without[without.index("topic ") :].splitlines()[1]
+    assert "no store" in run("topics", sealed_log).stdout.splitlines()[1]
     ship(sealed_log, tmp_path / "store")
     text = run("status", sealed_log, HOLDFAST_SHIPPING__BATCH_TIMEOUT_MS="1000").stdout
     assert f"store          {(tmp_path / 'store').as_uri()}\n" in text

@@ -31,7 +31,7 @@ Marks, in offsets: everything below them is
   appended  durable, or waiting in the owner's queue (seen from another process: durable)
   durable   on this machine's disk        sealed   in an immutable segment
   shipped   on the store                  settled  there in segments that are listed
-Without a store what is sealed is shipped and settled. Readable from 'first' on.
+Without a store nothing is shipped, and what is sealed is settled. Readable from 'first' on.
 Unshipped records are on this machine only; of a log that was taken over they are stranded.
 The store itself is not asked."""
 
@@ -237,7 +237,7 @@ _STORE_COLUMNS = 2
 def _cells(partition: PartitionStatus) -> tuple[object, ...]:
     return (
         partition.partition, partition.first, partition.appended, partition.durable, partition.sealed,
-        partition.shipped, partition.settled, partition.tail_records, partition.segments,
+        partition.shown_shipped, partition.settled, partition.tail_records, partition.segments,
         partition.stranded or partition.unshipped,
         partition.unsettled_segments,
     )  # fmt: skip

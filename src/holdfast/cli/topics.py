@@ -145,6 +145,6 @@ def _cells(line: TopicLine, partition: PartitionStatus) -> tuple[object, ...]:
     version = line.schemas[-1].version if line.schemas else None
     return (
         line.topic, line.kind, partition.partition, partition.records, partition.first, partition.durable,
-        partition.sealed, partition.shipped, partition.settled, partition.segments, partition.segment_bytes,
+        partition.sealed, partition.shown_shipped, partition.settled, partition.segments, partition.segment_bytes,
         partition.tail_bytes, version,
     )  # fmt: skip
