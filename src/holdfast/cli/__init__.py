@@ -11,6 +11,7 @@ It needs the extra `cli`; nothing of it is imported by the library.
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
 
@@ -21,7 +22,11 @@ def main() -> None:
         for name in ("click", "rich"):
             import_module(name)
     except ImportError:
-        print("error: the command line needs an extra: pip install 'holdfast[cli]'", file=sys.stderr)
+        message, hint = "the command line needs an extra", "pip install 'holdfast[cli]'"
+        if "--json" in sys.argv[1:]:
+            print(json.dumps({"error": "Usage", "message": message, "hint": hint}), file=sys.stderr)
+        else:
+            print(f"error: {message}: {hint}", file=sys.stderr)
         raise SystemExit(2) from None
     from holdfast.cli.program import program
 

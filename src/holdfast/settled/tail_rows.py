@@ -408,5 +408,5 @@ def _nowhere(taking: _Taking) -> Corrupt:
     return Corrupt(
         f"records are neither in segments nor in commit batches any more offsets={taking.at}..{taking.end - 1}",
         path=layout.TAIL, topic=taking.topic, partition=taking.partition, offset=taking.at,
-        hint="read again; if it stays so, `holdfast reconcile --remote` on the log that ships here tells more",
+        hint="read again; if it stays so, `holdfast reconcile DIR --remote --deep` where it ships from tells more",
     )  # fmt: skip

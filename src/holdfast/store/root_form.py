@@ -25,8 +25,8 @@ from holdfast.store.port import Body, ObjectInfo
 
 _LOG_ID = re.compile(r"[0-9a-f]{32}\Z")
 _FORGED = (
-    "somebody without this log's key wrote it, or it was damaged: holdfast reconcile DIR --remote --fix puts the true"
-    " one back; what no log wrote can be removed by hand"
+    "somebody without this log's key wrote it, or it was damaged: holdfast reconcile DIR --remote --deep --fix puts the"
+    " true one back; what no log wrote can be removed by hand"
 )
 _ROTATED = "if keys were rotated, keep the older ones in the keyring; else somebody without the key wrote this object"
 
