@@ -25,6 +25,7 @@ from holdfast.cli.summary import PartitionStatus, TopicStatus
 from holdfast.cli.text import iso
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt
+from holdfast.shipping.price_note import read_note
 
 EPILOG = """\b
 Marks, in offsets: everything below them is
@@ -52,7 +53,7 @@ class ShippingStatus(msgspec.Struct, frozen=True):
     lag_records: int
     lag_bytes: int
     unsettled_segments: int
-    cost: Cost
+    cost: Cost | None
     fenced: bool = False
     stranded_records: int = 0
     alarm: str | None = None
@@ -89,8 +90,7 @@ class Status(msgspec.Struct, frozen=True):
 @json_option
 def status_command(directory: Path, reference: str | None, as_json: bool) -> int:
     """Show owner, size, topics and marks of the log in DIR, and damage if there is any (exit code 3)."""
-    settings = Settings.load()
-    keyring = load_keyring(reference, settings)
+    keyring = load_keyring(reference, Settings.load())
     place = Directory(directory.absolute())
     log_id = place.require_log()
     seen, sizes, problems, keyless = Glance(place.database), dict[int, Kept](), list[Corrupt](), False
@@ -105,7 +105,7 @@ def status_command(directory: Path, reference: str | None, as_json: bool) -> int
         problems.append(error)
     verified = seen.log is not None and not keyless and not seen.problems
     topics = list(summary.topics(seen, sizes).values())
-    shipping = _shipping(seen, sizes, [partition for topic in topics for partition in topic.partitions], settings)
+    shipping = _shipping(seen, sizes, [partition for topic in topics for partition in topic.partitions], place)
     status = _status(place, log_id, seen, topics, shipping, problems, verified)
     if as_json:
         emit_json(status)
@@ -118,11 +118,12 @@ def status_command(directory: Path, reference: str | None, as_json: bool) -> int
 
 
 def _shipping(
-    seen: Glance, sizes: dict[int, Kept], partitions: list[PartitionStatus], settings: Settings
+    seen: Glance, sizes: dict[int, Kept], partitions: list[PartitionStatus], place: Directory
 ) -> ShippingStatus | None:
     row = seen.shipping
     if row is None:
         return None
+    owners = read_note(place.path)
     return ShippingStatus(
         store=row.root,
         copy=bool(row.copy),
@@ -130,7 +131,7 @@ def _shipping(
         lag_records=sum(partition.unshipped or 0 for partition in partitions),
         lag_bytes=0 if row.fenced else sum(kept.unshipped_bytes for kept in sizes.values()),
         unsettled_segments=0 if row.fenced else sum(partition.unsettled_segments or 0 for partition in partitions),
-        cost=cost_of(settings.shipping),
+        cost=None if owners is None else cost_of(owners),
         fenced=row.fenced > 0,
         stranded_records=sum(partition.stranded or 0 for partition in partitions),
         alarm=row.alarm or None,
@@ -221,7 +222,7 @@ def _shipping_facts(shipping: ShippingStatus | None) -> list[tuple[str, object]]
         ("store", shipping.store),
         ("not there yet", f"{waiting}segments"),
         *problems,
-        ("cost", shipping.cost.words(shipping.store)),
+        ("cost", "unknown: no owner has left word" if shipping.cost is None else shipping.cost.words(shipping.store)),
     ]
 
 
