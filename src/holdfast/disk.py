@@ -138,6 +138,16 @@ def write_file(path: Path, content: bytes, mode: int = 0o600, *, token: str = ""
     sync_directory(path.parent)
 
 
+def write_new_file(path: Path, content: bytes, mode: int = 0o600, *, token: str) -> None:
+    """Create a small file, whole and durably; raises FileExistsError where something has its name."""
+    temporary = path.with_name(f"{path.name}.{token}.tmp")
+    write_file(temporary, content, mode, token=token)
+    try:
+        link(temporary, path)
+    finally:
+        discard(temporary)
+
+
 def _create_anew(path: Path, mode: int) -> int:
     """A file of our own; what an earlier attempt left, or somebody planted, is taken away."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

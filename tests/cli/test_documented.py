@@ -15,6 +15,7 @@ from holdfast.cli import (
     channel,
     config,
     exits,
+    keys,
     lines,
     output,
     prices,
@@ -109,6 +110,7 @@ def test_global_options_are_documented() -> None:
         ("holdfast migrate-root", [MigrationReport]),
         ("holdfast ship", [ship.ShipReport, ship.Left]),
         ("holdfast restore", [RestoreReport]),
+        ("holdfast keys", [keys.KeyLine]),
         (
             "holdfast channel",
             [

@@ -38,6 +38,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "restore": ["DIR", "new", "--yes"],
     "migrate-root": ["DIR"],
     "inspect": ["DIR"],
+    "keys": ["list", "DIR"],
     "channel": ["list", "DIR"],
     "spark": ["read", "DIR", "orders"],
     "config": ["show"],

@@ -4,7 +4,7 @@ Read in this order: `program` (verbs, errors, exit codes) · `options` and `outp
 `text` and `rows` (bytes, times and typed rows for eyes and for JSON) · `append` · `read` and `tail` with `printing`
 and `following` · `seal`, `ship`, `retain`, `reconcile`, `rebuild`, `restore`, `migrate_root` · `topics`, `status`,
 `inspect`, these three with `glance` (what the database says in the clear), `summary` (how far things got) and
-`examination` (what can be proved) · `config`, with `prices` (what requests to the store cost).
+`examination` with `key_epochs` (what can be proved) · `keys` · `config`, with `prices` (what requests cost).
 
 It needs the extra `cli`; nothing of it is imported by the library.
 """

@@ -30,7 +30,7 @@ from holdfast.suggesting import meant
 
 VERBS = (
     "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
-    "migrate-root", "inspect", "channel", "spark", "config",
+    "migrate-root", "inspect", "keys", "channel", "spark", "config",
 )  # fmt: skip
 
 
