@@ -22,6 +22,7 @@ from holdfast.cli import (
     printing,
     read,
     reconcile,
+    root_report,
     seal,
     ship,
     spark,
@@ -91,6 +92,8 @@ def test_global_options_are_documented() -> None:
             "holdfast topics",
             [topics.TopicLine, topics.SchemaVersion, topics.RetentionPolicy, summary.PartitionStatus],
         ),
+        ("holdfast topics", [root_report.RootTopic, root_report.RootPartition, root_report.RootSchema]),
+        ("holdfast status", [root_report.RootStatus, root_report.Claim]),
         (
             "holdfast status",
             [

@@ -6,6 +6,8 @@ and `following` · `seal`, `ship`, `retain`, `reconcile`, `rebuild`, `restore`, 
 `inspect`, these three with `glance` (what the database says in the clear), `summary` (how far things got) and
 `examination` with `key_epochs` (what can be proved) · `keys` · `config`, with `prices` (what requests cost).
 
+Where a store may stand in the place of a directory: `at_root`, `root_records` and `root_report`.
+
 It needs the extra `cli`; nothing of it is imported by the library.
 """
 

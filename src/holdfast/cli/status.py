@@ -13,14 +13,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Settings
+from holdfast import Keyring, Settings
 from holdfast.cli import summary
+from holdfast.cli.at_root import Root, log_id_option, place_argument, refuse_log_id
 from holdfast.cli.examination import Examination
 from holdfast.cli.exits import DAMAGED, FINE
 from holdfast.cli.glance import Glance, Kept, database, glance, kept
-from holdfast.cli.options import NEEDS_KEY, directory_argument, json_option, keyring_option, load_keyring
+from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
 from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
 from holdfast.cli.prices import Cost, cost_of
+from holdfast.cli.root_report import tell_status
 from holdfast.cli.summary import PartitionStatus, TopicStatus
 from holdfast.cli.text import iso
 from holdfast.directory import Directory
@@ -85,13 +87,20 @@ class Status(msgspec.Struct, frozen=True):
 
 
 @click.command("status", epilog=EPILOG)
-@directory_argument
+@place_argument
+@log_id_option
 @keyring_option
 @json_option
-def status_command(directory: Path, reference: str | None, as_json: bool) -> int:
-    """Show owner, size, topics and marks of the log in DIR, and damage if there is any (exit code 3)."""
-    keyring = load_keyring(reference, Settings.load())
-    place = Directory(directory.absolute())
+def status_command(place: Path | Root, log_id: str, reference: str | None, as_json: bool) -> int:
+    """Show owner, size, topics and marks of the log in DIR, and damage (exit code 3); or what the store at URL has."""
+    settings = Settings.load()
+    if isinstance(place, Root):
+        return tell_status(place, place.options(reference, log_id, settings), as_json=as_json)
+    refuse_log_id(place, log_id)
+    return _status_of(Directory(place.absolute()), load_keyring(reference, settings), as_json=as_json)
+
+
+def _status_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> int:
     log_id = place.require_log()
     seen, sizes, problems, keyless = Glance(place.database), dict[int, Kept](), list[Corrupt](), False
     try:

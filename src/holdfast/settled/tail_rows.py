@@ -110,6 +110,11 @@ def plan_tail(root: SettledRoot, resolved: Resolved, options: ReadOptions) -> Ta
     return TailPlan(tuple(spans), frozenset(named for named in schemas if named[0] in topics))
 
 
+def ends_on_store(root: SettledRoot, bytes_max: int) -> dict[Where, int]:
+    """Up to where the store has each partition of the log, in segments or in commit batches."""
+    return _patiently(lambda: _on_store(root, bytes_max), root.store)[0]
+
+
 def _asked_end(where: Where, options: ReadOptions, end: int) -> int:
     """Where a partition's tail ends for this read, if the store has it up to `end`."""
     asked = LATEST if isinstance(options.ending_offsets, str) else options.ending_offsets.get(where, LATEST)

@@ -53,6 +53,11 @@ class RootForm:
         return form
 
     @property
+    def is_signed(self) -> bool:
+        """Whether the root says that its objects are signed, once its `log.json` was seen."""
+        return self._is_signed
+
+    @property
     def is_authentic(self) -> bool:
         """Whether what is read here was proved by a key: then nobody else can have written it."""
         return self._is_signed and self._signer is not None
