@@ -24,12 +24,12 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.directory import Directory
-from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.stats import JournalStats
 from holdfast.keeping import Keeping
-from holdfast.partitions import Partitions
+from holdfast.partitions import Partitions, no_topic
 from holdfast.record import Marks
 from holdfast.segments.manifest import Manifest
 from holdfast.segments.reconcile import ReconcileReport
@@ -212,7 +212,7 @@ class Log:
         journal.refresh()
         if name not in journal.topics.partitions:
             if journal.read_only or schema == "latest":
-                raise NotFound(f"there is no topic {name!r}", hint="its owner creates it on first use")
+                raise no_topic(name, journal.topics.partitions)
             self._create(name, schema, 1 if partitions is None else partitions, first_offset)
         parts = Partitions(name, journal.topics.partitions[name], journal, self._manifest, self._clock)
         typed = name in journal.topics.schemas
@@ -263,7 +263,7 @@ class Log:
         """How far each partition of a topic got: appended, durable, sealed, shipped, settled."""
         self._journal.refresh()
         if topic not in self._journal.topics.partitions:
-            raise NotFound(f"there is no topic {topic!r}", hint="log.topics() lists them")
+            raise no_topic(topic, self._journal.topics.partitions)
         parts = self._journal.topics.partitions[topic]
         return Partitions(topic, parts, self._journal, self._manifest, self._clock).marks()
 
@@ -398,7 +398,7 @@ class Log:
         if topic is None:
             return [part for parts in known.values() for part in parts]
         if topic not in known:
-            raise NotFound(f"there is no topic {topic!r}", hint="log.topics() lists them")
+            raise no_topic(topic, known)
         return list(known[topic])
 
     # -- shipping -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import TypeVar
 from zlib import crc32
 
 from holdfast.clock import Clock
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, NotFound
 from holdfast.following import Follower
 from holdfast.intake import time_of
 from holdfast.journal.journal import Journal
@@ -20,10 +20,19 @@ from holdfast.journal.partition import Partition
 from holdfast.reading import Reading, Shape, Span, parse_position
 from holdfast.record import Marks, Watermark
 from holdfast.segments.manifest import Manifest
+from holdfast.store.names import check_name
 from holdfast.stream import ALWAYS, Stream, Times
+from holdfast.suggesting import listed, meant
 from holdfast.watch import Watch
 
 Item = TypeVar("Item")
+
+
+def no_topic(name: str, known: Iterable[str]) -> NotFound:
+    """The error for a topic that is not there, with the one that was probably meant."""
+    names = [one for one in known if not one.startswith("_")]
+    hint = f"{listed(names)}; a topic is created by whoever appends to it first"
+    return NotFound(f"there is no topic {check_name(name)!r}{meant(name, known)}", hint=hint)
 
 
 class Partitions:

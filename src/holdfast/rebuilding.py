@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast import disk
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
@@ -95,10 +96,12 @@ def rebuild(
     try:
         return _Rebuild(directory, keyring, cipher, clock or SystemClock(), progress or _silent).run()
     except OSError as error:
-        raise Unavailable(f"cannot rebuild path={directory.path}: {error.strerror}", hint="check the disk") from error
+        hint = disk.remedy(error, "check the disk")
+        raise Unavailable(f"cannot rebuild path={directory.path}: {error.strerror}", hint=hint) from error
     except DiskFailed as error:
         raise Unavailable(
-            f"the disk failed path={directory.path}", hint="check the disk, then rebuild again"
+            f"the disk failed path={directory.path}",
+            hint=disk.remedy_at(directory.path, "check the disk, then rebuild again"),
         ) from error
     finally:
         directory.release()

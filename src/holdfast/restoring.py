@@ -122,10 +122,11 @@ def restore(
     except OSError as error:
         raise Unavailable(
             f"cannot write what is restored path={directory.path}: {error.strerror}",
-            hint="check the disk and its room, then run it again: it goes on where it stopped",
+            hint=f"{disk.remedy(error, 'check the disk, then run it again')}: it goes on where it stopped",
         ) from error
     except DiskFailed as error:
-        raise Unavailable(f"the disk failed path={directory.path}", hint="check the disk, run it again") from error
+        hint = disk.remedy_at(directory.path, "check the disk, run it again")
+        raise Unavailable(f"the disk failed path={directory.path}", hint=hint) from error
     finally:
         directory.release()
         source.close()

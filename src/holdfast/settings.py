@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,6 +24,7 @@ from holdfast.quantity import parse_bytes, parse_seconds
 from holdfast.segments.settings import DiskSettings, ReconcileSettings, RetentionSettings, SegmentSettings
 from holdfast.shipping.settings import PROFILES, ShippingSettings
 from holdfast.store.settings import StoreSettings
+from holdfast.suggesting import meant
 
 _PREFIX = "HOLDFAST_"
 _FILE = "holdfast.toml"
@@ -144,8 +144,7 @@ def _quantity(key: str, value: Any) -> Any:
 
 
 def _unknown(what: str, name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"unknown {what} {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+    return f"unknown {what} {name!r}{meant(name, known)}"
 
 
 def _read_file(file: str | Path | None, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -9,10 +9,11 @@ call left one behind. The service that owns it seals, or `holdfast seal`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -27,7 +28,22 @@ from holdfast.typed_topic import TypedTopic
 
 Value = TypeVar("Value")
 
-directory_argument = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+class LogDirectory(click.Path):
+    """A log's directory; the address of a store in its place would be a directory of a strange name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; what looks like a URL is refused and, since it may carry a secret, not repeated."""
+        if isinstance(value, str) and _URL.match(value):
+            self.fail(
+                "a log's directory is needed here, not a store's URL; read, topics and status take both", param, ctx
+            )
+        return super().convert(value, param, ctx)
+
+
+directory_argument = click.argument("directory", metavar="DIR", type=LogDirectory(path_type=Path))
 topic_argument = click.argument("topic", metavar="TOPIC")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line, errors included.")
 keyring_option = click.option(

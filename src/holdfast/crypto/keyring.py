@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from holdfast import disk
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid, NotFound, Unavailable
 
 KEY_BYTES = 32
 _FILE_BYTES_MAX = 1024 * 1024
@@ -75,7 +75,10 @@ class Keyring:
             data, mode = disk.read_small_file(path, _FILE_BYTES_MAX)
             text = data.decode("ascii")
         except FileNotFoundError:
-            raise NotFound(f"no keyring file path={path}", hint="make one with Keyring.generate().save(path)") from None
+            raise NotFound(
+                f"no keyring file path={path}",
+                hint="make one: holdfast keys new FILE, or Keyring.generate().save(path)",
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise Invalid(
                 f"cannot read the keyring file path={path}",
@@ -126,11 +129,32 @@ class Keyring:
             raise Invalid(f"key id {key_id!r} is in use", hint="give the new key a new id")
         return Keyring({key_id: (clock or SystemClock()).random_bytes(KEY_BYTES), **self._keys})
 
-    def save(self, path: str | Path) -> None:
-        """Write the keyring to a file of mode 0600, durably and whole."""
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The names of all keys, the current one first."""
+        return tuple(self._keys)
+
+    def save(self, path: str | Path, *, replace: bool = True) -> None:
+        """Write the keyring to a file of mode 0600, durably and whole; `replace=False` refuses one that is there."""
+        place = Path(path)
         token = SystemClock().random_bytes(8).hex()
         lines = (f"{key_id}:{base64.b64encode(key).decode()}\n" for key_id, key in self._keys.items())
-        disk.write_file(Path(path), "".join(lines).encode(), mode=0o600, token=token)
+        content = "".join(lines).encode()
+        try:
+            if replace:
+                disk.write_file(place, content, mode=0o600, token=token)
+            else:
+                disk.write_new_file(place, content, mode=0o600, token=token)
+        except FileExistsError:
+            raise Invalid(
+                f"there is something already path={place}",
+                hint="a keyring is never overwritten; give another name, or rotate this one",
+            ) from None
+        except OSError as error:
+            raise Unavailable(
+                f"cannot write the keyring file path={place}: {error.strerror}",
+                hint=disk.remedy(error, "check that its directory is there and may be written to"),
+            ) from error
 
     def key(self, key_id: str) -> bytes:
         """The master key of that id; unknown ids fail closed."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import apsw
 
+from holdfast import disk
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.rows import DiskFailed
 
@@ -99,7 +100,7 @@ def meaning(error: apsw.Error, path: Path) -> HoldfastError | DiskFailed:
     match error:
         case apsw.FullError():
             found: HoldfastError | DiskFailed = Unavailable(
-                f"the disk is full; nothing was written path={path}", hint="free space and try again"
+                f"the disk is full; nothing was written path={path}", hint=disk.FULL_HINT
             )
         case apsw.BusyError() | apsw.LockedError():
             message = f"another program has locked the database path={path}"

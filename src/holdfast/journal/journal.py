@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
@@ -90,7 +91,8 @@ class Journal:
                 raise
         except DiskFailed as error:
             raise Unavailable(
-                f"the disk failed while opening path={path}", hint="check the disk, then reopen"
+                f"the disk failed while opening path={path}",
+                hint=disk.remedy_at(path.parent, "check the disk, then reopen"),
             ) from error
         journal = cls(backend, recovered, settings, clock)
         journal._writer = Writer(

@@ -128,6 +128,15 @@ class SettledReading:
         return format_marks(self._resolved.marks)
 
     @property
+    def ends(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Where each partition begins and ends in this reading, its tail included, by topic and number."""
+        found = {(span.topic, span.partition): (span.start, span.end) for span in self._resolved.spans}
+        for span in () if self._tail is None else self._tail.spans:
+            where = (span.topic, span.partition)
+            found[where] = (min(found[where][0], span.start), max(found[where][1], span.end))
+        return found
+
+    @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
         return self._schema
