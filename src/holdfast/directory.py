@@ -12,6 +12,7 @@ says so instead of starting an empty log in its place.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -176,9 +177,12 @@ class Directory:
         try:
             yield
         except OSError as error:
+            unwritable = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
             raise Unavailable(
                 f"cannot use the directory path={self.path}: {error.strerror}",
-                hint="check its permissions and the disk",
+                hint="to read the log, open it with read_only=True; to append, make its directory writable"
+                if unwritable
+                else "check its permissions and the disk",
             ) from error
 
     def _refuse_foreign(self) -> None:
