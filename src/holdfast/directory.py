@@ -12,6 +12,7 @@ says so instead of starting an empty log in its place.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,9 +181,12 @@ class Directory:
         except (FileExistsError, NotADirectoryError):
             raise self._no_directory() from None
         except OSError as error:
+            unwritable = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
             raise Unavailable(
                 f"cannot use the directory path={self.path}: {error.strerror}",
-                hint=disk.remedy(error, "check its permissions and the disk"),
+                hint="to read the log, open it with read_only=True; to append, make its directory writable"
+                if unwritable
+                else disk.remedy(error, "check its permissions and the disk"),
             ) from error
 
     def _no_directory(self) -> Invalid:

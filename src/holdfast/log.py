@@ -82,7 +82,8 @@ def open_log(
 
     With a keyring (or a cipher of your own) everything that is written is sealed; that is decided when a
     log is created and cannot be left out later. One process owns a log; `read_only=True` looks at it from
-    another one, or looks at what is intact in a damaged one.
+    another one, or looks at what is intact in a damaged one. It takes no lock and changes nothing in the directory,
+    which may be on a read-only mount or belong to another user; what would write is Invalid.
 
     With a `store` (`s3://bucket/prefix`, `file:///directory` …; also `store.url` in the settings) everything is shipped
     there in order, beside the appends; the log opens and goes on while the store is away.
@@ -165,6 +166,11 @@ class Log:
     def id(self) -> str:
         """The log's identity, for ever."""
         return self._journal.row.log_id.hex()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this handle only looks: it reads and follows, and everything that would write is Invalid."""
+        return self._journal.read_only
 
     @property
     def problems(self) -> tuple[Corrupt, ...]:
@@ -436,6 +442,8 @@ class Log:
         return self._ships().rebuild(accept_loss=accept_loss, timeout=60.0 if timeout is None else timeout)
 
     def _ships(self) -> Shipper:
+        if self._journal.read_only:
+            raise Invalid("this log is open for reading only", hint="its owner ships; open it without read_only=True")
         if self._shipper is None:
             raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
         return self._shipper
