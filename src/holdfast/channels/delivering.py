@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from holdfast.channels.events import MessageReady
+from holdfast.channels.lamport import after_hearing, bounds
 from holdfast.channels.message import SdsMessage
 from holdfast.channels.repairing import settle
 from holdfast.channels.snapshot import Buffered, Note, NoteKind
@@ -22,7 +23,8 @@ def deliver(
     rules = state.rules
     assert message.lamport is not None
     if not rules.dialect.ticks_on_receipt:
-        state.lamport = max(state.lamport, message.lamport)
+        most = bounds(rules.dialect, rules.settings, now)
+        state.lamport = after_hearing(state.lamport, message.lamport, most, tick=0)
     state.met.pop(message.message_id, None)
     remember(state, message, effects)
     effects.changed = True
@@ -38,7 +40,7 @@ def deliver(
 def remember(state: ChannelState, message: SdsMessage, effects: Step) -> None:
     """Put a message into history; what has to go for it, goes."""
     effects.appended.append(message.message_id)
-    for gone in state.history.add(message):
+    for gone in state.history.add(message, state.lamport):
         state.hints.pop(gone, None)
         effects.evicted.append(gone)
 

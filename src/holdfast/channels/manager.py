@@ -387,8 +387,8 @@ class Channels:
             _warn_on_loop(4)
         try:
             effects, flight = channel.take(given)
-        except Invalid:
-            self._note_refusal(channel, given)
+        except Invalid as error:
+            self._note_refusal(channel, given, error)
             raise
         self._await_kept(channel, flight)
         return effects
@@ -399,8 +399,8 @@ class Channels:
         self._check_open()
         try:
             effects, flight = channel.take(given)
-        except Invalid:
-            self._note_refusal(channel, given)
+        except Invalid as error:
+            self._note_refusal(channel, given, error)
             raise
         await self._kept_async(channel, flight)
         return effects
@@ -427,10 +427,10 @@ class Channels:
         flight.settled = True
         channel.tell()
 
-    def _note_refusal(self, channel: Channel, given: Input) -> None:
+    def _note_refusal(self, channel: Channel, given: Input, error: Invalid) -> None:
         if isinstance(given, steps.Receive):
             self.refused_total += 1
-            channel.refuse()
+            channel.refuse(error)
 
     # -- lifetime -----------------------------------------------------------------------------------------
 

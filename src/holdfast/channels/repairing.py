@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from holdfast.channels.events import RepairReady
+from holdfast.channels.lamport import sendable
 from holdfast.channels.message import ENTRIES_BYTES_MAX, HistoryEntry
 from holdfast.channels.snapshot import RepairRequest, RepairResponse
 from holdfast.channels.state import ChannelState
@@ -18,6 +19,9 @@ from holdfast.channels.wire import write_entry
 
 ALWAYS_FIT = 20
 """Entries of the largest ids and hints: less than half of ENTRIES_BYTES_MAX."""
+
+_PATIENCE_MS = 60_000
+"""How long an answer waits for the budget, at least."""
 
 
 def due_requests(state: ChannelState, now: int) -> tuple[HistoryEntry, ...]:
@@ -73,16 +77,16 @@ def settle(state: ChannelState, message_id: str) -> bool:
 def take_requests(state: ChannelState, requests: Sequence[HistoryEntry], now: int, effects: Step) -> None:
     """What others ask for: nobody else has to ask just now, and perhaps we can answer."""
     rules = state.rules
-    for entry in requests:
+    for entry in requests[: rules.settings.repair_taken_max]:
         message_id = entry.message_id
-        if message_id in state.requests:
+        if message_id in state.requests and state.guard.may_postpone(message_id):
             ask_later(state, message_id, now)
             effects.changed = True
         known = state.history.get(message_id)
         if known is None or not rules.participant_id or not entry.sender_id or message_id in state.responses:
             continue
         if rules.dialect.responds(rules.participant_id, entry.sender_id, message_id, rules.settings.response_groups):
-            due = rules.response_due(entry.sender_id, message_id, now)
+            due = state.guard.not_before(message_id, rules.response_due(entry.sender_id, message_id, now))
             state.responses[message_id] = RepairResponse(_bare(entry), due)
             effects.changed = True
     _trim(state.responses, rules.settings.repairs_max)
@@ -95,15 +99,9 @@ def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
     # Sync messages ask for a few at a time: each request has had its turn before it is given up.
     turns = -(-len(state.requests) // max(1, rules.settings.repair_requests_max))
     patience = max(t_max, turns * rules.settings.sync_interval_ms)
-    for message_id, response in sorted(state.responses.items(), key=lambda item: (item[1].due_ms, item[0])):
-        if response.due_ms <= now:
-            del state.responses[message_id]
-            effects.changed = True
-            known = state.history.get(message_id)
-            data = response.data if known is None else rules.dialect.encode(known)
-            if data:  # else it has left history meanwhile: somebody else may have it
-                effects.events.append(RepairReady(rules.channel_id, message_id, data))
-        elif response.due_ms - now > t_max:  # the clock went back
+    _answer(state, now, effects)
+    for message_id, response in state.responses.items():
+        if response.due_ms - now > t_max + state.guard.cooldown_ms:  # the clock went back
             due = rules.response_due(response.entry.sender_id, message_id, now)
             state.responses[message_id] = RepairResponse(response.entry, due, response.data)
             effects.changed = True
@@ -115,8 +113,38 @@ def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
             del state.requests[message_id]
             effects.changed = True
     state.asked = {message_id: times for message_id, times in state.asked.items() if message_id in state.requests}
+    state.guard.forget_all_but(state.requests)
     room = rules.settings.repairs_max - len(state.requests)
     effects.changed = ask_for(state, list(islice(_unasked(state), room)), now) or effects.changed
+
+
+def _answer(state: ChannelState, now: int, effects: Step) -> None:
+    """Answer what is due, as far as the budget goes: if not for all, the small ones first."""
+    guard, rules = state.guard, state.rules
+    guard.fill(now)
+    due = sorted((one.due_ms, message_id) for message_id, one in state.responses.items() if one.due_ms <= now)
+    sizes = {message_id: _answer_size(state, message_id) for _, message_id in due}
+    if not guard.affords(sizes.values()):
+        due.sort(key=lambda found: (sizes[found[1]], found))
+    for due_ms, message_id in due:
+        if not guard.may_answer and now - due_ms <= max(rules.t_max_ms, _PATIENCE_MS):
+            continue
+        response = state.responses.pop(message_id)
+        effects.changed = True
+        if not guard.may_answer:  # it has waited for long enough: whoever still lacks it asks again
+            guard.withheld += 1
+            continue
+        known = state.history.get(message_id)
+        message = None if known is None else sendable(known, rules.dialect, rules.settings, now)
+        data = response.data if message is None else rules.dialect.encode(message)
+        if data:  # else it has left history meanwhile: somebody else may have it
+            guard.answer(message_id, len(data), now)
+            effects.events.append(RepairReady(rules.channel_id, message_id, data))
+
+
+def _answer_size(state: ChannelState, message_id: str) -> int:
+    known = state.history.get(message_id)
+    return len(state.responses[message_id].data) if known is None else known.size
 
 
 def _unasked(state: ChannelState) -> Iterator[HistoryEntry]:

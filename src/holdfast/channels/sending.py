@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.channels.delivering import deliver_released, note, released, remember
 from holdfast.channels.events import PeriodicSync
+from holdfast.channels.lamport import bounds, for_sending
 from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.repairing import ALWAYS_FIT, ask_later, due_requests, fitting, settle
 from holdfast.channels.snapshot import Unacknowledged
@@ -104,8 +105,7 @@ def _message(
 ) -> SdsMessage:
     """A message as it would be sent now; nothing is changed yet, for it may be refused."""
     rules, dialect = state.rules, state.rules.dialect
-    wall = now // dialect.clock_unit_ms
-    lamport = max(wall, state.lamport) + 1 if dialect.ticks_on_receipt else max(wall, state.lamport + 1)
+    lamport = for_sending(state.lamport, dialect, bounds(dialect, rules.settings, now), now)
     return SdsMessage(
         message_id, rules.channel_id, lamport, content, rules.participant_id, causes, state.filter.to_bytes(),
         due_requests(state, now),
@@ -118,6 +118,7 @@ def _went_out(state: ChannelState, message: SdsMessage, now: int) -> None:
     for entry in message.repair_request:
         message_id = entry.message_id
         state.asked[message_id] = state.asked.get(message_id, 0) + 1
+        state.guard.asked(message_id)
         if message_id in state.waiting or state.asked[message_id] < _ASKED_MAX:
             ask_later(state, message_id, now)
         else:  # only a sync message named it; the next one will, if somebody still has it

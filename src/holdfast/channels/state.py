@@ -14,6 +14,8 @@ from itertools import islice
 import msgspec
 
 from holdfast.channels.dialect import Dialect
+from holdfast.channels.guard import Guard
+from holdfast.channels.lamport import bounds
 from holdfast.channels.message import SdsMessage
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.snapshot import (
@@ -67,26 +69,33 @@ class History:
         self._limit = limit
         self._messages: dict[str, SdsMessage] = {}
         self._sorted: list[tuple[int, str]] | None = [] if is_sorted else None
+        self._orders: dict[str, tuple[int, str]] = {}
+        """Where messages are in `_sorted`."""
 
-    def add(self, message: SdsMessage) -> list[str]:
-        """Insert a message, or replace the one with its id in its place; returns the ids that had to go."""
-        known = self._messages.get(message.message_id)
+    def add(self, message: SdsMessage, clock: int | None = None) -> list[str]:
+        """Insert a message, or replace the one with its id in its place; returns the ids that had to go.
+
+        Where history is sorted, a time ahead of the channel's clock counts as the clock's: else those who send from
+        the future would be the newest until then, and the only ones that are named.
+        """
         self._messages[message.message_id] = message
         if self._sorted is not None:
-            if known is not None:
-                self._unsort(known)
-            insort(self._sorted, _order(message))
+            self._unsort(message.message_id)
+            lamport = message.lamport or 0
+            order = lamport if clock is None else min(lamport, clock), message.message_id
+            self._orders[message.message_id] = order
+            insort(self._sorted, order)
         gone = []
         while len(self._messages) > self._limit:
             gone.append(next(iter(self._messages)))
-            removed = self._messages.pop(gone[-1])
-            if self._sorted is not None:
-                self._unsort(removed)
+            del self._messages[gone[-1]]
+            self._unsort(gone[-1])
         return gone
 
-    def _unsort(self, message: SdsMessage) -> None:
-        assert self._sorted is not None
-        del self._sorted[bisect_left(self._sorted, _order(message))]
+    def _unsort(self, message_id: str) -> None:
+        order = self._orders.pop(message_id, None)
+        if order is not None and self._sorted is not None:
+            del self._sorted[bisect_left(self._sorted, order)]
 
     def tail(self, count: int) -> list[SdsMessage]:
         """The newest messages, oldest first."""
@@ -115,10 +124,6 @@ class History:
         return len(self._messages)
 
 
-def _order(message: SdsMessage) -> tuple[int, str]:
-    return message.lamport or 0, message.message_id
-
-
 class ChannelState:
     """Everything that a channel knows."""
 
@@ -141,6 +146,7 @@ class ChannelState:
         self.hints: dict[str, bytes] = {}
         self.asked: dict[str, int] = {}
         """How often we have asked for what is in `requests`, since the start."""
+        self.guard = Guard(settings)
         self.syncs = 0
         """Sync messages sent since the start: whose turn it is to be named."""
 
@@ -199,8 +205,14 @@ def restored(rules: Rules, data: ChannelData, now: int) -> tuple[ChannelState, l
     """
     state = ChannelState(rules)
     meta = data.meta
-    state.lamport = meta.lamport
-    gone = _unique(message_id for message in data.history for message_id in state.history.add(message.without_bloom()))
+    # An older version, or a clock that was wrong, may have kept a time at which all others refuse us.
+    most = bounds(rules.dialect, rules.settings, now)
+    state.lamport = min(meta.lamport, most.sent)
+    gone = _unique(
+        message_id
+        for message, clock in zip(data.history, _clocks(rules, data, most.sent), strict=True)
+        for message_id in state.history.add(message.without_bloom(), clock)
+    )
     for message_id in state.history.ids():
         state.filter.add(message_id)
     state.outgoing = [_bare(entry) for entry in meta.outgoing]
@@ -226,6 +238,17 @@ def restored(rules: Rules, data: ChannelData, now: int) -> tuple[ChannelState, l
         state.responses[message_id] = RepairResponse(response.entry, due, response.data)
     state.hints = {message_id: hint for message_id, hint in data.hints.items() if message_id in state.history}
     return state, [message_id for message_id in gone if message_id not in state.history]
+
+
+def _clocks(rules: Rules, data: ChannelData, highest: int) -> list[int]:
+    """What the clock showed at most when each message came: less than in what we sent after it."""
+    clock = min(data.meta.lamport or highest, highest)
+    clocks = []
+    for message in reversed(data.history):
+        clocks.append(clock)
+        if rules.participant_id and message.sender_id == rules.participant_id:
+            clock = min(clock, (message.lamport or 0) - 1)
+    return clocks[::-1]
 
 
 def _bare(entry: Unacknowledged) -> Unacknowledged:
