@@ -5,12 +5,14 @@ What raw and typed topics have in common. Offsets count per partition; negative 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import count
 from typing import TypeVar
 from zlib import crc32
 
+from holdfast.arguments import flag, several, whole
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, NotFound
 from holdfast.following import Follower
@@ -71,8 +73,12 @@ class Partitions:
         """One partition, some, or all."""
         if partition is None:
             return self.parts
-        numbers = [partition] if isinstance(partition, int) else sorted(set(partition))
-        return tuple(self.explicit(number) for number in numbers)
+        if isinstance(partition, int):
+            return (self.explicit(partition),)
+        numbers = [whole(number, "partition") for number in several(partition, "partition", "partition=0, or [0, 1]")]
+        if not numbers:
+            raise Invalid("no partition is named", hint="leave partition out to read all of them")
+        return tuple(self.explicit(number) for number in sorted(set(numbers)))
 
     def stream(self, part: Partition) -> Stream:
         """One partition as an ordered stream."""
@@ -92,8 +98,9 @@ class Partitions:
     ) -> Reading[Item]:
         """A reading of what is durable now."""
         for name, value in (("limit", limit), ("bytes_max", bytes_max)):
-            if value is not None and value < 0:
+            if value is not None and whole(value, name) < 0:
                 raise Invalid(f"{name} must not be negative, got {value}", hint="leave it out to read everything")
+        flag(reverse, "reverse")
         self.journal.refresh()
         times = Times(None if since is None else time_of(since), None if until is None else time_of(until))
         starts, ends = _positions(start), _positions(end)
@@ -108,7 +115,7 @@ class Partitions:
             key=lambda span: (span.end if reverse else span.start, span.stream.partition.number), reverse=reverse
         )
         # The shape comes last: no row of these spans can have a later version of the schema than there is now.
-        return Reading(shape(), spans, times, reverse, limit, bytes_max)
+        return Reading(shape(), spans, times, reverse, None if limit is None else min(limit, sys.maxsize), bytes_max)
 
     def follow(
         self, shape: Callable[[], Shape[Item]], start: int | str | None, partition: int | Iterable[int] | None
@@ -150,7 +157,7 @@ class Partitions:
 
 
 def _positions(at: int | str | None) -> int | Mapping[int, int] | None:
-    return parse_position(at) if isinstance(at, str) else at
+    return parse_position(at) if isinstance(at, str) else None if at is None else whole(at, "an offset")
 
 
 def _start(at: int | Mapping[int, int] | None, part: Partition, durable: int) -> int:

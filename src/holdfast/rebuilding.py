@@ -19,8 +19,9 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast import disk
-from holdfast.clock import Clock, SystemClock
-from holdfast.crypto.cipher import PayloadCipher
+from holdfast.arguments import path_of
+from holdfast.clock import Clock, SystemClock, check_clock
+from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
 from holdfast.directory import Directory
@@ -80,7 +81,7 @@ class _Topic(NamedTuple):
 def rebuild(
     path: str | os.PathLike[str],
     *,
-    keyring: Keyring | None = None,
+    keyring: Keyring | str | None = None,
     cipher: PayloadCipher | None = None,
     clock: Clock | None = None,
     progress: Progress | None = None,
@@ -89,7 +90,9 @@ def rebuild(
 
     With an encrypted log give its keyring or cipher. Returns what was brought back and, exactly, what was lost.
     """
-    directory = Directory(Path(path).absolute())
+    directory = Directory(path_of(path))
+    keyring, clock = Keyring.given(keyring), check_clock(clock)
+    check_cipher(cipher)
     if not directory.segments.is_dir():
         raise NotFound(f"there are no segments path={directory.segments}", hint="give the directory of a log")
     directory.own(damaged=True)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from holdfast.arguments import seconds, several
 from holdfast.clock import Clock
 from holdfast.following import Follower
 from holdfast.intake import Headers, Intake
@@ -79,7 +80,7 @@ class Topic:
             warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
         if durability != "durable":
             self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else timeout
+        patience = self._patience if timeout is None else seconds(timeout)
         started = self._monotonic()
         ticket = self.submit(
             payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
@@ -115,7 +116,7 @@ class Topic:
             extra, size = self._intake.extras(key, kind, headers, size)
         if idempotency_key is not None:
             idempotency_key, unique = self._intake.unique(idempotency_key)
-        patience = self._patience if timeout is None else timeout
+        patience = self._patience if timeout is None else seconds(timeout)
         run, index = self._journal.queue.put(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
@@ -180,7 +181,7 @@ class Topic:
             warnings.warn(
                 "append_batch() blocks the event loop; use: await topic.submit_batch(...)", RuntimeWarning, stacklevel=2
             )
-        patience = self._patience if timeout is None else timeout
+        patience = self._patience if timeout is None else seconds(timeout)
         started = self._monotonic()
         if durability != "durable":
             self._journal.check_durability(durability)
@@ -192,9 +193,9 @@ class Topic:
         self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None
     ) -> BatchTicket:
         """Queue records as one unit and return its ticket."""
-        records = records if isinstance(records, list) else list(records)
+        records = records if isinstance(records, list) else list(several(records, "records", "append_batch([b'one'])"))
         self._intake.batch(records)
-        patience = self._patience if timeout is None else timeout
+        patience = self._patience if timeout is None else seconds(timeout)
         if set(map(type, records)) == {bytes}:
             columns = Columns(records, [self._now()] * len(records))  # type: ignore[arg-type]
             sizes = list(map(len, columns.payloads))
@@ -230,7 +231,7 @@ class Topic:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
-        self._journal.flush(timeout)
+        self._journal.flush(None if timeout is None else seconds(timeout))
 
     # -- reading ------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
+from holdfast.arguments import seconds, texts
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.following import Follower
@@ -88,7 +89,7 @@ class TypedTopic:
             warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
         if durability != "durable":
             self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else timeout
+        patience = self._patience if timeout is None else seconds(timeout)
         started = self._clock.monotonic()
         ticket = self.submit(
             rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=patience
@@ -109,7 +110,7 @@ class TypedTopic:
         encoded, size = self._encode(rows, time)
         if idempotency_key is not None:
             _, encoded.key = self._intake.unique(idempotency_key)
-        patience = self._patience if timeout is None else timeout
+        patience = self._patience if timeout is None else seconds(timeout)
         part = self._partitions.choose(partition, None)
         unit = self._journal.queue.put_runs([(part, encoded)], size, patience)
         return BatchTicket(unit, unit.runs()[0], patience)
@@ -126,7 +127,7 @@ class TypedTopic:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
-        self._journal.flush(timeout)
+        self._journal.flush(None if timeout is None else seconds(timeout))
 
     def _encode(self, rows: object, time: int | datetime | str | None) -> tuple[Encoded, int]:
         from holdfast.segments.conform import conform
@@ -216,6 +217,7 @@ class _Typed:
 
     def __init__(self, journal: Any, topic: str, schema: TopicSchema, columns: Collection[str] | None) -> None:
         if columns is not None:
+            columns = texts(columns, "columns", schema.declared.names[0])
             unknown = [name for name in columns if name not in schema.names]
             if unknown:
                 raise Invalid(f"topic {topic!r} has no columns {unknown}", hint=f"it has {schema.declared.names}")

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from holdfast import Settings
-from holdfast.cli.options import parsed
+from holdfast.cli.options import complete_directory, parsed
 from holdfast.settled.options import ReadOptions
 from holdfast.settled.root import root_url
 from holdfast.store import layout
@@ -38,7 +38,9 @@ class Root(NamedTuple):
         )
 
 
-def _place(ctx: click.Context, argument: click.Parameter, text: str) -> Path | Root:
+def _place(ctx: click.Context, argument: click.Parameter, text: str | None) -> Path | Root | None:
+    if text is None:  # a shell asks what may stand here
+        return None
     if not _URL.match(text):
         path = Path(text)
         return Root(root_url(text)) if (path / layout.LOG).exists() and not (path / "FORMAT").exists() else path
@@ -49,7 +51,7 @@ def _place(ctx: click.Context, argument: click.Parameter, text: str) -> Path | R
     return Root(root_url(address.url))
 
 
-place_argument = click.argument("place", metavar="DIR|URL", callback=_place)
+place_argument = click.argument("place", metavar="DIR|URL", callback=_place, shell_complete=complete_directory)
 log_id_option = click.option(
     "--log-id", metavar="ID", default="", help="Of a store: refuse any other log than this one (32 hex digits)."
 )

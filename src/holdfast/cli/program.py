@@ -166,8 +166,12 @@ def program(ctx: click.Context) -> None:
     logging.lastResort = Warnings(logging.WARNING)  # what other libraries log
 
 
+def _complete_verb(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    return [verb for verb in [*VERBS, "help"] if verb.startswith(incomplete)]
+
+
 @program.command("help")
-@click.argument("verb", required=False)
+@click.argument("verb", required=False, shell_complete=_complete_verb)
 @click.pass_context
 def help_command(ctx: click.Context, verb: str | None) -> None:
     """Explain a verb."""

@@ -106,6 +106,13 @@ def _problems(options: ReadOptions) -> list[str | None]:
     ]
 
 
+def check_log_id(log_id: str) -> str:
+    """A log's id, or none."""
+    if not isinstance(log_id, str) or (log_id and not _LOG_ID.match(log_id)):
+        raise Invalid("a log's id is 32 hex digits", hint="log.id and `holdfast status` say it")
+    return log_id
+
+
 def _choice_problems(options: ReadOptions) -> list[str | None]:
     """Python callers may write anything; what nobody knows must not pass for a default."""
     choices = {"verify": Verify, "schema_mode": SchemaMode, "encrypted": Encrypted, "emit": Emit}
