@@ -278,7 +278,9 @@ class Shipper:
         failure = self._harbour.trouble or self.counters.failure
         if failure is not None:
             return failure.message, failure.hint
-        return ("", "") if self._contacted.is_set() else ("the store has not answered yet", "")
+        if not self._harbour.is_known:
+            return "the store has not answered yet", "check store.url, store.endpoint and the network"
+        return "", ""
 
     def _unsettled(self) -> int:
         partitions = self._journal.topics.by_id.values()
