@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from holdfast import lifetimes
 from holdfast.clock import Clock
 from holdfast.directory import Directory
 from holdfast.errors import HoldfastError, Invalid
@@ -118,6 +119,14 @@ class Keeping:
             last_error=counters.last_error,
         )
 
+    def settle(self, timeout: float) -> None:
+        """Make durable and seal what is there as far as the time allows, and end all threads; records are taken on."""
+        deadline = self._clock.monotonic() + timeout
+        if self._loop is not None:
+            self._loop.stop()
+        if self._roller is not None:
+            self._finish(deadline, timeout)
+
     def close(self, timeout: float) -> None:
         """Take no more records, make durable and seal what is there as far as the time allows, end all threads."""
         deadline = self._clock.monotonic() + timeout
@@ -126,6 +135,10 @@ class Keeping:
         if self._roller is None:
             return
         self._journal.stop_taking()
+        self._finish(deadline, timeout)
+
+    def _finish(self, deadline: float, timeout: float) -> None:
+        assert self._roller is not None
         healthy = self._journal.end is None
         if healthy and self._journal.drain(timeout) and self._settings.segments.seal_on_close and self._roller.running:
             self._seal_all(max(0.0, deadline - self._clock.monotonic()))
@@ -133,6 +146,8 @@ class Keeping:
 
     def _seal_all(self, timeout: float) -> None:
         assert self._roller is not None
+        if lifetimes.is_ending():  # no segment can be written any more: that takes threads
+            return
         try:
             self._roller.seal(list(self._journal.topics.by_id.values()), timeout)
         except HoldfastError as error:  # the records are durable in the journal: no reason not to close

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-import weakref
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import msgspec
 
-from holdfast import harbouring
+from holdfast import harbouring, lifetimes
 from holdfast.arguments import flag, path_of, seconds, store_address, text, whole
 from holdfast.clock import Clock, SystemClock, check_clock
 from holdfast.crypto.cipher import PayloadCipher, check_cipher
@@ -137,6 +136,8 @@ class Log:
         self._open = False
         self._store_reconciler: StoreReconciler | None = None
         self._channels: list[Channels] = []
+        self._forgotten_records = 0
+        """Records that were queued when the process began to end."""
         opened = _look if read_only else _own
         self._journal = opened(directory, settings, keyring, cipher, clock)
         self._manifest = Manifest(self._journal, directory.segments)
@@ -151,7 +152,7 @@ class Log:
             directory.release()
             raise
         self._open = True
-        _opened.add(self)
+        lifetimes.keep(self)
 
     def _start_shipping(self, shipper: Shipper) -> None:
         try:
@@ -507,11 +508,29 @@ class Log:
         self._open = False
         if self._store_reconciler is not None:
             self._store_reconciler.close()
-        _opened.discard(self)
+        lifetimes.drop(self)
         self._directory.release()
 
+    def _settle_at_exit(self) -> None:
+        """By `lifetimes`: make durable, seal and ship what is there, while threads can still be started."""
+        self._forgotten_records = self._journal.queue.depth()[0]
+        self._keeping.settle(self.settings.journal.close_timeout_ms / 1000)
+        if self._shipper is not None:
+            self._shipper.close(self.settings.shipping.drain_timeout_ms / 1000)
+
+    def _close_at_exit(self) -> None:
+        """By `lifetimes`: nobody has closed it, and nobody will."""
+        queued = max(self._forgotten_records, self._journal.queue.depth()[0])
+        if queued:
+            logger.warning(
+                "the process ends with an open log: %d records that were still queued are made durable now;"
+                " close it (with holdfast.open(…) as log) path=%s", queued, self.path,
+                extra={"action": "open_at_exit", "records": queued},
+            )  # fmt: skip
+        self._close_forgotten()
+
     def _forget(self) -> None:
-        """In a forked child."""
+        """By `lifetimes`, in a forked child."""
         self._open = False
         self._lock = Lock()
         for channels in self._channels:
@@ -536,7 +555,12 @@ class Log:
 
     def __del__(self) -> None:
         if getattr(self, "_open", False):
+            self._close_forgotten()
+
+    def _close_forgotten(self) -> None:
+        try:
             warnings.warn(f"unclosed log {self._directory.path}", ResourceWarning, source=self, stacklevel=1)
+        finally:
             try:
                 self.close()
             except HoldfastError as error:  # nobody is left to catch it
@@ -571,15 +595,3 @@ def _look(
 ) -> Journal:
     log_id = directory.require_log()
     return Journal.open_read_only(directory.database, log_id, settings.journal, keyring, cipher, clock)
-
-
-_opened: weakref.WeakSet[Log] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for log in list(_opened):
-        log._forget()
-    _opened.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

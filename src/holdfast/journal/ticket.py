@@ -186,10 +186,11 @@ def _harbour(ends: Sequence[tuple[Partition, int]]) -> Harbour:
 
 def _not_shipped(ends: Sequence[tuple[Partition, int]], patience: float) -> Unavailable:
     partition, end = next((item for item in ends if item[0].shipped < item[1]), ends[0])
+    cause, remedy = partition.harbour.why()
     return Unavailable(
-        f"durable here, but not on the store within {patience:g} s topic={partition.topic}"
+        f"durable here, but not on the store within {patience:g} s{': ' * bool(cause)}{cause} topic={partition.topic}"
         f" partition={partition.number} offset={end - 1} shipped={partition.shipped}",
-        hint="it is shipped as soon as the store answers; log.stats().shipping says what holds it up",
+        hint=f"{remedy or 'log.stats().shipping says what holds it up'}; it is shipped as soon as the store takes it",
     )
 
 
