@@ -68,18 +68,16 @@ class Intake:
             raise Invalid(f"the key is too large bytes={len(encoded)}", hint="see journal.key_bytes_max")
         return encoded
 
-    def unique(self, idempotency_key: bytes | str, *parts: bytes | memoryview | None) -> tuple[bytes, bytes]:
+    def unique(self, idempotency_key: bytes | str, *parts: bytes | None) -> tuple[bytes, bytes]:
         """An idempotency key; and the hash under which the topic remembers it, with a digest of what it stands for."""
         key = self.key(idempotency_key)
         if not key:
             raise Invalid("an idempotency key is empty", hint="leave it out, or give a unique one")
         key_hash = blake3(self._key_context + key).digest(length=_HASH_BYTES)
-        digest = blake3(_DIGEST_CONTEXT + key_hash)
+        told = [_DIGEST_CONTEXT, key_hash]
         for part in parts:
-            digest.update(_ABSENT if part is None else len(part).to_bytes(8, "little"))
-            if part is not None:
-                digest.update(part)
-        return key, key_hash + digest.digest(length=_HASH_BYTES)
+            told += (_ABSENT,) if part is None else (len(part).to_bytes(8, "little"), part)
+        return key, key_hash + blake3(b"".join(told)).digest(length=_HASH_BYTES)
 
     def unique_record(
         self, idempotency_key: bytes | str, payload: bytes, extra: Extra | None
