@@ -74,7 +74,8 @@ class Topic:
 
         Raises Full when there is no room within `timeout` seconds, OutcomeUnknown when there was no
         acknowledgement (default: `journal.ack_timeout_ms`). A repeated `idempotency_key` writes nothing and
-        returns the original receipt.
+        returns the original receipt, which then says that it is `repeated`; with another payload, key, kind or headers
+        than the first time it is Invalid.
         """
         if _get_running_loop() is not None:
             warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
@@ -115,7 +116,7 @@ class Topic:
         if key is not None or headers is not None or kind is not None:
             extra, size = self._intake.extras(key, kind, headers, size)
         if idempotency_key is not None:
-            idempotency_key, unique = self._intake.unique(idempotency_key)
+            idempotency_key, unique = self._intake.unique_record(idempotency_key, payload, extra)
         patience = self._patience if timeout is None else seconds(timeout)
         run, index = self._journal.queue.put(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
@@ -155,7 +156,7 @@ class Topic:
         if key is not None or headers is not None or kind is not None:
             extra, size = self._intake.extras(key, kind, headers, size)
         if idempotency_key is not None:
-            _, unique = self._intake.unique(idempotency_key)
+            _, unique = self._intake.unique_record(idempotency_key, payload, extra)
         return self._journal.queue.offer(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,

@@ -83,7 +83,8 @@ class TypedTopic:
         `rows` is a record batch, a table, a data frame, a dict (one row) or an iterable of dicts. Columns are
         found by name; absent nullable ones become null; anything else that does not fit is Invalid, and nothing is
         written. `time` is that of all rows (default: now), or the name of a timestamp column that holds it.
-        A repeated `idempotency_key` writes nothing and returns the original receipts.
+        A repeated `idempotency_key` writes nothing and returns the original receipts; with other rows than the first
+        time it is Invalid.
         """
         if _get_running_loop() is not None:
             warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
@@ -107,9 +108,11 @@ class TypedTopic:
         timeout: float | None = None,
     ) -> BatchTicket:
         """Queue rows as one unit and return its ticket; `ticket.result()` or `await ticket`."""
-        encoded, size = self._encode(rows, time)
+        batch, encoded, size = self._encode(rows, time)
         if idempotency_key is not None:
-            _, encoded.key = self._intake.unique(idempotency_key)
+            from holdfast.segments.rows import content_of
+
+            _, encoded.key = self._intake.unique(idempotency_key, content_of(batch))
         patience = self._patience if timeout is None else seconds(timeout)
         part = self._partitions.choose(partition, None)
         unit = self._journal.queue.put_runs([(part, encoded)], size, patience)
@@ -129,7 +132,7 @@ class TypedTopic:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
         self._journal.flush(None if timeout is None else seconds(timeout))
 
-    def _encode(self, rows: object, time: int | datetime | str | None) -> tuple[Encoded, int]:
+    def _encode(self, rows: object, time: int | datetime | str | None) -> tuple[pa.RecordBatch, Encoded, int]:
         from holdfast.segments.conform import conform
         from holdfast.segments.row_message import message_of
         from holdfast.segments.rows import joined
@@ -147,7 +150,7 @@ class TypedTopic:
         size = self._intake.batch_size(message.size)
         times, time_min, time_max = self._times(batch, time)
         body = joined(frame.typed_head(batch.num_rows, times), message)
-        return Encoded(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
+        return batch, Encoded(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
 
     def _times(self, batch: pa.RecordBatch, time: int | datetime | str | None) -> tuple[bytes, int, int]:
         if not isinstance(time, str):

@@ -184,7 +184,8 @@ def test_an_idempotency_key_writes_once(open_log):
     tickets = [topic.submit(b"a", idempotency_key="k") for _ in range(3)]
     first = tickets[0].result()
     assert [t.result() for t in tickets] == [first] * 3
-    assert topic.append(b"other payload", idempotency_key=b"k") == first
+    assert [t.result().repeated for t in tickets] == [False, True, True]
+    assert topic.append(b"a", idempotency_key=b"k") == first
     between = topic.append(b"b", partition=first.partition)
     assert between.offset == first.offset + 1
     log.close()
@@ -210,7 +211,9 @@ def test_repeats_inside_a_pack_leave_no_gap(open_log):
     topic.append(b"seen", idempotency_key="seen")
     with stalled(topic):
         tickets = [
-            topic.submit(b"%d" % i, idempotency_key="seen" if i % 3 == 0 else (f"i{i}" if i % 3 == 1 else None))
+            topic.submit(b"seen", idempotency_key="seen")
+            if i % 3 == 0
+            else topic.submit(b"%d" % i, idempotency_key=f"i{i}" if i % 3 == 1 else None)
             for i in range(30)
         ]
     topic.flush()

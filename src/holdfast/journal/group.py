@@ -30,8 +30,8 @@ class Run:
     """
 
     __slots__ = (
-        "columns", "count", "error", "extras", "first", "group", "keyed", "partition", "repeats", "rows", "seq",
-        "slots",
+        "columns", "count", "error", "extras", "first", "group", "keyed", "partition", "repeated", "repeats", "rows",
+        "seq", "slots",
     )  # fmt: skip
 
     def __init__(self, group: Group, partition: Partition, columns: Columns | Encoded | None = None) -> None:
@@ -47,8 +47,11 @@ class Run:
         self.first = -1
         self.seq = -1
         self.error: HoldfastError | None = None
-        self.repeats: dict[int, tuple[Partition, int, int]] = {}
-        """Partition, offset and seq of the originals of positions whose idempotency key was known already."""
+        self.repeated = False
+        """All of it stands for rows that were stored before."""
+        self.repeats: dict[int, tuple[Partition, int, int] | HoldfastError] = {}
+        """Partition, offset and seq of the originals of positions whose idempotency key was known already; or why the
+        position was refused: its key stands for something else."""
         self.slots: list[int] | None = None
         """Where each position ended up, when repeats left gaps."""
 
@@ -67,12 +70,14 @@ class Run:
         if error is not None:
             raise error.again()
         partition, offset, seq = self.place(index)
-        return Receipt(partition.topic, partition.number, offset, seq)
+        return Receipt(partition.topic, partition.number, offset, seq, self.repeated or index in self.repeats)
 
     def place(self, index: int) -> tuple[Partition, int, int]:
         """Partition, offset and seq of one position; the run was stored."""
-        if self.repeats and index in self.repeats:
-            return self.repeats[index]
+        if self.repeats and (known := self.repeats.get(index)) is not None:
+            if isinstance(known, HoldfastError):
+                raise known.again()
+            return known
         if self.first < 0:  # cannot be; but never say that something is durable which is not
             raise Unavailable("the record was not stored", hint="this is a defect in holdfast; append it again")
         slot = index if self.slots is None else self.slots[index]

@@ -50,6 +50,7 @@ _ENTRY = (
 )
 
 _LOG = ", ".join(LogRow._fields)
+_KEY = ", ".join(KeyRow._fields)
 _SHIPPING = ", ".join(ShippingRow._fields)
 _LOG_CHANGES = ", ".join(f"{name}=?" for name in LogRow._fields)
 
@@ -336,11 +337,11 @@ class SqliteBackend:
 
     def insert_keys(self, rows: Sequence[KeyRow]) -> None:
         """Remember idempotency keys."""
-        self._run_many("INSERT INTO idempotency VALUES (?,?,?,?,?,?,?)", rows)
+        self._run_many(f"INSERT INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", rows)
 
     def store_key(self, row: KeyRow) -> None:
         """Remember an idempotency key; one that is known already is remembered anew."""
-        self._run("INSERT OR REPLACE INTO idempotency VALUES (?,?,?,?,?,?,?)", row)
+        self._run(f"INSERT OR REPLACE INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", row)
 
     def count_keys(self) -> int:
         """How many idempotency keys are remembered."""
@@ -414,6 +415,7 @@ def _marks(
     row: type[
         LogRow
         | Entry
+        | KeyRow
         | WatermarkRow
         | SegmentRow
         | SchemaRow

@@ -23,7 +23,7 @@ from threading import Thread
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.crypto.vault import Vault
-from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal import manifest
 from holdfast.journal.backend import Backend
 from holdfast.journal.bell import Bell
@@ -174,6 +174,11 @@ class Writer:
                 item.error = error
                 if item.group.offered:
                     self.failure = error
+            else:
+                if item.repeats and item.group.offered:
+                    self.failure = next(
+                        (one for one in item.repeats.values() if isinstance(one, Invalid)), self.failure
+                    )
         elif item.scope is not None and item.scope in self._broken and not item.reissue:
             item.fail(self._broken[item.scope])
         elif item.is_light:
