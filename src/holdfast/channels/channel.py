@@ -187,7 +187,7 @@ class Channel:
         """Take notice of commits whose outcome is known by now; that of this one should be."""
         with self.lock:
             self._settle()
-            if flight in self._flights:
+            if not flight.settled:
                 self._fails(Unavailable("the backend has not answered in time", hint="its disk may be stalled"))
 
     def doubt(self) -> None:
@@ -285,6 +285,8 @@ class Channel:
         """It was removed: nothing of it will be kept any more; what happened before is still told."""
         self.removed = True
         self._pending.clear()
+        for flight in self._flights:
+            flight.settled = True
         self._flights.clear()
 
     # -- telling ------------------------------------------------------------------------------------------
