@@ -4,7 +4,8 @@ A participant's channel is a space of the journal: its snapshot, one item per me
 and is not in history, and per retrieval hint. A message is written once; the snapshot names those that wait, and stays
 small. A commit is one unit of the journal, with what happened appended to the topic `_channels` in the same unit; units
 of one channel form a causal scope, so after a failed one nothing is kept until a complete one comes. Nobody waits here:
-the journal gathers the commits of all channels, and of everybody else, into groups.
+the journal gathers the commits of all channels, and of everybody else, into groups. Commits of one channel that the
+writer has not begun with are one unit; what they come to is worked out and encoded once, by the writer (`_made`).
 
 Spaces live in the journal's database alone. What is shipped is the topic; a log that is restored or rebuilt elsewhere
 has the topic's records and starts its channels anew.

@@ -98,6 +98,7 @@ def test_steps_of_threads_and_tasks_that_find_the_writer_busy_are_one_unit(tmp_p
         for thread in threads:
             thread.join(30)
         assert units.made == 1
+        assert alice.channel(ROOM).stats().commits_total == 2
         assert on_disk(log)[0] == memory(alice)
         assert [name.decode() for name in happened(log)] == ids(log) == alice.channel(ROOM).history()
         assert alice.channel(ROOM).persistence.ok
