@@ -8,8 +8,8 @@ is it `done`, and never again changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch
@@ -254,17 +254,30 @@ class Unit:
 
     When a unit of a scope fails or is dropped, later units of that scope fail with the same cause, until
     one comes that says `reissue`: whoever depends on an order never finds a hole in it.
+
+    A unit that *gathers* has no operations yet. Parts may join it until the writer takes its group (the queue sees to
+    that); then `make` is called, by the writer and once, and says what they come to.
     """
 
-    __slots__ = ("error", "group", "operations", "reissue", "scope")
+    __slots__ = ("error", "group", "make", "operations", "parts", "promised", "reissue", "scope")
 
     def __init__(
-        self, group: Group, operations: list[Operation], *, scope: str | None = None, reissue: bool = False
+        self,
+        group: Group,
+        operations: list[Operation],
+        *,
+        scope: str | None = None,
+        reissue: bool = False,
+        make: Make | None = None,
     ) -> None:
         self.group = group
         self.operations = operations
         self.scope = scope
         self.reissue = reissue
+        self.make = make
+        self.parts: list[Any] = []
+        self.promised: dict[Partition, int] = {}
+        """How many records the parts of a unit that gathers will become."""
         self.error: HoldfastError | None = None
 
     @classmethod
@@ -275,6 +288,18 @@ class Unit:
     def runs(self) -> list[Run]:
         """The records among the operations."""
         return [operation for operation in self.operations if isinstance(operation, Run)]
+
+    def records(self, partition: Partition) -> int:
+        """How many of its records are for this partition."""
+        if self.promised:
+            return self.promised.get(partition, 0)
+        return sum(len(run) for run in self.runs() if run.partition is partition)
+
+    def join(self, part: object, partition: Partition | None, records: int) -> None:
+        """One more part, with records for a partition; by the queue, before the writer takes the group."""
+        self.parts.append(part)
+        if partition is not None:
+            self.promised[partition] = self.promised.get(partition, 0) + records
 
     def fail(self, error: HoldfastError) -> None:
         """Nothing of this unit was stored."""
@@ -293,10 +318,16 @@ class Unit:
         )
 
     def release(self) -> None:
-        """Let go of records and bodies."""
+        """Let go of records, bodies and parts."""
         for operation in self.operations:
             if isinstance(operation, (Run, ChangeSpace)):
                 operation.release()
+        self.make, self.parts = None, []
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether all of it is known to be durable."""
+        return self.group.done and self.error is None and self.group.error is None
 
     def check_stored(self) -> None:
         """Raise what became of this unit, if it was not stored."""
@@ -359,6 +390,9 @@ class Group:
         self.done = True
         self.bell.ring()
 
+
+Make = Callable[[Unit], list[Operation]]
+"""What a unit that gathered consists of."""
 
 NOWHERE = Group(0, 0)
 """The group of a run that the queue has not placed yet."""
