@@ -101,6 +101,9 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     derived_ids: bool = False
     """Whether ids are derived from what they name, and messages under other ids refused. All participants alike."""
 
+    keyring: str = ""
+    """The key that participants share, by reference (`env:NAME`, `file:PATH`): seals every message of every channel."""
+
     accept_unknown_channels: bool = False
     """Whether a message may create the channel that it names."""
 
@@ -125,6 +128,8 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             problems.append(f"channels.bloom_error_rate={self.bloom_error_rate} must lie between 0 and 1")
         if 0 < self.repair_t_max_ms < self.repair_t_min_ms:
             problems.append("channels.repair_t_max_ms must not be below channels.repair_t_min_ms")
+        if self.keyring and not self.keyring.startswith(("env:", "file:")):  # it may be the key itself: not shown
+            problems.append("channels.keyring must be a reference, 'env:NAME' or 'file:PATH'")
         if self.history_max > self.bloom_capacity:
             problems.append("channels.history_max must not exceed channels.bloom_capacity")
         if problems:
