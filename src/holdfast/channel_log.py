@@ -27,8 +27,6 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.ticket import UnitTicket
 
-TOPIC = "_channels"
-
 _SPACES = "channel/"
 _META, _MESSAGE, _WAITING, _HINT = b"m", b"h", b"w", b"r"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from holdfast.channels.settings import TOPIC
 from holdfast.clock import Clock
 from holdfast.directory import Directory
 from holdfast.errors import HoldfastError, Invalid
@@ -20,6 +21,7 @@ from holdfast.segments.publishing import Publishing
 from holdfast.segments.reconcile import Reconciler, ReconcileReport
 from holdfast.segments.reconcile_loop import ReconcileLoop
 from holdfast.segments.retention import Retention, RetentionReport
+from holdfast.segments.retention_plan import Policy
 from holdfast.segments.roller import Roller
 from holdfast.segments.stats import Counters, SegmentStats
 from holdfast.settings import Settings
@@ -43,7 +45,7 @@ class Keeping:
             emptied = leftovers.clear(journal, manifest)
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
-            self._retention = Retention(journal, manifest, settings.retention, clock, counters)
+            self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
             if journal.topics.shipping is None:
                 self._publish(journal, manifest, self._roller, self._retention)
             self._retention.resume(emptied)
@@ -53,7 +55,7 @@ class Keeping:
             self._roller.chores.append(self._retention.check)
             self._roller.start()
         else:  # only to say what would go
-            self._retention = Retention(journal, manifest, settings.retention, clock, counters)
+            self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
         self._counters = counters
         self._reconciler = Reconciler(journal, manifest, directory, self._roller, settings.reconcile, clock)
         self._loop: ReconcileLoop | None = None
@@ -141,6 +143,12 @@ class Keeping:
     def forget(self) -> None:
         """In a forked child: the threads are the parent's."""
         self._roller = self._retention = self._loop = None
+
+
+def _topics(settings: Settings) -> dict[str, Policy]:
+    """Policies of topics that others write: what happens in channels grows with everything that strangers send."""
+    channels = settings.channels
+    return {TOPIC: Policy(channels.topic_bytes_max or None, int(channels.topic_age_max_ms * 1000) or None)}
 
 
 def _only_reading() -> Invalid:
