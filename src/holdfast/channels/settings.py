@@ -151,7 +151,7 @@ _LEAST = {
     "resend_attempts_max": 0, "sync_interval_ms": 0, "buffer_sweep_interval_ms": 1, "repair_sweep_interval_ms": 1,
     "repair_t_min_ms": 0, "repair_t_max_ms": 0, "repair_requests_max": 0, "response_groups": 1, "lost_after_ms": 0,
     "repair_bytes_max": 1, "repair_bytes_per_s": 1, "repair_cooldown_ms": 0, "repair_taken_max": 1,
-    "lamport_jump_max_ms": 1, "channels_max": 1, "ack_timeout_ms": 0,
+    "lamport_jump_max_ms": 60_000, "channels_max": 1, "ack_timeout_ms": 0,
     "topic_bytes_max": 0, "topic_age_max_ms": 0,
 }  # fmt: skip
 
