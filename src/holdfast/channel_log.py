@@ -34,8 +34,6 @@ from holdfast.journal.partition import Partition
 from holdfast.journal.spaces import Item
 from holdfast.journal.ticket import UnitTicket
 
-TOPIC = "_channels"
-
 One = TypeVar("One")
 
 _SPACES = "channel/"

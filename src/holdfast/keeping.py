@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from holdfast import lifetimes
+from holdfast.channels.settings import TOPIC
 from holdfast.clock import Clock
 from holdfast.directory import Directory
 from holdfast.errors import HoldfastError, Invalid
@@ -21,6 +22,7 @@ from holdfast.segments.publishing import Publishing
 from holdfast.segments.reconcile import Reconciler, ReconcileReport
 from holdfast.segments.reconcile_loop import ReconcileLoop
 from holdfast.segments.retention import Retention, RetentionReport
+from holdfast.segments.retention_plan import Policy
 from holdfast.segments.roller import Roller
 from holdfast.segments.stats import Counters, SegmentStats
 from holdfast.settings import Settings
@@ -44,7 +46,7 @@ class Keeping:
             emptied = leftovers.clear(journal, manifest)
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
-            self._retention = Retention(journal, manifest, settings.retention, clock, counters)
+            self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
             if journal.topics.shipping is None:
                 self._publish(journal, manifest, self._roller, self._retention)
             self._retention.resume(emptied)
@@ -54,7 +56,7 @@ class Keeping:
             self._roller.chores.append(self._retention.check)
             self._roller.start()
         else:  # only to say what would go
-            self._retention = Retention(journal, manifest, settings.retention, clock, counters)
+            self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
         self._counters = counters
         self._reconciler = Reconciler(journal, manifest, directory, self._roller, settings.reconcile, clock)
         self._loop: ReconcileLoop | None = None
@@ -156,6 +158,12 @@ class Keeping:
     def forget(self) -> None:
         """In a forked child: the threads are the parent's."""
         self._roller = self._retention = self._loop = None
+
+
+def _topics(settings: Settings) -> dict[str, Policy]:
+    """Policies of topics that others write: what happens in channels grows with everything that strangers send."""
+    channels = settings.channels
+    return {TOPIC: Policy(channels.topic_bytes_max or None, int(channels.topic_age_max_ms * 1000) or None)}
 
 
 def _only_reading() -> Invalid:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from holdfast import Keyring
 from holdfast.channels import ChannelMeta, HistoryEntry, SdsMessage
+from holdfast.channels.derived_ids import check_derived_id, with_derived_id
 from holdfast.channels.detect import dialect
+from holdfast.channels.sealed import ChannelSeal
 from holdfast.channels.snapshot import Buffered, RepairRequest, Unacknowledged
 from holdfast.channels.storage import decode_meta, encode_meta
 
@@ -43,6 +47,16 @@ def test_the_examples_of_snapshots_are_what_is_written_and_read():
     assert shown["named"] == encode_meta(META, elsewhere={"m1", "m4"})
     assert decode_meta(shown["snapshot"]) == META
     assert decode_meta(shown["named"], elsewhere={"m1": M1, "m4": M4}) == META
+
+
+def test_the_example_of_a_sealed_packet_opens_and_that_of_a_derived_id_is_what_is_made():
+    shown = examples()
+    seal = ChannelSeal("ch", Keyring({"k1": b"\x01" * 32}))
+    assert seal.open(shown["sealed"]) == shown["nim m1"]
+    assert seal.seal(b"")[:10] == shown["sealed"][:10]
+    salted = msgspec.structs.replace(M1, message_id="0123456789abcdef")
+    assert with_derived_id(salted).message_id.encode() == shown["derived m1"]
+    check_derived_id(msgspec.structs.replace(M1, message_id=shown["derived m1"].decode()))
 
 
 @pytest.mark.parametrize("name", ["nim", "rfc"])

@@ -5,21 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.channels.delivering import deliver, deliver_released, note, released
+from holdfast.channels.derived_ids import check_derived_id
 from holdfast.channels.events import MessageReady, MessageSent, MissingDependencies
 from holdfast.channels.lamport import Bounds, after_hearing, bounds, check
 from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.repairing import ask_for, settle, take_requests
 from holdfast.channels.sending import check_content
 from holdfast.channels.snapshot import Buffered
-from holdfast.channels.state import ChannelState
+from holdfast.channels.state import ChannelState, Rules
 from holdfast.channels.steps import Received, Step
 
 
 def receive(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
     """Take a message: deliver it, let it wait, or know it already."""
     rules, lamport = state.rules, message.lamport
-    if message.content:
-        check_content(message.content, rules.settings.content_bytes_max)
+    _check(rules, message)
     if lamport is None:
         _receive_ephemeral(state, message, effects)
         return
@@ -58,6 +58,13 @@ def receive(state: ChannelState, message: SdsMessage, now: int, effects: Step) -
         deliver(state, message.without_bloom(), now, waiting.received_ms if waiting else now, effects, again=again)
         deliver_released(state, released(state, [message_id]), now, effects)
         effects.received = _received(message, duplicate=again, own=own)
+
+
+def _check(rules: Rules, message: SdsMessage) -> None:
+    if rules.settings.derived_ids:
+        check_derived_id(message)
+    if message.content:
+        check_content(message.content, rules.settings.content_bytes_max)
 
 
 def _is_forged(state: ChannelState, message: SdsMessage) -> bool:

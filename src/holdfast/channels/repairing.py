@@ -25,13 +25,15 @@ _PATIENCE_MS = 60_000
 
 
 def due_requests(state: ChannelState, now: int) -> tuple[HistoryEntry, ...]:
-    """What to ask for now, the most overdue first."""
+    """What to ask for now: what messages here wait for, then what only syncs have named; the most overdue first."""
     if not state.requests:
         return ()
     due = sorted(
-        (request.due_ms, message_id) for message_id, request in state.requests.items() if request.due_ms <= now
+        (message_id not in state.waiting, request.due_ms, message_id)
+        for message_id, request in state.requests.items()
+        if request.due_ms <= now
     )
-    asked = [state.requests[message_id].entry for _, message_id in due[: state.rules.settings.repair_requests_max]]
+    asked = [state.requests[message_id].entry for *_, message_id in due[: state.rules.settings.repair_requests_max]]
     return tuple(asked if len(asked) <= ALWAYS_FIT else fitting(asked))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.channels.delivering import deliver_released, note, released, remember
+from holdfast.channels.derived_ids import with_derived_id
 from holdfast.channels.events import PeriodicSync
 from holdfast.channels.lamport import bounds, for_sending
 from holdfast.channels.message import HistoryEntry, SdsMessage
@@ -30,26 +31,26 @@ def send(state: ChannelState, given: Send, now: int, effects: Step) -> None:
             f"{settings.outgoing_max} messages wait for acknowledgement channel={rules.channel_id}",
             hint="wait for message_sent or message_given_up, or raise channels.outgoing_max",
         )
-    if given.message_id in state.incoming:
+    message = _message(state, given.message_id, given.content, causal_history(state, given.hints), now)
+    if message.message_id in state.incoming:
         raise Invalid(
             f"a message with this id came in and waits for others channel={rules.channel_id}",
             hint="ids must be unique in a channel; leave the choice to wrap_outgoing_message",
         )
-    message = _message(state, given.message_id, given.content, causal_history(state, given.hints), now)
     data = rules.dialect.encode(message)
     _check_carried(data, message, given.bytes_max)
-    effects.data = data
+    effects.data, effects.message_id = data, message.message_id
     state.hints.update((named, hint) for named, hint in given.hints.items() if named in state.history)
     _went_out(state, message, now)
     message = message.without_bloom()
     state.outgoing.append(Unacknowledged(message, now))
-    state.filter.add(given.message_id)
+    state.filter.add(message.message_id)
     remember(state, message, effects)
     effects.notes.append(note("sent", message, now))
     effects.changed = True
     # After a loss of state others may know our message, and name it, before we send it again.
-    settle(state, given.message_id)
-    deliver_released(state, released(state, [given.message_id]), now, effects)
+    settle(state, message.message_id)
+    deliver_released(state, released(state, [message.message_id]), now, effects)
 
 
 def send_sync(state: ChannelState, given: SendSync, now: int, effects: Step) -> None:
@@ -61,7 +62,7 @@ def send_sync(state: ChannelState, given: SendSync, now: int, effects: Step) -> 
     effects.data = rules.dialect.encode(message)
     state.syncs += 1
     _went_out(state, message, now)
-    state.mark(state.synced, given.message_id)
+    state.mark(state.synced, message.message_id)
     effects.events.append(PeriodicSync(rules.channel_id, effects.data))
     effects.changed = True
 
@@ -76,7 +77,7 @@ def send_ephemeral(state: ChannelState, given: SendEphemeral, effects: Step) -> 
             hint="use a channel with dialect='rfc', or wrap_outgoing_message",
         )
     message = SdsMessage(given.message_id, rules.channel_id, None, given.content, rules.participant_id)
-    effects.data = rules.dialect.encode(message)
+    effects.data = rules.dialect.encode(with_derived_id(message) if rules.settings.derived_ids else message)
 
 
 def check_content(content: bytes, most: int) -> None:
@@ -106,10 +107,11 @@ def _message(
     """A message as it would be sent now; nothing is changed yet, for it may be refused."""
     rules, dialect = state.rules, state.rules.dialect
     lamport = for_sending(state.lamport, dialect, bounds(dialect, rules.settings, now), now)
-    return SdsMessage(
+    message = SdsMessage(
         message_id, rules.channel_id, lamport, content, rules.participant_id, causes, state.filter.to_bytes(),
         due_requests(state, now),
     )  # fmt: skip
+    return with_derived_id(message) if rules.settings.derived_ids else message
 
 
 def _went_out(state: ChannelState, message: SdsMessage, now: int) -> None:

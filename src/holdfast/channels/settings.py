@@ -12,6 +12,9 @@ from holdfast.channels.dialect import DialectName
 from holdfast.channels.message import CONTENT_BYTES_MAX, ENTRIES_MAX
 from holdfast.errors import Invalid
 
+TOPIC = "_channels"
+"""Where a log records what happens in its channels, unless it is told otherwise."""
+
 
 class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits and times of reliable channels.
@@ -101,11 +104,20 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     derived_ids: bool = False
     """Whether ids are derived from what they name, and messages under other ids refused. All participants alike."""
 
+    keyring: str = ""
+    """The key that participants share, by reference (`env:NAME`, `file:PATH`): seals every message of every channel."""
+
     accept_unknown_channels: bool = False
     """Whether a message may create the channel that it names."""
 
     channels_max: int = 10_000
     """Channels beyond which no message creates another one."""
+
+    topic_bytes_max: int = 2**30
+    """Bytes of segments that the topic `_channels` keeps, unless it has a retention policy of its own; 0 = no limit."""
+
+    topic_age_max_ms: float = 90 * 24 * 3600 * 1000
+    """How long the topic `_channels` keeps a sealed segment, likewise; 0 = no limit."""
 
     ack_timeout_ms: float = 5_000
     """How long an operation waits for its state to be durable; it succeeds in memory all the same."""
@@ -125,6 +137,8 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             problems.append(f"channels.bloom_error_rate={self.bloom_error_rate} must lie between 0 and 1")
         if 0 < self.repair_t_max_ms < self.repair_t_min_ms:
             problems.append("channels.repair_t_max_ms must not be below channels.repair_t_min_ms")
+        if self.keyring and not self.keyring.startswith(("env:", "file:")):  # it may be the key itself: not shown
+            problems.append("channels.keyring must be a reference, 'env:NAME' or 'file:PATH'")
         if self.history_max > self.bloom_capacity:
             problems.append("channels.history_max must not exceed channels.bloom_capacity")
         if problems:
@@ -137,7 +151,8 @@ _LEAST = {
     "resend_attempts_max": 0, "sync_interval_ms": 0, "buffer_sweep_interval_ms": 1, "repair_sweep_interval_ms": 1,
     "repair_t_min_ms": 0, "repair_t_max_ms": 0, "repair_requests_max": 0, "response_groups": 1, "lost_after_ms": 0,
     "repair_bytes_max": 1, "repair_bytes_per_s": 1, "repair_cooldown_ms": 0, "repair_taken_max": 1,
-    "lamport_jump_max_ms": 1, "channels_max": 1, "ack_timeout_ms": 0,
+    "lamport_jump_max_ms": 60_000, "channels_max": 1, "ack_timeout_ms": 0,
+    "topic_bytes_max": 0, "topic_age_max_ms": 0,
 }  # fmt: skip
 
 _MOST = {

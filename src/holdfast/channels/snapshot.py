@@ -62,6 +62,8 @@ class ChannelMeta(msgspec.Struct, frozen=True, gc=False):
     """Ids that count as delivered although they are not in history: marked so, or lost."""
     dialect: DialectName | Literal[""] = ""
     """Empty where a version of the encoding does not say."""
+    sealed: bool = False
+    """Its messages travel under a key: without one it must not be opened again."""
 
 
 class ChannelData(msgspec.Struct, frozen=True, gc=False):

@@ -39,6 +39,8 @@ class Rules(msgspec.Struct, frozen=True):
     """Empty: no repair, and no message is recognised as our own."""
     dialect: Dialect
     settings: ChannelSettings
+    sealed: bool = False
+    """Messages travel under a key."""
 
     @property
     def t_max_ms(self) -> int:
@@ -75,14 +77,16 @@ class History:
     def add(self, message: SdsMessage, clock: int | None = None) -> list[str]:
         """Insert a message, or replace the one with its id in its place; returns the ids that had to go.
 
-        Where history is sorted, a time ahead of the channel's clock counts as the clock's: else those who send from
-        the future would be the newest until then, and the only ones that are named.
+        Where history is sorted, a message from ahead of the channel's clock is as new as the newest here: else those
+        who send from the future would be the newest until then, and the only ones that are named.
         """
         self._messages[message.message_id] = message
         if self._sorted is not None:
             self._unsort(message.message_id)
             lamport = message.lamport or 0
-            order = lamport if clock is None else min(lamport, clock), message.message_id
+            if clock is not None and lamport > clock:
+                lamport = self._sorted[-1][0] if self._sorted else 0
+            order = lamport, message.message_id
             self._orders[message.message_id] = order
             insort(self._sorted, order)
         gone = []
@@ -194,6 +198,7 @@ class ChannelState:
             responses=tuple(self.responses.values()),
             met=tuple(self.met),
             dialect=self.rules.dialect.name,
+            sealed=self.rules.sealed,
         )
 
 
@@ -210,8 +215,8 @@ def restored(rules: Rules, data: ChannelData, now: int) -> tuple[ChannelState, l
     state.lamport = min(meta.lamport, most.sent)
     gone = _unique(
         message_id
-        for message, clock in zip(data.history, _clocks(rules, data, most.sent), strict=True)
-        for message_id in state.history.add(message.without_bloom(), clock)
+        for message in data.history
+        for message_id in state.history.add(message.without_bloom(), state.lamport or most.sent)
     )
     for message_id in state.history.ids():
         state.filter.add(message_id)
@@ -238,17 +243,6 @@ def restored(rules: Rules, data: ChannelData, now: int) -> tuple[ChannelState, l
         state.responses[message_id] = RepairResponse(response.entry, due, response.data)
     state.hints = {message_id: hint for message_id, hint in data.hints.items() if message_id in state.history}
     return state, [message_id for message_id in gone if message_id not in state.history]
-
-
-def _clocks(rules: Rules, data: ChannelData, highest: int) -> list[int]:
-    """What the clock showed at most when each message came: less than in what we sent after it."""
-    clock = min(data.meta.lamport or highest, highest)
-    clocks = []
-    for message in reversed(data.history):
-        clocks.append(clock)
-        if rules.participant_id and message.sender_id == rules.participant_id:
-            clock = min(clock, (message.lamport or 0) - 1)
-    return clocks[::-1]
 
 
 def _bare(entry: Unacknowledged) -> Unacknowledged:

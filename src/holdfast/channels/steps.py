@@ -82,7 +82,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 class Step:
     """The effects of one step."""
 
-    __slots__ = ("appended", "changed", "data", "events", "evicted", "notes", "received")
+    __slots__ = ("appended", "changed", "data", "events", "evicted", "message_id", "notes", "received")
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -94,4 +94,6 @@ class Step:
         self.notes: list[Note] = []
         self.data: bytes | None = None
         """What to broadcast."""
+        self.message_id = ""
+        """Of what was sent."""
         self.received: Received | None = None

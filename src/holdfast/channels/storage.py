@@ -39,6 +39,7 @@ Migration = Callable[[bytes], bytes]
 
 _F1, _F2, _F3, _F4, _F5, _F6, _F7, _F8 = (bytes((number << 3 | 2,)) for number in range(1, 9))
 _N1, _N2, _N3, _N4 = (bytes((number << 3,)) for number in range(1, 5))
+_SEALED = b"\x78\x01"
 _BYTES = 2
 
 Value = TypeVar("Value")
@@ -61,6 +62,8 @@ def encode_meta(meta: ChannelMeta, version: Version = VERSION, elsewhere: Contai
     if version > 1:
         parts += [delimited(_F7, raw(message_id)) for message_id in meta.met]
         parts.append(delimited(_F8, meta.dialect.encode()))
+        if meta.sealed:
+            parts.append(_SEALED)
     return b"".join(parts)
 
 
@@ -121,7 +124,7 @@ def _version(data: bytes) -> int:
 
 
 def _read_meta(data: bytes, elsewhere: Mapping[str, SdsMessage]) -> ChannelMeta:
-    lamport: int | None = None
+    numbers: dict[int, int] = {}
     outgoing: list[Unacknowledged] = []
     incoming: list[Buffered] = []
     requests: dict[str, RepairRequest] = {}
@@ -130,8 +133,8 @@ def _read_meta(data: bytes, elsewhere: Mapping[str, SdsMessage]) -> ChannelMeta:
     dialect: DialectName | Literal[""] = ""
     for tag, start, stop in fields(data, 0, len(data)):
         match tag:
-            case 0x10:
-                lamport = start
+            case 0x10 | 0x78:
+                numbers[tag] = start
             case 0x1A:
                 outgoing.append(_read_unacknowledged(data, start, stop, elsewhere))
             case 0x22:
@@ -146,11 +149,11 @@ def _read_meta(data: bytes, elsewhere: Mapping[str, SdsMessage]) -> ChannelMeta:
                 met.append(text(data[start:stop]))
             case 0x42:
                 dialect = _dialect(text(data[start:stop]))
-    if lamport is None:
+    if 0x10 not in numbers:
         raise Invalid("a snapshot has no Lamport time")
     return ChannelMeta(
-        lamport, tuple(outgoing), tuple(incoming), tuple(requests.values()), tuple(responses.values()), tuple(met),
-        dialect,
+        numbers[0x10], tuple(outgoing), tuple(incoming), tuple(requests.values()), tuple(responses.values()),
+        tuple(met), dialect, bool(numbers.get(0x78)),
     )  # fmt: skip
 
 

@@ -60,6 +60,11 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if problems:
             raise Invalid("; ".join(problems), hint="correct these settings, or leave them out to keep everything")
 
+    def and_also(self, other: Policy) -> Policy:
+        """Both: of each limit the smaller one."""
+        both = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Policy(*(min(filter(None, limits), default=None) for limits in both))
+
 
 class Candidate(NamedTuple):
     """A live segment that may go."""
