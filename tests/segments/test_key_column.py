@@ -152,14 +152,20 @@ def test_an_idempotency_key_stands_for_all_parts(open_log, keyring, encrypted):
     log.close()
     log = open_log(keyring=keyring if encrypted else None)
     topic = log.topic("rows", schema="latest")
-    again = topic.append(rows, idempotency_key="b")
-    assert list(again) == first
-    assert all(receipt.repeated for receipt in again)
+    for _ in range(PARTITIONS):  # rows without a key, too, whosever turn it is
+        again = topic.append(rows, idempotency_key="b")
+        assert list(again) == first
+        assert all(receipt.repeated for receipt in again)
     singles = {crc32(b"%d" % n) % PARTITIONS: {"customer": str(n), "n": n} for n in range(50)}
     for other in (rows[:-1], *singles.values()):
         with pytest.raises(Invalid, match="stands for something else"):
             topic.append(other, idempotency_key="b")
-    assert topic.read().to_arrow().num_rows == 43
+    one, *others = singles.values()
+    topic.append(one, idempotency_key="s")
+    for other in others:  # in partitions where nothing is known of the key
+        with pytest.raises(Invalid, match="stands for something else"):
+            topic.append(other, idempotency_key="s")
+    assert topic.read().to_arrow().num_rows == 44
 
 
 def test_parts_commit_together_or_not_at_all(open_log):
