@@ -22,6 +22,7 @@ _INT64 = 2**63
 _KIND_BYTES_MAX = 255
 _HASH_BYTES = 16
 _DIGEST_CONTEXT = b"holdfast 1 idempotent content\0"
+_PART_CONTEXT = b"holdfast 1 idempotent part\0"
 _ABSENT = b"\xff" * 8
 
 
@@ -78,6 +79,12 @@ class Intake:
         for part in parts:
             told += (_ABSENT,) if part is None else (len(part).to_bytes(8, "little"), part)
         return key, key_hash + blake3(b"".join(told)).digest(length=_HASH_BYTES)
+
+    def unique_part(self, unique: bytes, number: int) -> bytes:
+        """The same for a part of what a key stands for: rows of one batch in several partitions."""
+        part = _PART_CONTEXT + number.to_bytes(4, "little")
+        digest = blake3(part + unique).digest(length=_HASH_BYTES)
+        return blake3(part + unique[:_HASH_BYTES]).digest(length=_HASH_BYTES) + digest
 
     def unique_record(
         self, idempotency_key: bytes | str, payload: bytes, extra: Extra | None
