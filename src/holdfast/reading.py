@@ -8,7 +8,9 @@ to the next `read(start=…)` (or `end=…` when reading backwards).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from asyncio import to_thread
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+_PAGE_ITEMS = 500
 _position = msgspec.json.Decoder(dict[int, int])
 
 
@@ -79,7 +82,7 @@ class Reading(Generic[Item]):
         self._limit = limit
         self._bytes_max = bytes_max
         self._positions = {s.stream.partition.number: s.end if reverse else s.start for s in spans}
-        self._items = self._iterate()
+        self._items = self._iterate(self._positions)
         self._used_as: Literal["records", "arrow"] | None = None
 
     # -- records ------------------------------------------------------------------------------------------
@@ -97,10 +100,22 @@ class Reading(Generic[Item]):
             raise Invalid("this reading was taken as Arrow already", hint="call read() again: a reading is used once")
         self._used_as = "records"
 
-    def _iterate(self) -> Iterator[Item]:
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """The records, read in threads a page at a time; the loop is never blocked."""
+        self._begin_records()
+        ahead = dict(self._positions)
+        items = self._iterate(ahead)
+        while page := await to_thread(lambda: list(islice(items, _PAGE_ITEMS))):
+            for item in page:
+                partition, offset = self._shape.place(item)
+                self._positions[partition] = offset if self._reverse else offset + 1
+                yield item
+        self._positions.update(ahead)
+
+    def _iterate(self, positions: dict[int, int]) -> Iterator[Item]:
         left = -1 if self._limit is None else self._limit
         room = -1 if self._bytes_max is None else self._bytes_max
-        place, size, positions, back = self._shape.place, self._shape.size, self._positions, self._reverse
+        place, size, back = self._shape.place, self._shape.size, self._reverse
         spent, given = 0, False
         for span in self._spans:
             for item in self._shape.items(span, self._times, back):
@@ -116,10 +131,10 @@ class Reading(Generic[Item]):
                 yield item
                 if left == 0 and self._times == ALWAYS:  # no need to look further: offsets tell whether there is more
                     return
-            self._finish(span)
+            self._finish(span, positions)
 
-    def _finish(self, span: Span) -> None:
-        self._positions[span.stream.partition.number] = span.start if self._reverse else span.end
+    def _finish(self, span: Span, positions: dict[int, int]) -> None:
+        positions[span.stream.partition.number] = span.start if self._reverse else span.end
 
     # -- where we are -------------------------------------------------------------------------------------
 
@@ -167,7 +182,7 @@ class Reading(Generic[Item]):
                 left = None if left is None else left - taken.num_rows
                 if taken.num_rows < batch.num_rows or left == 0:
                     return
-            self._finish(span)
+            self._finish(span, self._positions)
 
     def to_arrow(self) -> pa.Table:
         """All rows as an Arrow table."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from types import TracebackType
 from typing import Self
 
+from holdfast.calling import in_coroutine
 from holdfast.channels import sending, steps
 from holdfast.channels.callbacks import Callback, Callbacks
 from holdfast.channels.channel import Channel, Flight
@@ -502,7 +502,7 @@ class Channels:
 
 
 def _warn_on_loop(stacklevel: int) -> None:
-    if _get_running_loop() is not None:
+    if in_coroutine():
         warnings.warn("this blocks the event loop; use the operation's _async form", RuntimeWarning, stacklevel)
 
 

@@ -15,10 +15,15 @@ from __future__ import annotations
 
 import logging
 from _thread import allocate_lock
-from asyncio.events import _get_running_loop
+from asyncio import Lock, get_running_loop
+from asyncio import timeout as asyncio_timeout
+from asyncio.events import AbstractEventLoop
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
+from holdfast.calling import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Full, HoldfastError, Unavailable
 from holdfast.journal.bell import Bell
@@ -26,6 +31,8 @@ from holdfast.journal.columns import Columns, Encoded, Extra
 from holdfast.journal.group import Group, Operation, Run, Unit
 from holdfast.journal.partition import Partition
 from holdfast.journal.settings import JournalSettings
+
+Put = TypeVar("Put")
 
 AWAKE, IDLE, LINGERING = 0, 1, 2
 
@@ -50,6 +57,8 @@ class Queue:
         self._pending_bytes = 0
         """Records and bytes of all groups but the open one: queued or being committed."""
         self._room = Bell()
+        self._turns: WeakKeyDictionary[AbstractEventLoop, Lock] = WeakKeyDictionary()
+        """Of each event loop: whose turn it is to wait for room."""
         self._refusal: HoldfastError | None = None
         self._finishing = False
         self._hold: HoldfastError | None = None
@@ -150,6 +159,32 @@ class Queue:
             group.bytes += size
             self._place(group, unit)
         return unit
+
+    async def when_room(self, put: Callable[[], Put], timeout: float) -> Put:
+        """What `put` gives as soon as there is room for it; coroutines get it in the order in which they came.
+
+        Raises Full after `timeout` seconds.
+        """
+        loop = get_running_loop()
+        deadline = loop.time() + timeout
+        turn = self._turns.setdefault(loop, Lock())
+        if not turn.locked():
+            try:
+                return put()
+            except Full:
+                self.refused -= 1  # not yet
+        try:
+            async with asyncio_timeout(timeout), turn:
+                while True:
+                    future = self._room.future(loop, deadline - loop.time())  # first: a ring in between is not missed
+                    try:
+                        return put()
+                    except Full:
+                        self.refused -= 1
+                        await future
+        except TimeoutError:
+            self.refused += 1
+            raise self._full(f"no room in the queue to the journal within {timeout:g} s; nothing was written") from None
 
     def put_control(self, operations: list[Operation], *, scope: str | None = None, reissue: bool = False) -> Unit:
         """Add a control unit through the reserved lane: never refused for fullness."""
@@ -309,7 +344,7 @@ class Queue:
             self._open.acked = True  # the queue is full: lingering would only prolong that
             if self._asleep:
                 self._rouse()
-            if timeout <= 0 or _get_running_loop() is not None:
+            if timeout <= 0 or in_coroutine():
                 self.refused += timeout > 0
                 raise self._full("the queue to the journal is full; nothing was written")
             now = self._clock.monotonic()
