@@ -146,6 +146,25 @@ def test_reading_is_the_same_in_both_ways(open_log, options):
         assert asyncio.run(read(count)) == (records, plain.position, plain.exhausted)
 
 
+def test_a_reading_goes_on_where_it_was_left(open_log):
+    """Twice `async for` is one pass; in two ways at once it is Invalid."""
+    topic = open_log().topic("t")
+    topic.append_batch([b"%d" % n for n in range(1200)])
+
+    async def main():
+        reading, found = topic.read(), []
+        for stop in (3, 700, 10**9):
+            async for record in reading:
+                found.append(int(record.payload))
+                if len(found) == stop:
+                    break
+        with pytest.raises(Invalid, match="in another way"):
+            next(reading)
+        return found, reading.exhausted
+
+    assert asyncio.run(main()) == (list(range(1200)), True)
+
+
 def test_a_store_that_does_not_answer_blocks_no_loop(tmp_path, monkeypatch):
     """Opening and closing wait for it in threads: meanwhile the loop goes on."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
