@@ -21,7 +21,6 @@ from asyncio.events import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 from holdfast.calling import in_coroutine
 from holdfast.clock import Clock
@@ -37,6 +36,16 @@ Put = TypeVar("Put")
 AWAKE, IDLE, LINGERING = 0, 1, 2
 
 logger = logging.getLogger("holdfast.journal")
+
+
+class _Line:
+    """Coroutines of one event loop that wait for room, one after the other."""
+
+    __slots__ = ("length", "turn")
+
+    def __init__(self) -> None:
+        self.turn = Lock()
+        self.length = 0
 
 
 class Queue:
@@ -57,8 +66,8 @@ class Queue:
         self._pending_bytes = 0
         """Records and bytes of all groups but the open one: queued or being committed."""
         self._room = Bell()
-        self._turns: WeakKeyDictionary[AbstractEventLoop, Lock] = WeakKeyDictionary()
-        """Of each event loop: whose turn it is to wait for room."""
+        self._lines: dict[AbstractEventLoop, _Line] = {}
+        """Event loops whose coroutines wait for room; nobody overtakes them there."""
         self._refusal: HoldfastError | None = None
         self._finishing = False
         self._hold: HoldfastError | None = None
@@ -165,26 +174,34 @@ class Queue:
 
         Raises Full after `timeout` seconds.
         """
-        loop = get_running_loop()
-        deadline = loop.time() + timeout
-        turn = self._turns.setdefault(loop, Lock())
-        if not turn.locked():
+        lines = self._lines
+        if not lines or get_running_loop() not in lines:
             try:
                 return put()
             except Full:
                 self.refused -= 1  # not yet
+        loop = get_running_loop()
+        line = lines.setdefault(loop, _Line())
+        line.length += 1
         try:
-            async with asyncio_timeout(timeout), turn:
-                while True:
-                    future = self._room.future(loop, deadline - loop.time())  # first: a ring in between is not missed
-                    try:
-                        return put()
-                    except Full:
-                        self.refused -= 1
-                        await future
+            async with asyncio_timeout(timeout), line.turn:
+                return await self._first_in_line(put, loop, timeout)
         except TimeoutError:
             self.refused += 1
             raise self._full(f"no room in the queue to the journal within {timeout:g} s; nothing was written") from None
+        finally:
+            line.length -= 1
+            if not line.length:
+                del lines[loop]
+
+    async def _first_in_line(self, put: Callable[[], Put], loop: AbstractEventLoop, timeout: float) -> Put:
+        while True:
+            future = self._room.future(loop, timeout)  # first: a ring in between is not missed
+            try:
+                return put()
+            except Full:
+                self.refused -= 1
+                await future
 
     def put_control(self, operations: list[Operation], *, scope: str | None = None, reissue: bool = False) -> Unit:
         """Add a control unit through the reserved lane: never refused for fullness."""
