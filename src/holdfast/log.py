@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from asyncio import to_thread
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -138,6 +139,8 @@ class Log:
         self._open = False
         self._store_reconciler: StoreReconciler | None = None
         self._channels: list[Channels] = []
+        self._has_waited = True
+        """For the store's first word; a coroutine that opens a log does that in `async with`, off its loop."""
         self._forgotten_records = 0
         """Records that were queued when the process began to end."""
         opened = _look if read_only else _own
@@ -158,7 +161,7 @@ class Log:
 
     def _start_shipping(self, shipper: Shipper) -> None:
         try:
-            harbouring.start(shipper)
+            self._has_waited = harbouring.start(shipper)
         except BaseException:
             shipper.close(0)
             self._keeping.close(0)
@@ -569,7 +572,40 @@ class Log:
         self._journal.forget()
         self._directory.release()
 
+    # -- asyncio ------------------------------------------------------------------------------------------
+
+    async def seal_async(self, topic: str | None = None, *, timeout: float | None = None) -> None:
+        """What `seal` does, for coroutines."""
+        await to_thread(self.seal, topic, timeout=timeout)
+
+    async def ship_async(self, timeout: float | None = None) -> None:
+        """What `ship` does, for coroutines."""
+        await to_thread(self.ship, timeout)
+
+    async def flush_async(self, timeout: float | None = None) -> None:
+        """What `flush` does, for coroutines."""
+        await to_thread(self.flush, timeout)
+
+    async def close_async(self, timeout: float | None = None) -> None:
+        """What `close` does, for coroutines."""
+        await to_thread(self.close, timeout)
+
+    async def __aenter__(self) -> Self:
+        return await to_thread(self.__enter__)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await to_thread(self.__exit__, kind, error, trace)
+
     def __enter__(self) -> Self:
+        if self._shipper is not None and not self._has_waited:
+            self._has_waited = True
+            try:
+                harbouring.first_word(self._shipper)
+            except HoldfastError:
+                self.close()
+                raise
         return self
 
     def __exit__(

@@ -9,7 +9,6 @@ entry in each partition that its keys lead to, all of them in one commit.
 from __future__ import annotations
 
 import warnings
-from asyncio.events import _get_running_loop
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -17,6 +16,7 @@ from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from holdfast.arguments import seconds, texts
+from holdfast.calling import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.following import Follower
@@ -102,8 +102,10 @@ class TypedTopic:
         A repeated `idempotency_key` writes nothing and returns the original receipts; with other rows than the first
         time it is Invalid.
         """
-        if _get_running_loop() is not None:
-            warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
+        if in_coroutine():
+            warnings.warn(
+                "append() blocks the event loop; use: await topic.append_async(…)", RuntimeWarning, stacklevel=2
+            )
         if durability != "durable":
             self._journal.check_durability(durability)
         patience = self._patience if timeout is None else seconds(timeout)
@@ -113,6 +115,31 @@ class TypedTopic:
         )  # fmt: skip
         receipts = ticket.result(max(0.0, patience - (self._clock.monotonic() - started)))
         return receipts if durability == "durable" else ticket.shipped()
+
+    async def append_async(
+        self,
+        rows: object,
+        *,
+        time: int | datetime | str | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Sequence[Receipt]:
+        """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop."""
+        if durability != "durable":
+            self._journal.check_durability(durability)
+        patience = self._patience if timeout is None else timeout
+        started = self._clock.monotonic()
+
+        def put() -> BatchTicket:
+            left = max(1e-6, patience - (self._clock.monotonic() - started))
+            return self.submit(
+                rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left
+            )  # fmt: skip
+
+        ticket = await self._journal.queue.when_room(put, patience)
+        return await (ticket if durability == "durable" else ticket.when_shipped)
 
     def submit(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import assert_type
 
 import holdfast
@@ -32,8 +33,22 @@ def blocking(log: Log) -> None:
 async def asynchronous(topic: Topic) -> None:
     assert_type(await topic.submit(b"x"), Receipt)
     assert_type(await topic.submit_batch([b"x"]), Sequence[Receipt])
+    assert_type(await topic.append_async(b"x", durability="shipped"), Receipt)
+    assert_type(await topic.append_batch_async([b"x"]), Sequence[Receipt])
     async for record in topic.follow(0):
         assert_type(record.at, datetime)
+    async for record in topic.read(limit=3):
+        assert_type(record, Record)
+
+
+async def asynchronous_log(path: Path) -> None:
+    async with holdfast.open(path) as log:
+        assert_type(log, Log)
+        await log.seal_async("t", timeout=3)
+        await log.ship_async()
+        await log.flush_async()
+        assert_type(await log.topic("t", schema="latest").append_async({"a": 1}), Sequence[Receipt])
+    await log.close_async()
 
 
 class Hsm:

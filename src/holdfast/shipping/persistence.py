@@ -117,6 +117,10 @@ class Shipper:
             self.subscribers.end(fenced)
             return
         self._thread.start()
+        self.first_word(patience)
+
+    def first_word(self, patience: float) -> None:
+        """Wait a moment for the store's first word; raises Invalid where the root is not ours."""
         self._contacted.wait(patience)
         if isinstance(self._harbour.end, Invalid):
             raise self._harbour.end.again()
