@@ -17,12 +17,22 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from threading import Lock
 from urllib.parse import quote, unquote
 
+from holdfast.channel_known import KnownBlocks
+from holdfast.channel_records import Read, columns, find_messages, note_size
 from holdfast.channels.message import SdsMessage, raw, text
 from holdfast.channels.persistence import Commit, Persistence
-from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Note
-from holdfast.channels.storage import Migration, decode_meta, encode_meta, store_message, stored_message
+from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known, Note
+from holdfast.channels.storage import (
+    Migration,
+    decode_known,
+    decode_meta,
+    decode_newest,
+    encode_meta,
+    store_message,
+    stored_message,
+)
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.journal.columns import Columns, Extra, encode_headers
+from holdfast.journal.columns import Columns
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.ticket import UnitTicket
@@ -30,7 +40,7 @@ from holdfast.journal.ticket import UnitTicket
 TOPIC = "_channels"
 
 _SPACES = "channel/"
-_META, _MESSAGE, _WAITING, _HINT = b"m", b"h", b"w", b"r"
+_META, _MESSAGE, _WAITING, _HINT, _KNOWN = b"m", b"h", b"w", b"r", b"k"
 
 Item = tuple[bytes, int, bytes]
 
@@ -57,13 +67,15 @@ class LogPersistence(Persistence):
         partition: Partition | None = None,
         migrations: Mapping[int, Migration] | None = None,
         ack_timeout_ms: float | None = None,
+        read: Read | None = None,
     ) -> None:
-        """What happens goes to `partition`, if there is one."""
+        """What happens goes to `partition`, if there is one, and `read` finds it there."""
         self._journal = journal
         self._participant = raw(participant_id)
         self._prefix = _SPACES + quote(participant_id, safe="", errors="surrogateescape") + "/"
         self._partition = partition
         self._migrations = migrations
+        self._read = read
         self._timeout = (journal.settings.ack_timeout_ms if ack_timeout_ms is None else ack_timeout_ms) / 1000
         self._places: dict[str, _Places] = {}
         self._lock = Lock()
@@ -74,6 +86,7 @@ class LogPersistence(Persistence):
         history: dict[str, SdsMessage] = {}
         waiting: dict[str, SdsMessage] = {}
         hints: dict[str, bytes] = {}
+        blocks: list[list[Known]] = []
         places = _Places()
         for key, number, body in self._journal.load_space(self._prefix + channel_id):
             if key == _META:
@@ -89,14 +102,20 @@ class LogPersistence(Persistence):
             elif key[:1] == _HINT:
                 hints[text(key[1:])] = body
                 places.hints.add(text(key[1:]))
+            elif key[:1] == _KNOWN:
+                blocks.append(decode_known(body))
+                places.known.found(number, len(blocks[-1]))
             else:
                 raise Corrupt(f"an item of a channel is none that was ever kept channel={channel_id!r}")
         meta = ChannelMeta()
         if snapshot is not None:
             meta = decode_meta(snapshot, self._migrations, {**waiting, **history})
+            blocks.append(decode_newest(snapshot))
+            for known in blocks[-1]:
+                places.known.add(known)
         with self._lock:
             self._places[channel_id] = places
-        return ChannelData(meta, tuple(history.values()), hints)
+        return ChannelData(meta, tuple(history.values()), hints, tuple(known for block in blocks for known in block))
 
     def commit(
         self, channel_id: str, meta: ChannelMeta, update: HistoryUpdate, *, reissue: bool = False
@@ -105,6 +124,11 @@ class LogPersistence(Persistence):
         places = self._places_of(channel_id)
         places.settle(again=reissue)
         puts, deletes = self._changes(places, update)
+        for known in update.known:
+            places.known.add(known)
+        deletes += [_KNOWN + number.to_bytes(8, "big") for number in places.known.trim(update.remembered)]
+        blocks = places.known.due()
+        puts += [(_KNOWN + number.to_bytes(8, "big"), number, body) for number, body in blocks.items()]
         named = self._wait_for(places, meta, puts, deletes, again=reissue)
         deletes = places.with_owed(puts, deletes)
         # What was loaded is complete, whatever became of commits before that.
@@ -114,12 +138,12 @@ class LogPersistence(Persistence):
             for some_puts, some_notes in ahead:
                 self._hand_over(channel_id, some_puts, [], some_notes, reissue)
                 reissue = False
-            snapshot = (_META, 0, encode_meta(meta, elsewhere=named))
+            snapshot = (_META, 0, encode_meta(meta, elsewhere=named, newest=places.known.newest))
             ticket = self._hand_over(channel_id, [*puts, snapshot], deletes, notes, reissue)
         except BaseException:
             places.owe(deletes)
             raise
-        places.await_deletion(ticket, deletes)
+        places.handed_over(ticket, deletes, list(blocks))
         return ticket
 
     def _hand_over(
@@ -139,7 +163,7 @@ class LogPersistence(Persistence):
         """
         settings = self._journal.settings
         most = min(settings.batch_bytes_max, settings.queue_bytes_max // 4)
-        if sum(len(body) for _, _, body in puts) + sum(map(_note_size, notes)) <= most:
+        if sum(len(body) for _, _, body in puts) + sum(map(note_size, notes)) <= most:
             return [(puts, list(notes))]
         parts: list[tuple[list[Item], list[Note]]] = [([], [])]
         left = most
@@ -150,10 +174,10 @@ class LogPersistence(Persistence):
                 left = most - len(put[2])
             parts[-1][0].append(put)
         for note in notes:
-            left -= _note_size(note)
+            left -= note_size(note)
             if left < 0:
                 parts.append(([], []))
-                left = most - _note_size(note)
+                left = most - note_size(note)
             parts[-1][1].append(note)
         return parts
 
@@ -200,6 +224,12 @@ class LogPersistence(Persistence):
         places.forgive(item[0])
         self._journal.change_space(self._prefix + channel_id, [item], [], timeout=self._timeout)
 
+    def find_messages(self, channel_id: str, wanted: Sequence[Known]) -> Iterable[SdsMessage]:
+        """Those that the topic still has."""
+        if self._read is None:
+            return ()
+        return find_messages(self._read, self._participant, channel_id, wanted)
+
     def drop_channel(self, channel_id: str) -> None:
         """Forget a channel, durably."""
         ticket = self._journal.change_space(
@@ -239,43 +269,13 @@ class LogPersistence(Persistence):
         return puts, deletes
 
     def _records(self, channel_id: str, notes: Sequence[Note]) -> tuple[Partition, Columns] | None:
-        """What happened, as records: the content is the payload, the channel the key, the rest headers."""
         if self._partition is None or not notes:
             return None
-        key = raw(channel_id)
-        extras: dict[int, Extra] = {}
-        for number, note in enumerate(notes):
-            headers = {
-                "participant_id": self._participant, "message_id": raw(note.message_id),
-                "sender_id": raw(note.sender_id), "lamport": b"%d" % note.lamport,
-            }  # fmt: skip
-            if note.kind == "delivered":
-                headers["waited_ms"] = b"%d" % note.waited_ms
-            if note.missing:
-                headers["missing"] = _joined(note.missing)
-            extras[number] = (key, note.kind.encode(), encode_headers(headers))
-        return self._partition, Columns([note.content for note in notes], [note.at_ms * 1000 for note in notes], extras)
+        return self._partition, columns(self._participant, channel_id, notes)
 
 
 _OWED_MAX = 20_000
 """Beyond that, what should have been deleted while nothing could be kept is found, and goes, after the next loading."""
-
-_MISSING_BYTES_MAX = 8_192
-"""Of all the ids that a message waits for: as many as fit into this, so that headers stay below their limit."""
-
-
-def _note_size(note: Note) -> int:
-    """A record's bytes, or a few more."""
-    ids = len(note.message_id) + len(note.sender_id) + sum(map(len, note.missing))
-    return len(note.content) + min(4 * ids, _MISSING_BYTES_MAX) + 4_096
-
-
-def _joined(ids: Sequence[str]) -> bytes:
-    """Ids, one per line: as many as fit, and none of them cut."""
-    joined = b"\n".join(map(raw, ids))
-    if len(joined) > _MISSING_BYTES_MAX:
-        joined = joined[: _MISSING_BYTES_MAX + 1].rpartition(b"\n")[0]
-    return joined
 
 
 def _key(number: int) -> bytes:
@@ -290,10 +290,11 @@ class _Places:
         self._numbers: dict[str, int] = {}
         """Where the messages of history stand in its order."""
         self._next = 1
-        self._deleting: deque[tuple[UnitTicket, Sequence[bytes]]] = deque()
-        """Commits under way, and the keys that they delete."""
+        self._under_way: deque[tuple[UnitTicket, Sequence[bytes], Sequence[int]]] = deque()
+        """Commits under way, the keys that they delete, and the blocks of known ids that they put."""
         self._owed: dict[bytes, None] = {}
         """Keys that were to be deleted by commits that failed."""
+        self.known = KnownBlocks()
         self.waiting: set[str] = set()
         self.hints: set[str] = set()
         self.loaded = True
@@ -332,9 +333,11 @@ class _Places:
 
     def settle(self, *, again: bool) -> None:
         """Take notice of what became of commits; if all is said again, those still under way are bound to fail."""
-        while self._deleting and (again or self._deleting[0][0].done):
-            ticket, keys = self._deleting.popleft()
-            if not _is_stored(ticket):
+        while self._under_way and (again or self._under_way[0][0].done):
+            ticket, keys, blocks = self._under_way.popleft()
+            is_stored = _is_stored(ticket)
+            self.known.settle(blocks, is_stored=is_stored)
+            if not is_stored:
                 self.owe(keys)
 
     def owe(self, keys: Iterable[bytes]) -> None:
@@ -354,10 +357,11 @@ class _Places:
         owed, self._owed = self._owed, {}
         return [key for key in {**owed, **dict.fromkeys(deletes)} if key not in put]
 
-    def await_deletion(self, ticket: UnitTicket, keys: Sequence[bytes]) -> None:
-        """A commit that deletes these keys was handed over."""
-        if keys:
-            self._deleting.append((ticket, keys))
+    def handed_over(self, ticket: UnitTicket, keys: Sequence[bytes], blocks: Sequence[int]) -> None:
+        """A commit that deletes these keys, and puts these blocks, was handed over."""
+        self.known.hand_over(blocks)
+        if keys or blocks:
+            self._under_way.append((ticket, keys, blocks))
 
 
 def _is_stored(ticket: UnitTicket) -> bool:

@@ -11,8 +11,6 @@ raises is logged; it spoils neither the operation nor the callbacks after it.
 from __future__ import annotations
 
 import asyncio
-import warnings
-from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from types import TracebackType
@@ -36,7 +34,8 @@ from holdfast.channels.events import (
 from holdfast.channels.message import HINT_BYTES_MAX, SdsMessage
 from holdfast.channels.message_ids import MessageIds
 from holdfast.channels.open_channels import OpenChannels, Recover
-from holdfast.channels.periodic import PeriodicThread, Schedule, Task, run_until
+from holdfast.channels.outcome import data_of, received_of, warn_on_loop
+from holdfast.channels.periodic import HURRY_INTERVAL_MS, PeriodicThread, Schedule, Task, run_until
 from holdfast.channels.persistence import NoPersistence, Persistence
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.steps import Input, Received, Step
@@ -188,7 +187,7 @@ class Channels:
         """
         content = self._content(content)
         channel = self._ensure(channel_id)
-        return _data(self._operate(channel, self._send(content, channel, message_id)))
+        return data_of(self._operate(channel, self._send(content, channel, message_id)))
 
     async def _ensure_async(self, channel_id: str) -> Channel:
         channel = self._open.get(channel_id)
@@ -200,19 +199,19 @@ class Channels:
         """`wrap_outgoing_message` for coroutines."""
         content = self._content(content)
         channel = await self._ensure_async(channel_id)
-        return _data(await self._operate_async(channel, self._send(content, channel, message_id)))
+        return data_of(await self._operate_async(channel, self._send(content, channel, message_id)))
 
     def wrap_ephemeral_message(self, content: bytes, channel_id: str, message_id: str | None = None) -> bytes:
         """The bytes to broadcast for content that is neither kept, nor ordered, nor sent again (`rfc` only)."""
         given = steps.SendEphemeral(checked_content(content), self._message_id(message_id))
-        return _data(self._operate(self._ensure(channel_id), given))
+        return data_of(self._operate(self._ensure(channel_id), given))
 
     async def wrap_ephemeral_message_async(
         self, content: bytes, channel_id: str, message_id: str | None = None
     ) -> bytes:
         """`wrap_ephemeral_message` for coroutines."""
         given = steps.SendEphemeral(checked_content(content), self._message_id(message_id))
-        return _data(await self._operate_async(await self._ensure_async(channel_id), given))
+        return data_of(await self._operate_async(await self._ensure_async(channel_id), given))
 
     def unwrap_received_message(self, data: bytes) -> Received:
         """Take a message that came in; what it means to the application is told by callbacks and by the result.
@@ -221,7 +220,7 @@ class Channels:
         `channels.accept_unknown_channels`); both are counted in `refused_total`.
         """
         message, name = self._decoded(data)
-        return _received(self._operate(self._channel_of(message, name), steps.Receive(message)))
+        return received_of(self._operate(self._channel_of(message, name), steps.Receive(message)))
 
     async def unwrap_received_message_async(self, data: bytes) -> Received:
         """`unwrap_received_message` for coroutines."""
@@ -229,7 +228,7 @@ class Channels:
         channel = self._open.get(message.channel_id)
         if channel is None:
             channel = await asyncio.to_thread(self._channel_of, message, name)
-        return _received(await self._operate_async(channel, steps.Receive(message)))
+        return received_of(await self._operate_async(channel, steps.Receive(message)))
 
     def mark_dependencies_met(self, message_ids: Iterable[str], channel_id: str) -> None:
         """The application has these messages from elsewhere, or can do without: nobody has to wait for them."""
@@ -322,28 +321,42 @@ class Channels:
         await self._sweep_async(self._send_sync)
 
     def _send_sync(self) -> steps.SendSync:
-        return steps.SendSync(self._message_id(None))
+        return steps.SendSync(self._message_id(None), self._carried_bytes_max)
 
-    def _sweep(self, given: Callable[[], Input]) -> None:
-        for channel, flight in self._swept(given):  # all commits go together; then wait for each
+    def _sweep(self, given: Callable[[], Input], *, hurried: bool = False) -> None:
+        for channel, effects, flight in self._swept(given, hurried):  # all commits go together; then wait for each
             self._await_kept(channel, flight)
+            if effects.wanted:
+                channel.answer(channel.find(effects.wanted))
 
-    async def _sweep_async(self, given: Callable[[], Input]) -> None:
+    async def _sweep_async(self, given: Callable[[], Input], *, hurried: bool = False) -> None:
         if self.backend.blocks:
-            await asyncio.to_thread(self._sweep, given)
+            await asyncio.to_thread(self._sweep, given, hurried=hurried)
             return
-        for channel, flight in self._swept(given):
+        for channel, effects, flight in self._swept(given, hurried):
             await self._kept_async(channel, flight)
+            if effects.wanted:
+                channel.answer(await asyncio.to_thread(channel.find, effects.wanted))
 
-    def _swept(self, given: Callable[[], Input]) -> list[tuple[Channel, Flight]]:
+    def _swept(self, given: Callable[[], Input], hurried: bool) -> list[tuple[Channel, Step, Flight]]:
         self._check_open()
-        flights = []
+        taken = []
         for channel in self._open.all():
+            if hurried and not channel.state.hurried:
+                continue
             try:
-                flights.append((channel, channel.take(given())[1]))
+                taken.append((channel, *channel.take(given())))
+                if taken[-1][1].sync_due:
+                    taken.append((channel, *channel.take(self._send_sync())))
             except Closed:
                 pass  # it was removed meanwhile
-        return flights
+        return taken
+
+    def _hurry(self) -> None:
+        self._sweep(steps.SweepRepairs, hurried=True)
+
+    async def _hurry_async(self) -> None:
+        await self._sweep_async(steps.SweepRepairs, hurried=True)
 
     def start_periodic_tasks(self) -> None:
         """Sweep and sync from a thread of their own, from now on; starting again changes nothing.
@@ -353,22 +366,25 @@ class Channels:
         with self._lock:
             self._check_open()
             if self._timer is None:
-                schedule = self._schedule(self.run_buffer_sweep, self.run_repair_sweep, self.run_periodic_sync)
+                schedule = self._schedule(
+                    self.run_buffer_sweep, self.run_repair_sweep, self.run_periodic_sync, self._hurry
+                )
                 self._timer = PeriodicThread(schedule)
 
     async def run_periodic_tasks_async(self) -> None:
         """Sweep and sync on this event loop, until it is cancelled or the channels are closed."""
         schedule = self._schedule(
-            self.run_buffer_sweep_async, self.run_repair_sweep_async, self.run_periodic_sync_async
+            self.run_buffer_sweep_async, self.run_repair_sweep_async, self.run_periodic_sync_async, self._hurry_async
         )
         await run_until(lambda: self._closed, schedule)
 
-    def _schedule(self, buffers: Task, repairs: Task, sync: Task) -> Schedule[Task]:
+    def _schedule(self, buffers: Task, repairs: Task, sync: Task, hurry: Task) -> Schedule[Task]:
         settings = self.settings
         tasks: list[tuple[int, Task]] = [
             (settings.buffer_sweep_interval_ms, buffers),
             (settings.repair_sweep_interval_ms, repairs),
             (settings.sync_interval_ms, sync),
+            (HURRY_INTERVAL_MS, hurry),
         ]
         return Schedule(tasks, self._clock)
 
@@ -384,7 +400,7 @@ class Channels:
     def _operate(self, channel: Channel, given: Input) -> Step:
         self._check_open()
         if self.backend.blocks:
-            _warn_on_loop(4)
+            warn_on_loop(4)
         try:
             effects, flight = channel.take(given)
         except Invalid:
@@ -418,7 +434,7 @@ class Channels:
     def _await_kept(self, channel: Channel, flight: Flight) -> None:
         """Wait until a step is durable or refused, at most for the time-out; then tell."""
         if not flight.settled and flight.commit is not None:
-            _warn_on_loop(5)
+            warn_on_loop(5)
             try:
                 flight.commit.result(self.settings.ack_timeout_ms / 1000)
             except HoldfastError:
@@ -499,18 +515,3 @@ class Channels:
 
     def _now(self) -> int:
         return self._clock.now_us() // 1000
-
-
-def _warn_on_loop(stacklevel: int) -> None:
-    if _get_running_loop() is not None:
-        warnings.warn("this blocks the event loop; use the operation's _async form", RuntimeWarning, stacklevel)
-
-
-def _data(effects: Step) -> bytes:
-    assert effects.data is not None
-    return effects.data
-
-
-def _received(effects: Step) -> Received:
-    assert effects.received is not None
-    return effects.received

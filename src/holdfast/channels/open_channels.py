@@ -144,10 +144,9 @@ class OpenChannels:
         data = self._kept(channel_id)
         kept = data.meta.dialect or None
         rules = Rules(channel_id, self._participant_id, dialect(kept or name or self._settings.dialect), self._settings)
-        state, beyond = restored(rules, data, self._now())
+        state, beyond, unknown = restored(rules, data, self._now())
         channel = Channel(state, self._backend, self._tell, self._now)
-        if beyond:
-            channel.evict(beyond)
+        channel.mend(beyond, unknown)
         if any(not buffered.missing for buffered in state.incoming.values()):
             channel.take(Resume())
         self._channels[channel_id] = channel

@@ -14,22 +14,24 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from itertools import dropwhile
 
-from holdfast.channels.snapshot import HistoryUpdate, Note
+from holdfast.channels.snapshot import HistoryUpdate, Known, Note
 from holdfast.channels.state import History
 
 
 class Batch:
     """What one commit took."""
 
-    __slots__ = ("appends", "evicts", "notes", "returned")
+    __slots__ = ("appends", "evicts", "known", "notes", "returned")
 
     def __init__(
-        self, appends: dict[str, None], evicts: dict[str, None], notes: list[Note], returned: dict[str, None]
-    ) -> None:
+        self, appends: dict[str, None], evicts: dict[str, None], notes: list[Note], returned: dict[str, None],
+        known: list[Known],
+    ) -> None:  # fmt: skip
         self.appends = appends
         self.evicts = evicts
         self.notes = notes
         self.returned = returned
+        self.known = known
 
 
 class Pending:
@@ -42,6 +44,7 @@ class Pending:
         self._notes: list[Note] = []
         self._returned: dict[str, None] = {}
         """Ids to append that are to be evicted first, if they are still where they were."""
+        self._known: list[Known] = []
         self._flying: list[Batch] = []
         self.notes_dropped = 0
 
@@ -50,7 +53,7 @@ class Pending:
 
     def ids(self) -> tuple[str, ...]:
         """Every id that is not known to be kept, or known to be gone, in flight or not."""
-        batches = [*self._flying, Batch(self._appends, self._evicts, [], {})]
+        batches = [*self._flying, Batch(self._appends, self._evicts, [], {}, [])]
         return tuple(dict.fromkeys(one for batch in batches for one in (*batch.appends, *batch.evicts)))
 
     def add(self, appended: Iterable[str], evicted: Sequence[str], notes: Sequence[Note]) -> None:
@@ -58,15 +61,19 @@ class Pending:
         self._merge(appended, evicted)
         self._keep_notes([*self._notes, *notes] if notes else self._notes)
 
-    def take(self, history: History) -> tuple[Batch, HistoryUpdate]:
-        """Everything that waits, as the update for one commit."""
+    def remember(self, known: Sequence[Known]) -> None:
+        """Ids to remember; by themselves they are no reason for a commit."""
+        self._known += known
+
+    def take(self, history: History, remembered: int = 0) -> tuple[Batch, HistoryUpdate]:
+        """Everything that waits, as the update for one commit; so many ids are remembered with it."""
         batch = self._all()
         found = [history.get(message_id) for message_id in batch.appends]
         # Those behind one that is put at the end come after it.
         behind = dropwhile(lambda message_id: message_id not in batch.returned, batch.appends)
         update = HistoryUpdate(
             tuple(message for message in found if message is not None), tuple(batch.evicts), tuple(batch.notes),
-            tuple(behind) if batch.returned else (),
+            tuple(behind) if batch.returned else (), tuple(batch.known), remembered,
         )  # fmt: skip
         self._flying.append(batch)
         return batch, update
@@ -83,6 +90,7 @@ class Pending:
                 self._flying.remove(batch)
             self._merge(batch.appends, batch.evicts, batch.returned)
             self._notes += batch.notes
+            self.remember(batch.known)
         self._keep_notes(self._notes)
 
     def renew(self, message_ids: Iterable[str]) -> None:
@@ -96,7 +104,8 @@ class Pending:
 
     def _all(self) -> Batch:
         """Everything that waits; nothing does any more."""
-        batch = Batch(self._appends, self._evicts, self._notes, self._returned)
+        batch = Batch(self._appends, self._evicts, self._notes, self._returned, self._known)
+        self._known = []
         self._appends, self._evicts, self._notes, self._returned = {}, {}, [], {}
         return batch
 
