@@ -4,7 +4,8 @@
     python examples/chat.py bob --log /tmp/bob --bind 127.0.0.1:9002 --peer 127.0.0.1:9001
 
 Type a line to say it. Kill either one at any time, go on talking, start it again: it shows what was said before, and
-then gets what it missed. A line is sent after it is in the log; a ✓ says that somebody has it. The screen follows the
+then gets what it missed. A line is sent after it is in the log; a ✓ says that somebody has it. With `--key file:PATH`
+(or `env:NAME`), the same for all, nobody else can read it, or say anything. The screen follows the
 topic `_channels`, in which the log records each message exactly once, in causal order.
 """
 
@@ -76,10 +77,11 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True, help="a directory for the log")
     parser.add_argument("--bind", type=address, required=True, metavar="HOST:PORT")
     parser.add_argument("--peer", type=address, action="append", default=[], metavar="HOST:PORT", dest="peers")
+    parser.add_argument("--key", metavar="file:PATH", help="a keyring that all share; see docs/howto/channels.md")
     given = parser.parse_args()
 
     with holdfast.open(given.log, settings=Settings.from_mapping({"channels": IMPATIENT})) as log:
-        channels = log.channels(given.name)
+        channels = log.channels(given.name, keys=given.key)
         channels.ensure_channel(ROOM)
         Thread(target=show, args=[log.topic("_channels")], daemon=True).start()
         with UdpTransport(channels, bind=given.bind, peers=given.peers) as transport:

@@ -33,6 +33,7 @@ _ENTRY, _ENTRY_TAG = b"\x0a", 0x0A
 _APART_MS = 1_000
 """Messages that happened within this time are looked for together."""
 _SPANS_MAX = 32
+_BYTES_MAX = 4 * 2**20
 _RECORDS_MAX = 50_000
 """How much is looked at, at once; what was not found is asked for again."""
 
@@ -96,6 +97,7 @@ def find_messages(read: Read, participant: bytes, channel_id: str, wanted: Seque
     left = {raw(known.message_id): None for known in wanted}
     key = raw(channel_id)
     found = []
+    size = 0
     try:
         for record in islice(_records(read, wanted), _RECORDS_MAX):
             headers = record.headers or {}
@@ -107,7 +109,8 @@ def find_messages(read: Read, participant: bytes, channel_id: str, wanted: Seque
             if message is not None:
                 del left[headers["message_id"]]
                 found.append(message)
-            if not left:
+                size += message.size
+            if not left or size > _BYTES_MAX:
                 break
     except NotFound:
         pass  # retention was quicker

@@ -43,12 +43,14 @@ from holdfast.topic import Topic
 from holdfast.typed_topic import TypedTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
+    from holdfast.channels.channel_keys import Keys
     from holdfast.channels.manager import Channels
     from holdfast.channels.snapshot import ChannelData
+    from holdfast.channels.storage import Migration
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.forgotten import RebuildReport
     from holdfast.shipping.persistence import Shipper, Unshipped
@@ -276,11 +278,14 @@ class Log:
         topic: str | None = "_channels",
         retrieval_hint: Callable[[str, str], bytes | None] | None = None,
         recover: Literal["fail", "empty"] = "fail",
+        keys: Keys | None = None,
+        migrations: Mapping[int, Migration] | None = None,
     ) -> Channels:
         """The reliable channels of one participant, kept in this log; closed with it, or by `close()`.
 
         What happens in them is appended to `topic` in the same commits; None leaves that out. The other arguments are
-        those of `Channels`, whose settings are the log's own under `channels`.
+        those of `Channels`, whose settings are the log's own under `channels`. `migrations` turn snapshots of unknown
+        versions into ones of a known version, by version.
         """
         from holdfast.channel_log import LogPersistence
         from holdfast.channels.manager import Channels
@@ -303,12 +308,13 @@ class Log:
             opened = Channels(
                 participant_id,
                 LogPersistence(
-                    self._journal, participant_id, partition, ack_timeout_ms=settings.ack_timeout_ms, read=read
+                    self._journal, participant_id, partition, migrations, settings.ack_timeout_ms, read=read
                 ),
                 settings=msgspec.structs.replace(settings, content_bytes_max=most),
                 clock=self._clock,
                 retrieval_hint=retrieval_hint,
                 recover=recover,
+                keys=keys,
             )
             self._channels.append(opened)
         return opened
@@ -319,11 +325,13 @@ class Log:
 
         return kept_channels(self._journal)
 
-    def kept_channel(self, participant_id: str, channel_id: str) -> ChannelData:
+    def kept_channel(
+        self, participant_id: str, channel_id: str, *, migrations: Mapping[int, Migration] | None = None
+    ) -> ChannelData:
         """What is kept of a channel; nothing, if it is not kept here."""
         from holdfast.channel_log import LogPersistence
 
-        return LogPersistence(self._journal, participant_id).load_channel(channel_id)
+        return LogPersistence(self._journal, participant_id, migrations=migrations).load_channel(channel_id)
 
     def _close_channels(self) -> None:
         for channels in self._channels:

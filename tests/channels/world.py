@@ -23,6 +23,7 @@ from functools import partial
 from random import Random
 from typing import Literal
 
+from holdfast import Keyring
 from holdfast.channels import Channels, ChannelSettings, MemoryPersistence, MessageReady
 from holdfast.channels.bus import Bus
 from holdfast.channels.dialect import DialectName
@@ -130,7 +131,9 @@ class Participant:
         self.disk.dying = "now"
 
         def begin() -> None:
-            channels = Channels(self.name, self.disk, settings=self.world.settings, clock=self.clock)
+            channels = Channels(
+                self.name, self.disk, settings=self.world.settings, clock=self.clock, keys=self.world.keys
+            )
             channels.set_callbacks(message_ready=self.ready, message_given_up=self.gave_up)
             kept = self.disk.load_channel(ROOM).meta
             channels.ensure_channel(ROOM, dialect=self.world.dialect)
@@ -266,7 +269,7 @@ class Participant:
         assert self.channels is not None
         before = self.room.snapshot(), self.room.history(), set(self.room.state.filter.ids)
         self.channels.close()
-        again = Channels(self.name, self.disk, settings=self.world.settings, clock=self.clock)
+        again = Channels(self.name, self.disk, settings=self.world.settings, clock=self.clock, keys=self.world.keys)
         again.ensure_channel(ROOM)
         room = again.channel(ROOM)
         assert (room.snapshot(), room.history()) == before[:2]
@@ -278,6 +281,8 @@ class World:
 
     all_is_kept = True
     """History is long enough for everything."""
+    keys: Keyring | None = None
+    """What participants share."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from holdfast import Keyring
 from holdfast.channels import ChannelMeta, HistoryEntry, SdsMessage
+from holdfast.channels.derived_ids import check_derived_id, with_derived_id
 from holdfast.channels.detect import dialect
+from holdfast.channels.sealed import ChannelSeal
 from holdfast.channels.snapshot import Buffered, Known, RepairRequest, Unacknowledged
 from holdfast.channels.storage import decode_known, decode_meta, encode_known, encode_meta
 
@@ -50,6 +54,16 @@ def test_the_example_of_an_id_is_what_is_written_and_read():
     known = Known("k1", 1_700_000_000_123, "bob")
     assert examples()["k1 of bob"] == encode_known(known)
     assert decode_known(examples()["k1 of bob"]) == [known]
+
+
+def test_the_example_of_a_sealed_packet_opens_and_that_of_a_derived_id_is_what_is_made():
+    shown = examples()
+    seal = ChannelSeal("ch", Keyring({"k1": b"\x01" * 32}))
+    assert seal.open(shown["sealed"]) == shown["nim m1"]
+    assert seal.seal(b"")[:10] == shown["sealed"][:10]
+    salted = msgspec.structs.replace(M1, message_id="0123456789abcdef")
+    assert with_derived_id(salted).message_id.encode() == shown["derived m1"]
+    check_derived_id(msgspec.structs.replace(M1, message_id=shown["derived m1"].decode()))
 
 
 @pytest.mark.parametrize("name", ["nim", "rfc"])

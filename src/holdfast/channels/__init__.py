@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.channels.bus import Bus, BusStats
     from holdfast.channels.channel import Channel, ChannelStats, PersistenceState
+    from holdfast.channels.delivered import Delivered
     from holdfast.channels.events import (
         DependenciesLost,
         MessageGivenUp,
@@ -42,6 +43,7 @@ _HOMES = {
     "ChannelStats": "channel",
     "Channels": "manager",
     "Commit": "persistence",
+    "Delivered": "delivered",
     "DependenciesLost": "events",
     "HistoryEntry": "message",
     "HistoryUpdate": "snapshot",
@@ -74,6 +76,7 @@ __all__ = [
     "ChannelStats",
     "Channels",
     "Commit",
+    "Delivered",
     "DependenciesLost",
     "HistoryEntry",
     "HistoryUpdate",

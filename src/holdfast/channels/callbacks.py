@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.channels.events import Event, PeriodicSync, RepairReady, ResendDue
+from holdfast.channels.delivered import Subscribers
+from holdfast.channels.events import Event, MessageReady, PeriodicSync, RepairReady, ResendDue
 
 logger = logging.getLogger("holdfast.channels")
 
@@ -23,6 +24,7 @@ class Callbacks:
     def __init__(self) -> None:
         self._by_kind: dict[type, Callback] = {}
         self.broadcast: Callable[[bytes], None] | None = None
+        self.subscribers = Subscribers()
 
     def replace(self, callbacks: Mapping[type, Callback | None]) -> None:
         """These, and no others."""
@@ -33,6 +35,8 @@ class Callbacks:
         broadcast = self.broadcast
         if broadcast is not None and isinstance(event, ResendDue | RepairReady | PeriodicSync):
             self._call(lambda due: broadcast(due.data), event)
+        if isinstance(event, MessageReady):
+            self.subscribers.tell(event)
         callback = self._by_kind.get(type(event))
         if callback is not None:
             self._call(callback, event)

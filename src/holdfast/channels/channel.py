@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.channels.dialect import DialectName
 from holdfast.channels.events import Event, MessageReady, RepairReady
+from holdfast.channels.lamport import AheadOfClock, sendable
 from holdfast.channels.message import SdsMessage
 from holdfast.channels.pending import Batch, Pending
 from holdfast.channels.persistence import Commit, Persistence
@@ -26,7 +27,7 @@ from holdfast.channels.protocol import step
 from holdfast.channels.snapshot import Buffered, ChannelMeta, Known, Unacknowledged
 from holdfast.channels.state import ChannelState
 from holdfast.channels.steps import Input, Step
-from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
+from holdfast.errors import Closed, Corrupt, HoldfastError, Invalid, Unavailable
 
 logger = logging.getLogger("holdfast.channels")
 
@@ -59,6 +60,11 @@ class ChannelStats(msgspec.Struct, frozen=True):
     commits_total: int
     commits_failed_total: int
     notes_dropped_total: int
+    clock_refused_total: int = 0
+    forged_total: int = 0
+    repairs_total: int = 0
+    repair_bytes_total: int = 0
+    repairs_withheld_total: int = 0
 
 
 class Flight:
@@ -127,7 +133,7 @@ class Channel:
             return ChannelStats(
                 state.lamport, len(state.history), len(state.outgoing), len(state.incoming), len(state.requests),
                 len(state.responses), self._delivered, self._duplicates, self._refused, self._commits,
-                self._commits_failed, self._pending.notes_dropped,
+                self._commits_failed, self._pending.notes_dropped, *state.guard.counters(),
             )  # fmt: skip
 
     def history(self) -> list[str]:
@@ -266,10 +272,12 @@ class Channel:
         for event in effects.events:
             self._delivered += isinstance(event, MessageReady)
 
-    def refuse(self) -> None:
+    def refuse(self, error: Invalid) -> None:
         """Count a message that was not even taken."""
         with self.lock:
             self._refused += 1
+            if isinstance(error, AheadOfClock):
+                self.state.guard.refuse_time(self.id)
 
     def set_hint(self, message_id: str, hint: bytes) -> None:
         """Keep the retrieval hint of a message in history; that it cannot be kept is logged and no more."""
@@ -299,10 +307,17 @@ class Channel:
             return []
 
     def answer(self, messages: Sequence[SdsMessage]) -> None:
-        """Have these broadcast for those who asked."""
-        encode = self.state.rules.dialect.encode
-        events: list[Event] = [RepairReady(self.id, one.message_id, encode(one.without_bloom())) for one in messages]
+        """Have these broadcast for those who asked, as far as the budget goes."""
+        rules, guard, now = self.state.rules, self.state.guard, self._now()
+        events: list[Event] = []
         with self.lock:
+            for message in messages:
+                if not guard.may_answer:
+                    guard.withheld += 1
+                    continue
+                data = rules.dialect.encode(sendable(message, rules.dialect, rules.settings, now))
+                guard.answer(message.message_id, len(data), now)
+                events.append(RepairReady(self.id, message.message_id, data))
             self._events.append(Flight(events))
         self.tell()
 

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from holdfast.channels.events import MessageReady
+from holdfast.channels.lamport import after_hearing, bounds
 from holdfast.channels.message import SdsMessage
 from holdfast.channels.repairing import settle
 from holdfast.channels.snapshot import Buffered, Known, Note, NoteKind
@@ -20,7 +21,8 @@ def deliver(state: ChannelState, message: SdsMessage, now: int, received: int, e
     rules = state.rules
     assert message.lamport is not None
     if not rules.dialect.ticks_on_receipt:
-        state.lamport = max(state.lamport, message.lamport)
+        most = bounds(rules.dialect, rules.settings, now)
+        state.lamport = after_hearing(state.lamport, message.lamport, most, tick=0)
     remember(state, message, now, effects)
     effects.changed = True
     if rules.participant_id and message.sender_id == rules.participant_id:
@@ -39,7 +41,7 @@ def remember(state: ChannelState, message: SdsMessage, now: int, effects: Step) 
     if state.known.add(known):
         effects.known.append(known)
     effects.appended.append(message.message_id)
-    for gone in state.history.add(message):
+    for gone in state.history.add(message, state.lamport):
         state.hints.pop(gone, None)
         effects.evicted.append(gone)
 

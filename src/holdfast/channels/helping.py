@@ -23,11 +23,11 @@ from holdfast.channels.state import ChannelState
 
 BEHIND = 10
 """So many missing messages at once are no accident of the network."""
-BULK = 400
-"""The most that are asked for, or named to help, at once: 30 KB, with usual ids."""
+BULK = 256
+"""The most that are asked for, or named to help, at once: 20 KB, with usual ids."""
 SPREAD_MS = 1_000
 """Over this time participants spread what they do promptly."""
-AGAIN_MS = 4_000
+AGAIN_MS = 5_000
 """After this time what nobody answered is asked for again, then after twice as long, and so on."""
 HELP_PAUSE_MS = 1_000
 """We help no more often than this."""

@@ -11,15 +11,16 @@ raises is logged; it spoils neither the operation nor the callbacks after it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from threading import Lock
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
 from holdfast.channels import sending, steps
 from holdfast.channels.callbacks import Callback, Callbacks
 from holdfast.channels.channel import Channel, Flight
+from holdfast.channels.channel_keys import ChannelKeys, Keys
 from holdfast.channels.checks import checked_content, checked_hint, checked_id, checked_ids
+from holdfast.channels.delivered import Delivered
 from holdfast.channels.dialect import DialectName
 from holdfast.channels.events import (
     DependenciesLost,
@@ -31,14 +32,15 @@ from holdfast.channels.events import (
     RepairReady,
     ResendDue,
 )
-from holdfast.channels.message import HINT_BYTES_MAX, SdsMessage
+from holdfast.channels.hints import Provider, fresh_hints
+from holdfast.channels.message import SdsMessage
 from holdfast.channels.message_ids import MessageIds
 from holdfast.channels.open_channels import OpenChannels, Recover
-from holdfast.channels.outcome import data_of, received_of, warn_on_loop
-from holdfast.channels.periodic import HURRY_INTERVAL_MS, PeriodicThread, Schedule, Task, run_until
+from holdfast.channels.periodic import Timers
 from holdfast.channels.persistence import NoPersistence, Persistence
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.steps import Input, Received, Step
+from holdfast.channels.waiting import await_kept, kept_async, warn_on_loop
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Closed, Full, HoldfastError, Invalid, NotFound, Unavailable
 
@@ -61,13 +63,15 @@ class Channels:
         *,
         settings: ChannelSettings | None = None,
         clock: Clock | None = None,
-        retrieval_hint: Callable[[str, str], bytes | None] | None = None,
+        retrieval_hint: Provider | None = None,
         recover: Recover = "fail",
+        keys: Keys | None = None,
     ) -> None:
         """`participant_id` names this participant to the others; empty means that nothing is repaired.
 
         `retrieval_hint(channel_id, message_id)` is asked how others can fetch a message. With `recover="empty"` a
-        channel whose kept state is damaged starts from nothing instead of raising Corrupt.
+        channel whose kept state is damaged starts from nothing instead of raising Corrupt. `keys` are the keys that
+        participants share (`docs/howto/channels.md`); else `channels.keyring`, else there are none.
         """
         if recover not in ("fail", "empty"):
             raise Invalid(f"unknown recover={recover!r}", hint="use 'fail' or 'empty'")
@@ -77,13 +81,13 @@ class Channels:
         self._clock = clock or SystemClock()
         self._ids = MessageIds(self._clock)
         self._hint_provider = retrieval_hint
-        self._lock = Lock()
         self._callbacks = Callbacks()
         self._open = OpenChannels(
-            self.participant_id, self.settings, self.backend, recover, self._callbacks.tell, self._now
-        )
+            self.participant_id, self.settings, self.backend, recover, self._callbacks.tell, self._now,
+            ChannelKeys(self.settings.keyring or None if keys is None else keys),
+        )  # fmt: skip
         self._carried_bytes_max: int | None = None
-        self._timer: PeriodicThread | None = None
+        self._timers = Timers(self.settings, self._clock)
         self._closed = self._forked = False
         self.refused_total = 0
         """Messages that were not taken: not decodable, absurd, or for channels that are not ours."""
@@ -122,6 +126,15 @@ class Channels:
         self._callbacks.broadcast = broadcast
         self._carried_bytes_max = bytes_max
 
+    def delivered(self, channel_id: str, *, waiting_max: int = 1_000) -> Delivered:
+        """The messages of a channel as they are delivered from now on, as an async iterator.
+
+        When `waiting_max` of them were not asked for, received content is refused, and comes again later.
+        """
+        self._check_open()
+        self.channel(channel_id)
+        return self._callbacks.subscribers.add(channel_id, waiting_max)
+
     # -- channels -----------------------------------------------------------------------------------------
 
     def ensure_channel(self, channel_id: str, *, dialect: DialectName | None = None) -> None:
@@ -158,6 +171,7 @@ class Channels:
         """Forget a channel, in memory and on disk, whether it is loaded or not; what is under way is dropped."""
         self._check_open()
         self._open.remove(channel_id)
+        self._callbacks.subscribers.end(channel_id)
 
     async def remove_channel_async(self, channel_id: str) -> None:
         """`remove_channel` for coroutines."""
@@ -187,7 +201,14 @@ class Channels:
         """
         content = self._content(content)
         channel = self._ensure(channel_id)
-        return data_of(self._operate(channel, self._send(content, channel, message_id)))
+        return _data(self._operate(channel, self._send(content, channel, message_id)))
+
+    def wrap_with_id(self, content: bytes, channel_id: str, message_id: str | None = None) -> tuple[str, bytes]:
+        """`wrap_outgoing_message`, with the message's id before its bytes."""
+        content = self._content(content)
+        channel = self._ensure(channel_id)
+        effects = self._operate(channel, self._send(content, channel, message_id))
+        return effects.message_id, _data(effects)
 
     async def _ensure_async(self, channel_id: str) -> Channel:
         channel = self._open.get(channel_id)
@@ -197,21 +218,28 @@ class Channels:
         self, content: bytes, channel_id: str, message_id: str | None = None
     ) -> bytes:
         """`wrap_outgoing_message` for coroutines."""
+        return (await self.wrap_with_id_async(content, channel_id, message_id))[1]
+
+    async def wrap_with_id_async(
+        self, content: bytes, channel_id: str, message_id: str | None = None
+    ) -> tuple[str, bytes]:
+        """`wrap_with_id` for coroutines."""
         content = self._content(content)
         channel = await self._ensure_async(channel_id)
-        return data_of(await self._operate_async(channel, self._send(content, channel, message_id)))
+        effects = await self._operate_async(channel, self._send(content, channel, message_id))
+        return effects.message_id, _data(effects)
 
     def wrap_ephemeral_message(self, content: bytes, channel_id: str, message_id: str | None = None) -> bytes:
         """The bytes to broadcast for content that is neither kept, nor ordered, nor sent again (`rfc` only)."""
         given = steps.SendEphemeral(checked_content(content), self._message_id(message_id))
-        return data_of(self._operate(self._ensure(channel_id), given))
+        return _data(self._operate(self._ensure(channel_id), given))
 
     async def wrap_ephemeral_message_async(
         self, content: bytes, channel_id: str, message_id: str | None = None
     ) -> bytes:
         """`wrap_ephemeral_message` for coroutines."""
         given = steps.SendEphemeral(checked_content(content), self._message_id(message_id))
-        return data_of(await self._operate_async(await self._ensure_async(channel_id), given))
+        return _data(await self._operate_async(await self._ensure_async(channel_id), given))
 
     def unwrap_received_message(self, data: bytes) -> Received:
         """Take a message that came in; what it means to the application is told by callbacks and by the result.
@@ -220,7 +248,7 @@ class Channels:
         `channels.accept_unknown_channels`); both are counted in `refused_total`.
         """
         message, name = self._decoded(data)
-        return received_of(self._operate(self._channel_of(message, name), steps.Receive(message)))
+        return _received(self._operate(self._channel_of(message, name), steps.Receive(message)))
 
     async def unwrap_received_message_async(self, data: bytes) -> Received:
         """`unwrap_received_message` for coroutines."""
@@ -228,7 +256,7 @@ class Channels:
         channel = self._open.get(message.channel_id)
         if channel is None:
             channel = await asyncio.to_thread(self._channel_of, message, name)
-        return received_of(await self._operate_async(channel, steps.Receive(message)))
+        return _received(await self._operate_async(channel, steps.Receive(message)))
 
     def mark_dependencies_met(self, message_ids: Iterable[str], channel_id: str) -> None:
         """The application has these messages from elsewhere, or can do without: nobody has to wait for them."""
@@ -243,7 +271,8 @@ class Channels:
         self.channel(channel_id).set_hint(message_id, checked_hint(hint))
 
     def _send(self, content: bytes, channel: Channel, message_id: str | None) -> steps.Send:
-        return steps.Send(content, self._message_id(message_id), self._hints(channel), self._carried_bytes_max)
+        hints = fresh_hints(channel, self._hint_provider)
+        return steps.Send(content, self._message_id(message_id), hints, self._carried_bytes_max)
 
     def _content(self, content: bytes) -> bytes:
         """Content that can be sent: refused before its channel is even loaded."""
@@ -256,28 +285,21 @@ class Channels:
         return self._ids.new()
 
     def _message_id(self, message_id: str | None) -> str:
-        return self._ids.new() if message_id is None else checked_id("message_id", message_id)
-
-    def _hints(self, channel: Channel) -> Mapping[str, bytes]:
-        """Hints for messages that the next one will name and that have none yet."""
-        if self._hint_provider is None:
-            return {}
-        with channel.lock:
-            unknown = [entry.message_id for entry in sending.causal_history(channel.state) if not entry.retrieval_hint]
-        found = {message_id: self._hint_provider(channel.id, message_id) for message_id in unknown}
-        # One that nobody would read must not keep us from sending: it would be in the way for ever.
-        hints = {message_id: hint for message_id, hint in found.items() if hint and len(hint) <= HINT_BYTES_MAX}
-        for message_id, hint in hints.items():
-            channel.set_hint(message_id, hint)
-        return hints
+        if message_id is None:
+            return self._ids.new()
+        if self.settings.derived_ids:
+            raise Invalid("ids are derived from what they name here", hint="leave message_id out: channels.derived_ids")
+        return checked_id("message_id", message_id)
 
     def _decoded(self, data: bytes) -> tuple[SdsMessage, DialectName]:
         self._check_open()
         try:
-            return self._open.decode(bytes(data))
-        except Invalid:
+            message, name = self._open.decode(bytes(data))
+            self._callbacks.subscribers.check_room(message)
+        except (Invalid, Full):
             self.refused_total += 1
             raise
+        return message, name
 
     def _channel_of(self, message: SdsMessage, name: DialectName) -> Channel:
         try:
@@ -325,7 +347,7 @@ class Channels:
 
     def _sweep(self, given: Callable[[], Input], *, hurried: bool = False) -> None:
         for channel, effects, flight in self._swept(given, hurried):  # all commits go together; then wait for each
-            self._await_kept(channel, flight)
+            await_kept(channel, flight, self.settings.ack_timeout_ms / 1000)
             if effects.wanted:
                 channel.answer(channel.find(effects.wanted))
 
@@ -334,7 +356,7 @@ class Channels:
             await asyncio.to_thread(self._sweep, given, hurried=hurried)
             return
         for channel, effects, flight in self._swept(given, hurried):
-            await self._kept_async(channel, flight)
+            await kept_async(channel, flight)
             if effects.wanted:
                 channel.answer(await asyncio.to_thread(channel.find, effects.wanted))
 
@@ -363,37 +385,17 @@ class Channels:
 
         Callbacks come from that thread. On an event loop, use `run_periodic_tasks_async` instead.
         """
-        with self._lock:
-            self._check_open()
-            if self._timer is None:
-                schedule = self._schedule(
-                    self.run_buffer_sweep, self.run_repair_sweep, self.run_periodic_sync, self._hurry
-                )
-                self._timer = PeriodicThread(schedule)
+        self._check_open()
+        self._timers.start(self.run_buffer_sweep, self.run_repair_sweep, self.run_periodic_sync, self._hurry)
 
     async def run_periodic_tasks_async(self) -> None:
         """Sweep and sync on this event loop, until it is cancelled or the channels are closed."""
-        schedule = self._schedule(
-            self.run_buffer_sweep_async, self.run_repair_sweep_async, self.run_periodic_sync_async, self._hurry_async
-        )
-        await run_until(lambda: self._closed, schedule)
-
-    def _schedule(self, buffers: Task, repairs: Task, sync: Task, hurry: Task) -> Schedule[Task]:
-        settings = self.settings
-        tasks: list[tuple[int, Task]] = [
-            (settings.buffer_sweep_interval_ms, buffers),
-            (settings.repair_sweep_interval_ms, repairs),
-            (settings.sync_interval_ms, sync),
-            (HURRY_INTERVAL_MS, hurry),
-        ]
-        return Schedule(tasks, self._clock)
+        tasks = self.run_buffer_sweep_async, self.run_repair_sweep_async, self.run_periodic_sync_async
+        await self._timers.run(lambda: self._closed, *tasks, self._hurry_async)
 
     def stop_periodic_tasks(self) -> None:
         """Stop sweeping; returns when the last sweep has ended."""
-        with self._lock:
-            timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.stop()
+        self._timers.stop()
 
     # -- one operation ------------------------------------------------------------------------------------
 
@@ -403,10 +405,10 @@ class Channels:
             warn_on_loop(4)
         try:
             effects, flight = channel.take(given)
-        except Invalid:
-            self._note_refusal(channel, given)
+        except Invalid as error:
+            self._note_refusal(channel, given, error)
             raise
-        self._await_kept(channel, flight)
+        await_kept(channel, flight, self.settings.ack_timeout_ms / 1000)
         return effects
 
     async def _operate_async(self, channel: Channel, given: Input) -> Step:
@@ -415,38 +417,16 @@ class Channels:
         self._check_open()
         try:
             effects, flight = channel.take(given)
-        except Invalid:
-            self._note_refusal(channel, given)
+        except Invalid as error:
+            self._note_refusal(channel, given, error)
             raise
-        await self._kept_async(channel, flight)
+        await kept_async(channel, flight)
         return effects
 
-    async def _kept_async(self, channel: Channel, flight: Flight) -> None:
-        if not flight.settled and flight.commit is not None:
-            try:
-                await flight.commit  # which has its own time-out
-            except HoldfastError:
-                pass  # noticed by the channel
-            channel.settle(flight)
-        flight.settled = True
-        channel.tell()
-
-    def _await_kept(self, channel: Channel, flight: Flight) -> None:
-        """Wait until a step is durable or refused, at most for the time-out; then tell."""
-        if not flight.settled and flight.commit is not None:
-            warn_on_loop(5)
-            try:
-                flight.commit.result(self.settings.ack_timeout_ms / 1000)
-            except HoldfastError:
-                pass  # noticed by the channel
-            channel.settle(flight)
-        flight.settled = True
-        channel.tell()
-
-    def _note_refusal(self, channel: Channel, given: Input) -> None:
+    def _note_refusal(self, channel: Channel, given: Input, error: Invalid) -> None:
         if isinstance(given, steps.Receive):
             self.refused_total += 1
-            channel.refuse()
+            channel.refuse(error)
 
     # -- lifetime -----------------------------------------------------------------------------------------
 
@@ -457,7 +437,7 @@ class Channels:
                 flight = channel.flush()
                 if flight is None:
                     break
-                self._await_kept(channel, flight)
+                await_kept(channel, flight, self.settings.ack_timeout_ms / 1000)
                 if flight.commit is not None and not flight.commit.done:
                     break
         failing = [channel.id for channel in self._open.all() if not channel.persistence.ok]
@@ -475,12 +455,14 @@ class Channels:
             self.flush()
         finally:
             self._closed = True
+            self._callbacks.subscribers.end()
             self.backend.close()
 
     def forget(self) -> None:
         """In a forked child: refuse everything, whoever held a lock when it was forked; the parent goes on."""
         self._closed = self._forked = True
-        self._lock = Lock()
+        self._timers.forget()
+        self._callbacks.subscribers.forget()
         self._open.forget()
 
     async def close_async(self) -> None:
@@ -515,3 +497,13 @@ class Channels:
 
     def _now(self) -> int:
         return self._clock.now_us() // 1000
+
+
+def _data(effects: Step) -> bytes:
+    assert effects.data is not None
+    return effects.data
+
+
+def _received(effects: Step) -> Received:
+    assert effects.received is not None
+    return effects.received

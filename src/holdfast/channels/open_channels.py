@@ -11,13 +11,17 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Literal
 
+import msgspec
+
 from holdfast.channels.channel import Channel, as_failure
+from holdfast.channels.channel_keys import ChannelKeys
 from holdfast.channels.checks import checked_id
 from holdfast.channels.detect import detect, dialect
 from holdfast.channels.dialect import DialectName
 from holdfast.channels.events import Event
 from holdfast.channels.message import SdsMessage
 from holdfast.channels.persistence import Persistence
+from holdfast.channels.sealed import SealedDialect, is_sealed, route_of
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.snapshot import ChannelData
 from holdfast.channels.state import Rules, restored
@@ -40,6 +44,7 @@ class OpenChannels:
         recover: Recover,
         tell: Callable[[Event], None],
         now: Callable[[], int],
+        keys: ChannelKeys,
     ) -> None:
         self._participant_id = participant_id
         self._settings = settings
@@ -47,6 +52,10 @@ class OpenChannels:
         self._recover = recover
         self._tell = tell
         self._now = now
+        self._keys = keys
+        self._routes: dict[bytes, Channel] = {}
+        """Channels with a key, by how their packets begin."""
+        self._warned = False
         self._channels: dict[str, Channel] = {}
         self._spoken: list[DialectName] = []
         """Wire formats of the channels that are open."""
@@ -92,9 +101,52 @@ class OpenChannels:
                 raise
             channel.forget()
             self._channels.pop(channel_id, None)
+            self._routes = {route: one for route, one in self._routes.items() if one is not channel}
 
     def decode(self, data: bytes) -> tuple[SdsMessage, DialectName]:
         """A message in the wire format of its channel; which one that is, the bytes tell."""
+        if is_sealed(data):
+            return self._decode_sealed(data)
+        message, name = self._decode_plain(data)
+        channel = self._channels.get(message.channel_id)
+        if channel is not None and channel.state.rules.sealed:
+            raise self._not_sealed(message)
+        return message, name
+
+    def _not_sealed(self, message: SdsMessage) -> Invalid:
+        self._warn_of_keys()
+        return Invalid(
+            f"the channel has a key, and the message is not sealed channel={message.channel_id!r}",
+            hint="drop it: anybody may have made it; all participants need the key",
+        )
+
+    def _decode_sealed(self, data: bytes) -> tuple[SdsMessage, DialectName]:
+        channel = self._routes.get(route_of(data))
+        if channel is None:
+            self._warn_of_keys()
+            raise Invalid(
+                "a message is sealed, and no key of an open channel opens it",
+                hint="its channel is not open, or all participants need the same key: see keys=…",
+            )
+        message = channel.state.rules.dialect.decode(data)
+        if message.channel_id != channel.id:
+            raise Invalid(
+                f"a sealed message names another channel channel={channel.id!r}",
+                hint="drop it: somebody who has the key means harm",
+            )
+        return message, channel.dialect
+
+    def _warn_of_keys(self) -> None:
+        """Once: it may be a member who lacks the key, which nobody else would tell."""
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "messages are refused that are sealed with a key that is not here, or not sealed although their "
+                "channel has a key: do all participants have the same one?",
+                extra={"action": "channel_key_mismatch"},
+            )
+
+    def _decode_plain(self, data: bytes) -> tuple[SdsMessage, DialectName]:
         for name in self._spoken:
             try:
                 message = dialect(name).decode(data)
@@ -132,6 +184,8 @@ class OpenChannels:
                 f"{self._settings.channels_max} channels are open, and a message names another one",
                 hint="remove_channel() some, or raise channels.channels_max",
             )
+        if self._keys.has(message.channel_id):
+            raise self._not_sealed(message)
         return self.ensure(message.channel_id, name)
 
     def forget(self) -> None:
@@ -142,16 +196,33 @@ class OpenChannels:
 
     def _load(self, channel_id: str, name: DialectName | None) -> Channel:
         data = self._kept(channel_id)
-        kept = data.meta.dialect or None
-        rules = Rules(channel_id, self._participant_id, dialect(kept or name or self._settings.dialect), self._settings)
+        rules, data = self._rules(channel_id, name, data)
         state, beyond, unknown = restored(rules, data, self._now())
         channel = Channel(state, self._backend, self._tell, self._now)
         channel.mend(beyond, unknown)
         if any(not buffered.missing for buffered in state.incoming.values()):
             channel.take(Resume())
         self._channels[channel_id] = channel
+        if isinstance(rules.dialect, SealedDialect):
+            self._routes = {**self._routes, **dict.fromkeys(rules.dialect.seal.routes, channel)}
         self._spoken = sorted({one.dialect for one in list(self._channels.values())})
         return channel
+
+    def _rules(self, channel_id: str, name: DialectName | None, data: ChannelData) -> tuple[Rules, ChannelData]:
+        spoken = dialect(data.meta.dialect or name or self._settings.dialect)
+        seal = self._keys.seal(channel_id)
+        if seal is None:
+            if data.meta.sealed:  # else it would go on in the clear, with everybody who listens
+                raise Invalid(
+                    f"the channel was used with a key, and none is given channel={channel_id!r}",
+                    hint="give keys=… as before; or remove_channel() to begin anew without",
+                )
+            return Rules(channel_id, self._participant_id, spoken, self._settings), data
+        # Answers that somebody else kept are plain bytes: they are not sent.
+        ours = tuple(msgspec.structs.replace(one, data=b"") for one in data.meta.responses)
+        data = msgspec.structs.replace(data, meta=msgspec.structs.replace(data.meta, responses=ours))
+        sealed = SealedDialect(spoken, seal)
+        return Rules(channel_id, self._participant_id, sealed, self._settings, sealed=True), data
 
     def _kept(self, channel_id: str) -> ChannelData:
         try:

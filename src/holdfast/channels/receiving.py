@@ -5,28 +5,34 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.channels.delivering import deliver, deliver_released, note, released
+from holdfast.channels.derived_ids import check_derived_id
 from holdfast.channels.events import MessageReady, MessageSent, MissingDependencies
 from holdfast.channels.helping import heard_help, is_far_behind
+from holdfast.channels.lamport import Bounds, after_hearing, bounds, check
 from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.repairing import ask_for, settle, take_requests
 from holdfast.channels.sending import check_content
 from holdfast.channels.snapshot import Buffered
-from holdfast.channels.state import ChannelState
+from holdfast.channels.state import ChannelState, Rules
 from holdfast.channels.steps import Received, Step
-from holdfast.errors import Invalid
 
 
 def receive(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
     """Take a message: deliver it, let it wait, or know it already."""
     rules, lamport = state.rules, message.lamport
-    if message.content:
-        check_content(message.content, rules.settings.content_bytes_max)
+    _check(rules, message)
     if lamport is None:
         _receive_ephemeral(state, message, effects)
         return
-    _check_lamport(state, lamport, now)
+    most = bounds(rules.dialect, rules.settings, now)
+    check(rules.channel_id, lamport, most)
+    state.guard.clock_refused_in_a_row = 0
     message_id = message.message_id
     own = bool(rules.participant_id) and message.sender_id == rules.participant_id
+    if _is_forged(state, message):
+        state.guard.forged += 1
+        effects.received = _received(message, duplicate=True, own=own)
+        return
     # Whoever sent it again has answered for us, and nobody has to be asked.
     was_asked = message_id in state.asked and message_id in state.requests
     effects.changed = settle(state, message_id)
@@ -53,11 +59,24 @@ def receive(state: ChannelState, message: SdsMessage, now: int, effects: Step) -
     else:
         if waiting is None:
             state.show(message_id)
-            _hear(state, lamport)
+            _hear(state, lamport, most)
         state.unbuffer(message_id)
         deliver(state, message.without_bloom(), now, waiting.received_ms if waiting else now, effects)
         deliver_released(state, released(state, [message_id]), now, effects)
         effects.received = _received(message, own=own)
+
+
+def _check(rules: Rules, message: SdsMessage) -> None:
+    if rules.settings.derived_ids:
+        check_derived_id(message)
+    if message.content:
+        check_content(message.content, rules.settings.content_bytes_max)
+
+
+def _is_forged(state: ChannelState, message: SdsMessage) -> bool:
+    """Whether we have another message under this id: then it answers for nobody."""
+    known = state.history.get(message.message_id)
+    return known is not None and (known.content, known.sender_id) != (message.content, message.sender_id)
 
 
 def _received(message: SdsMessage, *, duplicate: bool = False, own: bool = False) -> Received:
@@ -82,7 +101,7 @@ def _receive_sync(
 ) -> None:  # fmt: skip
     """What somebody knows: it is no part of the conversation, but says what we lack."""
     assert message.lamport is not None
-    _hear(state, message.lamport)
+    _hear(state, message.lamport, bounds(state.rules.dialect, state.rules.settings, now))
     heard_help(state, message)
     state.mark(state.synced, message.message_id)
     is_awaited = message.message_id in state.waiting
@@ -96,21 +115,10 @@ def _receive_sync(
     effects.received = _received(message, own=own)
 
 
-def _check_lamport(state: ChannelState, lamport: int, now: int) -> None:
-    rules = state.rules
-    unit = rules.dialect.clock_unit_ms
-    highest = max(now // unit, state.lamport) + max(1, rules.settings.lamport_jump_max_ms // unit)
-    if not 0 <= lamport <= highest:
-        raise Invalid(
-            f"a message's Lamport time is absurd lamport={lamport} highest={highest} channel={rules.channel_id}",
-            hint="the sender's clock is wrong, or it means harm; see channels.lamport_jump_max_ms",
-        )
-
-
-def _hear(state: ChannelState, lamport: int) -> None:
+def _hear(state: ChannelState, lamport: int, most: Bounds) -> None:
     """The clock when a message is received for the first time."""
     if state.rules.dialect.ticks_on_receipt:
-        state.lamport = max(lamport, state.lamport) + 1
+        state.lamport = after_hearing(state.lamport, lamport, most, tick=1)
 
 
 def _review_acknowledgements(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
@@ -161,7 +169,7 @@ def _wait(
     refused = waiting is None and not _has_room(state, message)
     if waiting is None and not refused:
         state.show(message.message_id)
-        _hear(state, message.lamport)
+        _hear(state, message.lamport, bounds(rules.dialect, rules.settings, now))
     ids = tuple(dict.fromkeys(entry.message_id for entry in missing))
     if not refused and (waiting is None or ids != waiting.missing):
         received = now if waiting is None else waiting.received_ms

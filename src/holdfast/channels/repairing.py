@@ -11,6 +11,7 @@ from itertools import islice
 
 from holdfast.channels.events import RepairReady
 from holdfast.channels.helping import AGAIN_MS, BULK, SPREAD_MS, is_behind, offer, spread
+from holdfast.channels.lamport import sendable
 from holdfast.channels.message import ENTRIES_BYTES_MAX, HistoryEntry, SdsMessage
 from holdfast.channels.snapshot import Known, RepairRequest, RepairResponse
 from holdfast.channels.state import ChannelState
@@ -26,17 +27,29 @@ WANTED_MAX = 200
 ALWAYS_FIT = 20
 """Entries of the largest ids and hints: less than half of ENTRIES_BYTES_MAX."""
 
+_SIZE = 1_024
+"""What an answer from the log is taken for, as long as it is not found."""
+_PATIENCE_MS = 60_000
+"""How long an answer waits for the budget, at least."""
+
 
 def due_requests(state: ChannelState, now: int, *, bytes_max: int | None = None) -> tuple[HistoryEntry, ...]:
-    """What to ask for now, the most overdue first; for many at once, in so many bytes, if we are behind."""
+    """What to ask for now: what messages here wait for, then what only syncs have named; the most overdue first.
+
+    For many at once, in so many bytes, if we are behind.
+    """
     if not state.requests:
         return ()
-    due = [(request.due_ms, message_id) for message_id, request in state.requests.items() if request.due_ms <= now]
-    due.sort(key=lambda found: found[0])  # of those due at once, those that were missed first
+    due = [
+        (message_id not in state.waiting, request.due_ms, request.entry)
+        for message_id, request in state.requests.items()
+        if request.due_ms <= now
+    ]
+    due.sort(key=lambda found: found[:2])  # of those due at once, those that were missed first
     most = state.rules.settings.repair_requests_max
     if bytes_max is not None and state.behind and most:
         most = max(most, BULK)
-    asked = [state.requests[message_id].entry for _, message_id in due[:most]]
+    asked = [entry for *_, entry in due[:most]]
     return tuple(asked if len(asked) <= ALWAYS_FIT else fitting(asked, bytes_max))
 
 
@@ -102,9 +115,9 @@ def take_requests(state: ChannelState, message: SdsMessage, now: int, effects: S
     if not message.repair_request:
         return
     is_hurried = _is_asked_by_one_behind(state, message, now)
-    for entry in message.repair_request:
+    for entry in message.repair_request[: rules.settings.repair_taken_max]:
         message_id = entry.message_id
-        if message_id in state.requests:
+        if message_id in state.requests and state.guard.may_postpone(message_id):
             ask_later(state, message_id, now)
             effects.changed = True
         if not rules.participant_id or not entry.sender_id or message_id in state.responses:
@@ -113,6 +126,7 @@ def take_requests(state: ChannelState, message: SdsMessage, now: int, effects: S
             continue
         if rules.dialect.responds(rules.participant_id, entry.sender_id, message_id, rules.settings.response_groups):
             due = rules.response_due(entry.sender_id, message_id, now, ANSWER_MS if is_hurried else None)
+            due = state.guard.not_before(message_id, due)
             state.responses[message_id] = RepairResponse(_bare(entry), due)
             state.answering = state.answering or is_hurried
             effects.changed = True
@@ -150,12 +164,9 @@ def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
     # Sync messages ask for a few at a time: each request has had its turn before it is given up.
     turns = -(-len(state.requests) // max(1, rules.settings.repair_requests_max))
     patience = max(t_max, turns * rules.settings.sync_interval_ms)
-    for message_id, response in sorted(state.responses.items(), key=lambda item: (item[1].due_ms, item[0])):
-        if response.due_ms <= now:
-            if _answer(state, message_id, response, effects):
-                del state.responses[message_id]
-                effects.changed = True
-        elif response.due_ms - now > t_max:  # the clock went back
+    _answer(state, now, effects)
+    for message_id, response in state.responses.items():
+        if response.due_ms - now > t_max + state.guard.cooldown_ms:  # the clock went back
             due = rules.response_due(response.entry.sender_id, message_id, now)
             state.responses[message_id] = RepairResponse(response.entry, due, response.data)
             effects.changed = True
@@ -167,25 +178,10 @@ def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
             del state.requests[message_id]
             effects.changed = True
     state.asked = {message_id: times for message_id, times in state.asked.items() if message_id in state.requests}
+    state.guard.forget_all_but(state.requests)
     room = rules.settings.repairs_max - len(state.requests)
     effects.changed = ask_for(state, list(islice(_unasked(state), room)), now) or effects.changed
     _look_ahead(state, now, effects)
-
-
-def _answer(state: ChannelState, message_id: str, response: RepairResponse, effects: Step) -> bool:
-    """Give an answer that is due, or have it found in the log; tells whether that is done with."""
-    message = state.history.get(message_id)
-    data = response.data if message is None else state.rules.dialect.encode(message)
-    if data:
-        effects.events.append(RepairReady(state.rules.channel_id, message_id, data))
-        return True
-    place = state.known.get(message_id)
-    if place is None or not place.at_ms:
-        return True  # it has left history meanwhile: somebody else may have it
-    if len(effects.wanted) >= WANTED_MAX:
-        return False  # the next time
-    effects.wanted.append(Known(message_id, place.at_ms, place.sender_id))
-    return True
 
 
 def _look_ahead(state: ChannelState, now: int, effects: Step) -> None:
@@ -206,6 +202,43 @@ def _look_ahead(state: ChannelState, now: int, effects: Step) -> None:
         state.help = None  # the clock moved, or nobody looked for long
     if state.help is not None and state.help.due_ms <= now:
         effects.sync_due = True
+
+
+def _answer(state: ChannelState, now: int, effects: Step) -> None:
+    """Answer what is due, as far as the budget goes: if not for all, the small ones first."""
+    guard, rules = state.guard, state.rules
+    guard.fill(now)
+    due = sorted((one.due_ms, message_id) for message_id, one in state.responses.items() if one.due_ms <= now)
+    sizes = {message_id: _answer_size(state, message_id) for _, message_id in due}
+    if not guard.affords(sizes.values()):
+        due.sort(key=lambda found: (sizes[found[1]], found))
+    for due_ms, message_id in due:
+        if not guard.may_answer and now - due_ms <= max(rules.t_max_ms, _PATIENCE_MS):
+            continue
+        if not _is_at_hand(state, message_id) and len(effects.wanted) >= WANTED_MAX:
+            continue  # the next time
+        response = state.responses.pop(message_id)
+        effects.changed = True
+        if not guard.may_answer:  # it has waited for long enough: whoever still lacks it asks again
+            guard.withheld += 1
+            continue
+        known, place = state.history.get(message_id), state.known.get(message_id)
+        message = None if known is None else sendable(known, rules.dialect, rules.settings, now)
+        data = response.data if message is None else rules.dialect.encode(message)
+        if data:
+            guard.answer(message_id, len(data), now)
+            effects.events.append(RepairReady(rules.channel_id, message_id, data))
+        elif place is not None and place.at_ms:  # else it has left history meanwhile: somebody else may have it
+            effects.wanted.append(Known(message_id, place.at_ms, place.sender_id))
+
+
+def _is_at_hand(state: ChannelState, message_id: str) -> bool:
+    return message_id in state.history or bool(state.responses[message_id].data)
+
+
+def _answer_size(state: ChannelState, message_id: str) -> int:
+    known = state.history.get(message_id)
+    return (len(state.responses[message_id].data) or _SIZE) if known is None else known.size
 
 
 def _unasked(state: ChannelState) -> Iterator[HistoryEntry]:

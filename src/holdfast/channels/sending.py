@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.channels.delivering import deliver_released, note, released, remember
+from holdfast.channels.derived_ids import with_derived_id
 from holdfast.channels.events import PeriodicSync
+from holdfast.channels.lamport import bounds, for_sending
 from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.repairing import ALWAYS_FIT, ask_later, due_requests, fitting, settle
 from holdfast.channels.snapshot import Unacknowledged
@@ -33,26 +35,26 @@ def send(state: ChannelState, given: Send, now: int, effects: Step) -> None:
             f"{settings.outgoing_max} messages wait for acknowledgement channel={rules.channel_id}",
             hint="wait for message_sent or message_given_up, or raise channels.outgoing_max",
         )
-    if given.message_id in state.incoming:
+    message = _message(state, given.message_id, given.content, causal_history(state, given.hints), now)
+    if message.message_id in state.incoming:
         raise Invalid(
             f"a message with this id came in and waits for others channel={rules.channel_id}",
             hint="ids must be unique in a channel; leave the choice to wrap_outgoing_message",
         )
-    message = _message(state, given.message_id, given.content, causal_history(state, given.hints), now)
     data = rules.dialect.encode(message)
     _check_carried(data, message, given.bytes_max)
-    effects.data = data
+    effects.data, effects.message_id = data, message.message_id
     state.hints.update((named, hint) for named, hint in given.hints.items() if named in state.history)
     _went_out(state, message, now)
     message = message.without_bloom()
     state.outgoing.append(Unacknowledged(message, now))
-    state.show(given.message_id)
+    state.show(message.message_id)
     remember(state, message, now, effects)
     effects.notes.append(note("sent", message, now))
     effects.changed = True
     # After a loss of state others may know our message, and name it, before we send it again.
-    settle(state, given.message_id)
-    deliver_released(state, released(state, [given.message_id]), now, effects)
+    settle(state, message.message_id)
+    deliver_released(state, released(state, [message.message_id]), now, effects)
 
 
 def send_sync(state: ChannelState, given: SendSync, now: int, effects: Step) -> None:
@@ -74,7 +76,7 @@ def send_sync(state: ChannelState, given: SendSync, now: int, effects: Step) -> 
     if state.behind and message.repair_request:
         state.asked_ms, state.asked_for = now, len(message.repair_request)
     _went_out(state, message, now)
-    state.mark(state.synced, given.message_id)
+    state.mark(state.synced, message.message_id)
     effects.events.append(PeriodicSync(rules.channel_id, effects.data))
     effects.changed = True
 
@@ -89,7 +91,7 @@ def send_ephemeral(state: ChannelState, given: SendEphemeral, effects: Step) -> 
             hint="use a channel with dialect='rfc', or wrap_outgoing_message",
         )
     message = SdsMessage(given.message_id, rules.channel_id, None, given.content, rules.participant_id)
-    effects.data = rules.dialect.encode(message)
+    effects.data = rules.dialect.encode(with_derived_id(message) if rules.settings.derived_ids else message)
 
 
 def check_content(content: bytes, most: int) -> None:
@@ -119,12 +121,12 @@ def _message(
 ) -> SdsMessage:  # fmt: skip
     """A message as it would be sent now; nothing is changed yet, for it may be refused."""
     rules, dialect = state.rules, state.rules.dialect
-    wall = now // dialect.clock_unit_ms
-    lamport = max(wall, state.lamport) + 1 if dialect.ticks_on_receipt else max(wall, state.lamport + 1)
-    return SdsMessage(
+    lamport = for_sending(state.lamport, dialect, bounds(dialect, rules.settings, now), now)
+    message = SdsMessage(
         message_id, rules.channel_id, lamport, content, rules.participant_id, causes, state.filter.to_bytes(),
         due_requests(state, now, bytes_max=bytes_max),
     )  # fmt: skip
+    return with_derived_id(message) if rules.settings.derived_ids else message
 
 
 def _went_out(state: ChannelState, message: SdsMessage, now: int) -> None:
@@ -133,6 +135,7 @@ def _went_out(state: ChannelState, message: SdsMessage, now: int) -> None:
     for entry in message.repair_request:
         message_id = entry.message_id
         state.asked[message_id] = state.asked.get(message_id, 0) + 1
+        state.guard.asked(message_id)
         if message_id in state.waiting or state.asked[message_id] < _ASKED_MAX:
             ask_later(state, message_id, now)
         else:  # only a sync message named it; the next one will, if somebody still has it

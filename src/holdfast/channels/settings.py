@@ -80,6 +80,18 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repair_requests_max: int = 3
     """Missing messages that one message asks for."""
 
+    repair_bytes_max: int = 2**20
+    """Answers to others' requests that may go out at once, in bytes; the last one may exceed it."""
+
+    repair_bytes_per_s: int = 64 * 2**10
+    """How fast that budget fills again."""
+
+    repair_cooldown_ms: int = 0
+    """How long a message is not answered again, whoever asks; 0 = repair_t_min_ms, within 1 to 5 s."""
+
+    repair_taken_max: int = 256
+    """Requests of one received message that are looked at."""
+
     response_groups: int = 1
     """Into how many groups participants are divided, one of which answers a request; 1 = everybody may."""
 
@@ -87,7 +99,13 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a message waits for others before they are taken for lost and it is delivered without; 0 = for ever."""
 
     lamport_jump_max_ms: int = 24 * 3600 * 1000
-    """How far ahead of our own clock a message's may be; beyond that it is refused."""
+    """How far ahead of our wall clock a message's time may be; beyond that it is refused."""
+
+    derived_ids: bool = False
+    """Whether ids are derived from what they name, and messages under other ids refused. All participants alike."""
+
+    keyring: str = ""
+    """The key that participants share, by reference (`env:NAME`, `file:PATH`): seals every message of every channel."""
 
     accept_unknown_channels: bool = False
     """Whether a message may create the channel that it names."""
@@ -113,6 +131,8 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             problems.append(f"channels.bloom_error_rate={self.bloom_error_rate} must lie between 0 and 1")
         if 0 < self.repair_t_max_ms < self.repair_t_min_ms:
             problems.append("channels.repair_t_max_ms must not be below channels.repair_t_min_ms")
+        if self.keyring and not self.keyring.startswith(("env:", "file:")):  # it may be the key itself: not shown
+            problems.append("channels.keyring must be a reference, 'env:NAME' or 'file:PATH'")
         if self.history_max > self.bloom_capacity:
             problems.append("channels.history_max must not exceed channels.bloom_capacity")
         if self.remembered_max < self.history_max:
@@ -126,6 +146,7 @@ _LEAST = {
     "outgoing_max": 1, "incoming_max": 1, "incoming_bytes_max": 1, "repairs_max": 1, "resend_interval_ms": 1,
     "resend_backoff": 1, "resend_attempts_max": 0, "sync_interval_ms": 0, "buffer_sweep_interval_ms": 1,
     "repair_sweep_interval_ms": 1, "repair_t_min_ms": 0, "repair_t_max_ms": 0, "repair_requests_max": 0,
+    "repair_bytes_max": 1, "repair_bytes_per_s": 1, "repair_cooldown_ms": 0, "repair_taken_max": 1,
     "response_groups": 1, "lost_after_ms": 0, "lamport_jump_max_ms": 1, "channels_max": 1, "ack_timeout_ms": 0,
 }  # fmt: skip
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from holdfast.channels.dialect import Dialect
+from holdfast.channels.guard import Guard
 from holdfast.channels.known import KnownIds
+from holdfast.channels.lamport import bounds
 from holdfast.channels.loose_ends import LooseEnds
 from holdfast.channels.message import SdsMessage
 from holdfast.channels.settings import ChannelSettings
@@ -48,6 +50,8 @@ class Rules(msgspec.Struct, frozen=True):
     """Empty: no repair, and no message is recognised as our own."""
     dialect: Dialect
     settings: ChannelSettings
+    sealed: bool = False
+    """Messages travel under a key."""
 
     @property
     def t_max_ms(self) -> int:
@@ -80,30 +84,39 @@ class History:
         self._messages: dict[str, SdsMessage] = {}
         self._sorted: list[tuple[int, str]] | None = [] if is_sorted else None
         self.loose = LooseEnds()
+        self._orders: dict[str, tuple[int, str]] = {}
+        """Where messages are in `_sorted`."""
 
-    def add(self, message: SdsMessage) -> list[str]:
-        """Insert a message, or replace the one with its id in its place; returns the ids that had to go."""
+    def add(self, message: SdsMessage, clock: int | None = None) -> list[str]:
+        """Insert a message, or replace the one with its id in its place; returns the ids that had to go.
+
+        Where history is sorted, a message from ahead of the channel's clock is as new as the newest here: else those
+        who send from the future would be the newest until then, and the only ones that are named.
+        """
         known = self._messages.get(message.message_id)
         self._messages[message.message_id] = message
         if known is not None:
             self.loose.remove(known)
         self.loose.add(message)
         if self._sorted is not None:
-            if known is not None:
-                self._unsort(known)
-            insort(self._sorted, _order(message))
+            self._unsort(message.message_id)
+            lamport = message.lamport or 0
+            if clock is not None and lamport > clock:
+                lamport = self._sorted[-1][0] if self._sorted else 0
+            order = lamport, message.message_id
+            self._orders[message.message_id] = order
+            insort(self._sorted, order)
         gone = []
         while len(self._messages) > self._limit:
             gone.append(next(iter(self._messages)))
-            removed = self._messages.pop(gone[-1])
-            self.loose.remove(removed)
-            if self._sorted is not None:
-                self._unsort(removed)
+            self.loose.remove(self._messages.pop(gone[-1]))
+            self._unsort(gone[-1])
         return gone
 
-    def _unsort(self, message: SdsMessage) -> None:
-        assert self._sorted is not None
-        del self._sorted[bisect_left(self._sorted, _order(message))]
+    def _unsort(self, message_id: str) -> None:
+        order = self._orders.pop(message_id, None)
+        if order is not None and self._sorted is not None:
+            del self._sorted[bisect_left(self._sorted, order)]
 
     def tail(self, count: int) -> list[SdsMessage]:
         """The newest messages, oldest first."""
@@ -132,10 +145,6 @@ class History:
         return len(self._messages)
 
 
-def _order(message: SdsMessage) -> tuple[int, str]:
-    return message.lamport or 0, message.message_id
-
-
 class ChannelState:
     """Everything that a channel knows."""
 
@@ -161,6 +170,7 @@ class ChannelState:
         self.hints: dict[str, bytes] = {}
         self.asked: dict[str, int] = {}
         """How often we have asked for what is in `requests`, since the start."""
+        self.guard = Guard(settings)
         self.behind = False
         """We lack so much that we ask promptly, and for many at once."""
         self.asked_ms = 0
@@ -242,6 +252,7 @@ class ChannelState:
             responses=tuple(self.responses.values()),
             met=tuple(self.met),
             dialect=self.rules.dialect.name,
+            sealed=self.rules.sealed,
             lost=tuple(self.lost),
             filter_ids=len(self.filter),
             filter_rolled=self.filter.rolled,
@@ -266,8 +277,14 @@ def restored(rules: Rules, data: ChannelData, now: int) -> Restored:
     """
     state = ChannelState(rules)
     meta = data.meta
-    state.lamport = meta.lamport
-    gone = _unique(message_id for message in data.history for message_id in state.history.add(message.without_bloom()))
+    # An older version, or a clock that was wrong, may have kept a time at which all others refuse us.
+    most = bounds(rules.dialect, rules.settings, now)
+    state.lamport = min(meta.lamport, most.sent)
+    gone = _unique(
+        message_id
+        for message in data.history
+        for message_id in state.history.add(message.without_bloom(), state.lamport or most.sent)
+    )
     unknown = _remember(state, data)
     state.outgoing = [_bare(entry) for entry in meta.outgoing]
     state.met = dict.fromkeys(meta.met[-MARKS_MAX:])

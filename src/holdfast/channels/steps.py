@@ -85,7 +85,7 @@ class Step:
     """The effects of one step."""
 
     __slots__ = (
-        "appended", "changed", "data", "events", "evicted", "known", "notes", "received", "sync_due",
+        "appended", "changed", "data", "events", "evicted", "known", "message_id", "notes", "received", "sync_due",
         "wanted",
     )  # fmt: skip
 
@@ -101,6 +101,8 @@ class Step:
         self.notes: list[Note] = []
         self.data: bytes | None = None
         """What to broadcast."""
+        self.message_id = ""
+        """Of what was sent."""
         self.received: Received | None = None
         self.sync_due = False
         """There is something to ask for, or to tell, that should not wait for the next sync message."""

@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.channels.delivering import deliver_released, mark_met, note
 from holdfast.channels.events import DependenciesLost, MessageGivenUp, ResendDue
+from holdfast.channels.lamport import sendable
 from holdfast.channels.snapshot import Unacknowledged
 from holdfast.channels.state import ChannelState
 from holdfast.channels.steps import Step
@@ -25,7 +26,9 @@ def sweep_buffers(state: ChannelState, now: int, effects: Step) -> None:
         elif entry.attempts < settings.resend_attempts_max:
             again = msgspec.structs.replace(entry, attempts=entry.attempts + 1, sent_ms=now)
             kept.append(again)
-            fresh = msgspec.structs.replace(entry.message, bloom_filter=state.filter.to_bytes())
+            fresh = msgspec.structs.replace(
+                sendable(entry.message, rules.dialect, settings, now), bloom_filter=state.filter.to_bytes()
+            )
             data = rules.dialect.encode(fresh)
             effects.events.append(ResendDue(rules.channel_id, message_id, data, again.attempts))
         else:

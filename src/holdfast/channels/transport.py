@@ -63,16 +63,14 @@ class Link:
 
     def send(self, content: bytes, channel_id: str, message_id: str | None = None) -> str:
         """Send content to everybody, reliably, once it is kept; returns its message's id."""
-        if message_id is None:
-            message_id = self.channels.new_message_id()
-        self.broadcast(self.channels.wrap_outgoing_message(content, channel_id, message_id))
+        message_id, data = self.channels.wrap_with_id(content, channel_id, message_id)
+        self.broadcast(data)
         return message_id
 
     async def send_async(self, content: bytes, channel_id: str, message_id: str | None = None) -> str:
         """`send` for coroutines; the transport is called on their loop."""
-        if message_id is None:
-            message_id = self.channels.new_message_id()
-        self.broadcast(await self.channels.wrap_outgoing_message_async(content, channel_id, message_id))
+        message_id, data = await self.channels.wrap_with_id_async(content, channel_id, message_id)
+        self.broadcast(data)
         return message_id
 
     def send_ephemeral(self, content: bytes, channel_id: str) -> None:
@@ -90,13 +88,27 @@ class Link:
         try:
             received = self.channels.unwrap_received_message(data)
         except HoldfastError as error:
-            logger.debug("a packet was refused: %s", error.message, extra={"action": "channel_packet_refused"})
-            with self._lock:
-                self._refused += 1
+            self._refuse(error)
             return None
         with self._lock:
             self._received += 1
         return received
+
+    async def receive_async(self, data: bytes) -> Received | None:
+        """`receive` for coroutines."""
+        try:
+            received = await self.channels.unwrap_received_message_async(data)
+        except HoldfastError as error:
+            self._refuse(error)
+            return None
+        with self._lock:
+            self._received += 1
+        return received
+
+    def _refuse(self, error: HoldfastError) -> None:
+        logger.debug("a packet was refused: %s", error.message, extra={"action": "channel_packet_refused"})
+        with self._lock:
+            self._refused += 1
 
     def broadcast(self, data: bytes) -> None:
         """Hand a message to the transport; what it does not take counts as lost."""

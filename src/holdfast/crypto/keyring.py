@@ -141,6 +141,11 @@ class Keyring:
                 f"the keyring has no key {key_id!r}", hint="add the older key behind the current one in the keyring"
             ) from None
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all keys; the first one seals."""
+        return tuple(self._keys)
+
     def __contains__(self, key_id: object) -> bool:
         return key_id in self._keys
 

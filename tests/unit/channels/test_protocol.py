@@ -473,10 +473,10 @@ def test_lamport_time_of_rfc_is_in_milliseconds_and_is_raised_by_delivery():
 
 @both
 def test_lamport_time_never_goes_back(dialect):
-    """Neither with the wall clock, nor with messages from the past, nor over a restart."""
+    """Neither with the wall clock (by less than 18 hours), nor with messages from the past, nor over a restart."""
     alice = Machine(dialect=dialect)
     times = [alice.send("m0").lamport]
-    for number, jump in enumerate((-3_600_000, 0, -86_400_000, 50, 7_200_000)):
+    for number, jump in enumerate((-3_600_000, 0, -54_000_000, 50, 7_200_000)):
         alice.pass_ms(jump)
         alice.receive(message(f"b{number}", lamport=number))
         alice.restart()
