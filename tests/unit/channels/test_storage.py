@@ -77,6 +77,7 @@ def metas(draw: st.DrawFn, version: int) -> ChannelMeta:
         tuple(draw(st.lists(st.builds(RepairResponse, entries, times, st.binary(max_size=40)), **unique))),
         tuple(draw(st.lists(ids, max_size=2))) if version > 1 else (),
         draw(st.sampled_from(["", "nim", "rfc"])) if version > 1 else "",
+        draw(st.booleans()) if version > 1 else False,
         tuple(draw(st.lists(ids, max_size=2))) if version > 2 else (),
         draw(times) if version > 2 else 0,
         draw(st.booleans()) if version > 2 else False,
@@ -513,6 +514,7 @@ TYPES = {
         10: "number",
         11: "many",
         12: "many",
+        15: "number",
     },
     "Unacked": {1: "bytes", 2: "number", 3: "number", 4: "number", 5: "bytes"},
     "Incoming": {1: "bytes", 2: "many", 3: "number", 5: "bytes", 6: "bytes"},
@@ -579,6 +581,7 @@ def google_meta(blob: bytes) -> ChannelMeta:
         tuple(RepairResponse(entry(one.f1), one.f3, one.f2) for one in back),
         tuple(map(text, meta.f7)),
         meta.f8.decode(),
+        bool(meta.f15),
         tuple(map(text, meta.f11)),
         meta.f9,
         bool(meta.f10),
@@ -607,6 +610,7 @@ def google_written(meta: ChannelMeta, version: int) -> bytes:
         written.f6.append(types.KeyValue(f1=raw(one.entry.message_id), f2=body).SerializeToString())
     written.f7.extend(map(raw, meta.met))
     written.f8 = meta.dialect.encode()
+    written.f15 = int(meta.sealed)
     written.f9, written.f10 = meta.filter_ids, int(meta.filter_rolled)
     written.f11.extend(map(raw, meta.lost))
     return written.SerializeToString()
