@@ -15,6 +15,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from holdfast.last_resort import LastResort
+
 if TYPE_CHECKING:
     from holdfast.clock import Clock, SystemClock
     from holdfast.crypto.cipher import PayloadCipher
@@ -132,7 +134,7 @@ __all__ = [
     "restore",
 ]
 
-logging.getLogger("holdfast").addHandler(logging.NullHandler())
+logging.getLogger("holdfast").addHandler(LastResort())
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,8 @@ import os
 import time
 from typing import Protocol
 
+from holdfast.arguments import having
+
 
 class Clock(Protocol):
     """Time and randomness, injected."""
@@ -47,3 +49,12 @@ class SystemClock:
         except (AttributeError, OSError):  # another system than Linux, or a sandbox without it
             return os.urandom(count)
         return fresh if len(fresh) == count else os.urandom(count)
+
+
+def check_clock(clock: Clock | None) -> Clock | None:
+    """A clock of the caller's own, or none."""
+    if clock is not None:
+        having(
+            clock, ("now_us", "monotonic", "random_bytes"), "clock", "give an object with the methods of holdfast.Clock"
+        )
+    return clock

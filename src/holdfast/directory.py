@@ -12,6 +12,7 @@ says so instead of starting an empty log in its place.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,6 +73,8 @@ class Directory:
             )
         except FileNotFoundError:
             return None
+        except NotADirectoryError:
+            raise self._no_directory() from None
         except OSError as error:
             raise Unavailable(f"cannot read path={self.path / _FORMAT}", hint="check its permissions") from error
         except (ValueError, IndexError, disk.NotRegular, disk.TooLong):
@@ -175,11 +178,21 @@ class Directory:
     def _typed(self) -> Iterator[None]:
         try:
             yield
+        except (FileExistsError, NotADirectoryError):
+            raise self._no_directory() from None
         except OSError as error:
+            unwritable = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
             raise Unavailable(
                 f"cannot use the directory path={self.path}: {error.strerror}",
-                hint="check its permissions and the disk",
+                hint="to read the log, open it with read_only=True; to append, make its directory writable"
+                if unwritable
+                else disk.remedy(error, "check its permissions and the disk"),
             ) from error
+
+    def _no_directory(self) -> Invalid:
+        return Invalid(
+            f"not a directory path={self.path}", hint="a log is a directory; give one, or a path for a new one"
+        )
 
     def _refuse_foreign(self) -> None:
         if self.log_id() is None:

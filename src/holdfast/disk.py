@@ -59,6 +59,30 @@ class NotRegular(Exception):
     """Something else than a file stands where one should be: a link, a pipe, a device, a socket."""
 
 
+FULL_HINT = "the disk or its quota is full: free space (holdfast retain DIR removes old segments), then try again"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM_BYTES = 64 * 1024
+"""Less than this is no room: SQLite asks for 32 KiB at a time."""
+
+
+def ran_full(error: BaseException | None) -> bool:
+    """Whether this is what a full disk, or a quota that is used up, says."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def remedy(error: OSError, otherwise: str) -> str:
+    """The hint for a write that failed: room, where that is what it lacks."""
+    return FULL_HINT if ran_full(error) else otherwise
+
+
+def remedy_at(path: Path, otherwise: str) -> str:
+    """The same where nobody kept the cause: the file system of this path is asked whether there is room."""
+    try:
+        return FULL_HINT if free_bytes(path) < _NO_ROOM_BYTES else otherwise
+    except OSError:
+        return otherwise
+
+
 class TooLong(Exception):
     """A file has more bytes than its kind may have; the text says how many."""
 
@@ -112,6 +136,16 @@ def write_file(path: Path, content: bytes, mode: int = 0o600, *, token: str = ""
             discard(temporary)
         raise
     sync_directory(path.parent)
+
+
+def write_new_file(path: Path, content: bytes, mode: int = 0o600, *, token: str) -> None:
+    """Create a small file, whole and durably; raises FileExistsError where something has its name."""
+    temporary = path.with_name(f"{path.name}.{token}.tmp")
+    write_file(temporary, content, mode, token=token)
+    try:
+        link(temporary, path)
+    finally:
+        discard(temporary)
 
 
 def _create_anew(path: Path, mode: int) -> int:

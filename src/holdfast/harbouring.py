@@ -65,6 +65,7 @@ def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock:
     from holdfast.shipping.marks import attach, fenced_by, rebind, root_form
     from holdfast.shipping.opening import remote_for
     from holdfast.shipping.persistence import Shipper
+    from holdfast.shipping.price_note import write_note
 
     if shipping is not None and shipping.root != root and (fenced := fenced_by(journal)) is not None:
         raise fenced  # moving it elsewhere would make two logs of one
@@ -79,6 +80,7 @@ def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock:
     form = root_form(journal)
     store = RootStore(files, form)
     remote = remote_for(settings.store.url, store, settings.store, settings.shipping, clock)
+    write_note(manifest.root.parent, settings.shipping)
     return Shipper(journal, manifest, store, remote, settings.shipping, clock, os.abort)
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from blake3 import blake3
 
 from holdfast.errors import Invalid
-from holdfast.journal.columns import Extra, encode_headers
+from holdfast.journal.columns import Extra, decode_headers, encode_headers
 from holdfast.journal.settings import JournalSettings
 from holdfast.record import Record, microseconds
 
@@ -20,6 +20,9 @@ Headers = Mapping[str, bytes | str]
 
 _INT64 = 2**63
 _KIND_BYTES_MAX = 255
+_HASH_BYTES = 16
+_DIGEST_CONTEXT = b"holdfast 1 idempotent content\0"
+_ABSENT = b"\xff" * 8
 
 
 class Intake:
@@ -65,12 +68,25 @@ class Intake:
             raise Invalid(f"the key is too large bytes={len(encoded)}", hint="see journal.key_bytes_max")
         return encoded
 
-    def unique(self, idempotency_key: bytes | str) -> tuple[bytes, bytes]:
-        """An idempotency key, and the hash under which the topic remembers it."""
+    def unique(self, idempotency_key: bytes | str, *parts: bytes | None) -> tuple[bytes, bytes]:
+        """An idempotency key; and the hash under which the topic remembers it, with a digest of what it stands for."""
         key = self.key(idempotency_key)
         if not key:
             raise Invalid("an idempotency key is empty", hint="leave it out, or give a unique one")
-        return key, blake3(self._key_context + key).digest(length=16)
+        key_hash = blake3(self._key_context + key).digest(length=_HASH_BYTES)
+        told = [_DIGEST_CONTEXT, key_hash]
+        for part in parts:
+            told += (_ABSENT,) if part is None else (len(part).to_bytes(8, "little"), part)
+        return key, key_hash + blake3(b"".join(told)).digest(length=_HASH_BYTES)
+
+    def unique_record(
+        self, idempotency_key: bytes | str, payload: bytes, extra: Extra | None
+    ) -> tuple[bytes, bytes]:  # fmt: skip
+        """The same for one record: its payload, key, kind and headers count; its time and partition do not."""
+        key, kind, headers = (None, None, None) if extra is None else extra
+        if headers is not None:  # a mapping: the order of its names says nothing
+            headers = encode_headers(dict(sorted(decode_headers(headers).items())))
+        return self.unique(idempotency_key, payload, key, kind, headers)
 
     def time(self, time: int | datetime) -> int:
         """A time in microseconds."""

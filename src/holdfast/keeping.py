@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from holdfast import lifetimes
+from holdfast.channels.settings import TOPIC
 from holdfast.clock import Clock
 from holdfast.directory import Directory
 from holdfast.errors import HoldfastError, Invalid
@@ -20,6 +22,7 @@ from holdfast.segments.publishing import Publishing
 from holdfast.segments.reconcile import Reconciler, ReconcileReport
 from holdfast.segments.reconcile_loop import ReconcileLoop
 from holdfast.segments.retention import Retention, RetentionReport
+from holdfast.segments.retention_plan import Policy
 from holdfast.segments.roller import Roller
 from holdfast.segments.stats import Counters, SegmentStats
 from holdfast.settings import Settings
@@ -43,7 +46,7 @@ class Keeping:
             emptied = leftovers.clear(journal, manifest)
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
-            self._retention = Retention(journal, manifest, settings.retention, clock, counters)
+            self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
             if journal.topics.shipping is None:
                 self._publish(journal, manifest, self._roller, self._retention)
             self._retention.resume(emptied)
@@ -53,7 +56,7 @@ class Keeping:
             self._roller.chores.append(self._retention.check)
             self._roller.start()
         else:  # only to say what would go
-            self._retention = Retention(journal, manifest, settings.retention, clock, counters)
+            self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
         self._counters = counters
         self._reconciler = Reconciler(journal, manifest, directory, self._roller, settings.reconcile, clock)
         self._loop: ReconcileLoop | None = None
@@ -118,6 +121,14 @@ class Keeping:
             last_error=counters.last_error,
         )
 
+    def settle(self, timeout: float) -> None:
+        """Make durable and seal what is there as far as the time allows, and end all threads; records are taken on."""
+        deadline = self._clock.monotonic() + timeout
+        if self._loop is not None:
+            self._loop.stop()
+        if self._roller is not None:
+            self._finish(deadline, timeout)
+
     def close(self, timeout: float) -> None:
         """Take no more records, make durable and seal what is there as far as the time allows, end all threads."""
         deadline = self._clock.monotonic() + timeout
@@ -126,6 +137,10 @@ class Keeping:
         if self._roller is None:
             return
         self._journal.stop_taking()
+        self._finish(deadline, timeout)
+
+    def _finish(self, deadline: float, timeout: float) -> None:
+        assert self._roller is not None
         healthy = self._journal.end is None
         if healthy and self._journal.drain(timeout) and self._settings.segments.seal_on_close and self._roller.running:
             self._seal_all(max(0.0, deadline - self._clock.monotonic()))
@@ -133,6 +148,8 @@ class Keeping:
 
     def _seal_all(self, timeout: float) -> None:
         assert self._roller is not None
+        if lifetimes.is_ending():  # no segment can be written any more: that takes threads
+            return
         try:
             self._roller.seal(list(self._journal.topics.by_id.values()), timeout)
         except HoldfastError as error:  # the records are durable in the journal: no reason not to close
@@ -141,6 +158,12 @@ class Keeping:
     def forget(self) -> None:
         """In a forked child: the threads are the parent's."""
         self._roller = self._retention = self._loop = None
+
+
+def _topics(settings: Settings) -> dict[str, Policy]:
+    """Policies of topics that others write: what happens in channels grows with everything that strangers send."""
+    channels = settings.channels
+    return {TOPIC: Policy(channels.topic_bytes_max or None, int(channels.topic_age_max_ms * 1000) or None)}
 
 
 def _only_reading() -> Invalid:

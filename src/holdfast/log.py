@@ -9,27 +9,27 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-import weakref
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import msgspec
 
-from holdfast import harbouring
-from holdfast.clock import Clock, SystemClock
-from holdfast.crypto.cipher import PayloadCipher
+from holdfast import harbouring, lifetimes
+from holdfast.arguments import flag, path_of, seconds, store_address, text, whole
+from holdfast.clock import Clock, SystemClock, check_clock
+from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.directory import Directory
-from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.stats import JournalStats
 from holdfast.keeping import Keeping
-from holdfast.partitions import Partitions
+from holdfast.partitions import Partitions, no_topic
 from holdfast.record import Marks
 from holdfast.segments.manifest import Manifest
 from holdfast.segments.reconcile import ReconcileReport
@@ -74,8 +74,8 @@ def open_log(
     path: str | os.PathLike[str],
     *,
     store: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    keyring: Keyring | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    keyring: Keyring | str | None = None,
     cipher: PayloadCipher | None = None,
     clock: Clock | None = None,
     read_only: bool = False,
@@ -84,7 +84,8 @@ def open_log(
 
     With a keyring (or a cipher of your own) everything that is written is sealed; that is decided when a
     log is created and cannot be left out later. One process owns a log; `read_only=True` looks at it from
-    another one, or looks at what is intact in a damaged one.
+    another one, or looks at what is intact in a damaged one. It takes no lock and changes nothing in the directory,
+    which may be on a read-only mount or belong to another user; what would write is Invalid.
 
     With a `store` (`s3://bucket/prefix`, `file:///directory` …; also `store.url` in the settings) everything is shipped
     there in order, beside the appends; the log opens and goes on while the store is away.
@@ -95,12 +96,15 @@ def open_log(
     ...         log.topic("orders").append(b"first").offset
     0
     """
-    settings = Settings.load() if settings is None else settings
+    place = path_of(path)
+    settings = Settings.given(settings)
     if store is not None:
-        address = msgspec.structs.replace(settings.store, url=os.fspath(store))
+        address = msgspec.structs.replace(settings.store, url=store_address(store))
         settings = msgspec.structs.replace(settings, store=address)
-    keyring = _keyring(settings, keyring, cipher)
-    return Log(Directory(Path(path).absolute()), settings, keyring, cipher, clock or SystemClock(), read_only)
+    keyring = _keyring(settings, Keyring.given(keyring), cipher if keyring is not None else check_cipher(cipher))
+    return Log(
+        Directory(place), settings, keyring, cipher, check_clock(clock) or SystemClock(), flag(read_only, "read_only")
+    )  # fmt: skip
 
 
 def _keyring(settings: Settings, keyring: Keyring | None, cipher: PayloadCipher | None) -> Keyring | None:
@@ -134,6 +138,8 @@ class Log:
         self._open = False
         self._store_reconciler: StoreReconciler | None = None
         self._channels: list[Channels] = []
+        self._forgotten_records = 0
+        """Records that were queued when the process began to end."""
         opened = _look if read_only else _own
         self._journal = opened(directory, settings, keyring, cipher, clock)
         self._manifest = Manifest(self._journal, directory.segments)
@@ -148,7 +154,7 @@ class Log:
             directory.release()
             raise
         self._open = True
-        _opened.add(self)
+        lifetimes.keep(self)
 
     def _start_shipping(self, shipper: Shipper) -> None:
         try:
@@ -167,6 +173,11 @@ class Log:
     def id(self) -> str:
         """The log's identity, for ever."""
         return self._journal.row.log_id.hex()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this handle only looks: it reads and follows, and everything that would write is Invalid."""
+        return self._journal.read_only
 
     @property
     def problems(self) -> tuple[Corrupt, ...]:
@@ -193,7 +204,7 @@ class Log:
         to the present one starts a new version; any other change is Invalid. `schema="latest"` takes the topic
         as it is. `first_offset` is where the partitions of a new topic begin, for logs that continue another one.
         """
-        topic = self._topics.get(name)
+        topic = self._topics.get(name if isinstance(name, str) else check_name(name))
         if topic is None:
             with self._lock:
                 topic = self._topics.get(name)
@@ -214,8 +225,9 @@ class Log:
         journal.refresh()
         if name not in journal.topics.partitions:
             if journal.read_only or schema == "latest":
-                raise NotFound(f"there is no topic {name!r}", hint="its owner creates it on first use")
-            self._create(name, schema, 1 if partitions is None else partitions, first_offset)
+                raise no_topic(name, journal.topics.partitions)
+            count = 1 if partitions is None else whole(partitions, "partitions")
+            self._create(name, schema, count, whole(first_offset, "first_offset"))
         parts = Partitions(name, journal.topics.partitions[name], journal, self._manifest, self._clock)
         typed = name in journal.topics.schemas
         return TypedTopic(name, parts, self._clock) if typed else Topic(name, parts, self._clock)
@@ -264,8 +276,8 @@ class Log:
     def marks(self, topic: str) -> tuple[Marks, ...]:
         """How far each partition of a topic got: appended, durable, sealed, shipped, settled."""
         self._journal.refresh()
-        if topic not in self._journal.topics.partitions:
-            raise NotFound(f"there is no topic {topic!r}", hint="log.topics() lists them")
+        if check_name(topic) not in self._journal.topics.partitions:
+            raise no_topic(topic, self._journal.topics.partitions)
         parts = self._journal.topics.partitions[topic]
         return Partitions(topic, parts, self._journal, self._manifest, self._clock).marks()
 
@@ -331,7 +343,8 @@ class Log:
         """What is kept of a channel; nothing, if it is not kept here."""
         from holdfast.channel_log import LogPersistence
 
-        return LogPersistence(self._journal, participant_id, migrations=migrations).load_channel(channel_id)
+        who, which = text(participant_id, "participant_id", "alice"), text(channel_id, "channel_id", "room")
+        return LogPersistence(self._journal, who, migrations=migrations).load_channel(which)
 
     def _close_channels(self) -> None:
         for channels in self._channels:
@@ -348,11 +361,11 @@ class Log:
         Raises what kept it from being sealed, and Unavailable after `timeout` seconds (default: 60); the records
         are durable in any case.
         """
-        self._keeping.seal(self._parts(topic), 60.0 if timeout is None else timeout)
+        self._keeping.seal(self._parts(topic), 60.0 if timeout is None else seconds(timeout))
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
         """Apply retention now; with `dry_run` only say what would go."""
-        return self._keeping.retain(dry_run)
+        return self._keeping.retain(flag(dry_run, "dry_run"))
 
     def set_retention(
         self, topic: str, *, bytes_max: int | None = None, age_max: timedelta | None = None,
@@ -363,8 +376,16 @@ class Log:
         The oldest segments go while the rest holds `bytes_max` or `records_max`, and when they were sealed longer
         than `age_max` ago. It replaces what the settings say under `retention`.
         """
-        self._parts(topic)
-        policy = Policy(bytes_max, None if age_max is None else age_max // timedelta(microseconds=1), records_max)
+        self._parts(check_name(topic))
+        if age_max is not None and not isinstance(age_max, timedelta):
+            raise Invalid(
+                f"age_max is a timedelta, not {type(age_max).__name__}", hint="for instance timedelta(days=7)"
+            )
+        policy = Policy(
+            None if bytes_max is None else whole(bytes_max, "bytes_max"),
+            None if age_max is None else age_max // timedelta(microseconds=1),
+            None if records_max is None else whole(records_max, "records_max"),
+        )
         self._journal.set_policy(topic, policy.bytes_max or 0, policy.age_max_us or 0, policy.records_max or 0)
 
     def reconcile(
@@ -380,7 +401,9 @@ class Log:
         objects, commit batches. `fix` then uploads what is missing or damaged there and proved here, and removes commit
         batches that say nothing any more.
         """
-        if remote:
+        limit = None if limit is None else whole(limit, "limit")
+        fix, deep = flag(fix, "fix"), flag(deep, "deep")
+        if flag(remote, "remote"):
             return self._reconciles_store().run(fix=fix, deep=deep, limit=limit)
         return self._keeping.reconcile(fix=fix, deep=deep, limit=limit)
 
@@ -407,8 +430,8 @@ class Log:
         known = self._journal.topics.partitions
         if topic is None:
             return [part for parts in known.values() for part in parts]
-        if topic not in known:
-            raise NotFound(f"there is no topic {topic!r}", hint="log.topics() lists them")
+        if check_name(topic) not in known:
+            raise no_topic(topic, known)
         return list(known[topic])
 
     # -- shipping -----------------------------------------------------------------------------------------
@@ -419,7 +442,7 @@ class Log:
         Raises Unavailable after `timeout` seconds (default: 60), and what ended shipping, if it ended. To have all
         records there, not only sealed ones, call `seal()` before, or wait for `ticket.shipped()`.
         """
-        self._ships().ship(60.0 if timeout is None else timeout)
+        self._ships().ship(60.0 if timeout is None else seconds(timeout))
 
     def subscribe(self) -> Subscription:
         """What happens to commits from now on: `accepted` when they were sent, `shipped` when the store has them.
@@ -443,9 +466,12 @@ class Log:
         that is, and nothing is done, unless `accept_loss` gives it up. Raises Unavailable after `timeout` seconds
         (default: 60), and Closed if another process has taken the log over.
         """
-        return self._ships().rebuild(accept_loss=accept_loss, timeout=60.0 if timeout is None else timeout)
+        patience = 60.0 if timeout is None else seconds(timeout)
+        return self._ships().rebuild(accept_loss=flag(accept_loss, "accept_loss"), timeout=patience)
 
     def _ships(self) -> Shipper:
+        if self._journal.read_only:
+            raise Invalid("this log is open for reading only", hint="its owner ships; open it without read_only=True")
         if self._shipper is None:
             raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
         return self._shipper
@@ -454,11 +480,11 @@ class Log:
 
     def rotate_key(self, keyring: Keyring) -> None:
         """Seal under this keyring's current key from now on; make it with `keyring.rotated('new-id')`."""
-        self._journal.rotate(keyring)
+        self._journal.rotate(Keyring.checked(keyring))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
-        self._journal.flush(timeout)
+        self._journal.flush(None if timeout is None else seconds(timeout))
 
     def stats(self) -> Stats:
         """Counters and levels, as one frozen snapshot."""
@@ -475,7 +501,7 @@ class Log:
         """
         if not self._open:
             return
-        patience = self.settings.journal.close_timeout_ms / 1000 if timeout is None else timeout
+        patience = self.settings.journal.close_timeout_ms / 1000 if timeout is None else seconds(timeout)
         deadline = self._clock.monotonic() + patience
         self._close_channels()
         try:
@@ -492,11 +518,29 @@ class Log:
         self._open = False
         if self._store_reconciler is not None:
             self._store_reconciler.close()
-        _opened.discard(self)
+        lifetimes.drop(self)
         self._directory.release()
 
+    def _settle_at_exit(self) -> None:
+        """By `lifetimes`: make durable, seal and ship what is there, while threads can still be started."""
+        self._forgotten_records = self._journal.queue.depth()[0]
+        self._keeping.settle(self.settings.journal.close_timeout_ms / 1000)
+        if self._shipper is not None:
+            self._shipper.close(self.settings.shipping.drain_timeout_ms / 1000)
+
+    def _close_at_exit(self) -> None:
+        """By `lifetimes`: nobody has closed it, and nobody will."""
+        queued = max(self._forgotten_records, self._journal.queue.depth()[0])
+        if queued:
+            logger.warning(
+                "the process ends with an open log: %d records that were still queued are made durable now;"
+                " close it (with holdfast.open(…) as log) path=%s", queued, self.path,
+                extra={"action": "open_at_exit", "records": queued},
+            )  # fmt: skip
+        self._close_forgotten()
+
     def _forget(self) -> None:
-        """In a forked child."""
+        """By `lifetimes`, in a forked child."""
         self._open = False
         self._lock = Lock()
         for channels in self._channels:
@@ -521,7 +565,12 @@ class Log:
 
     def __del__(self) -> None:
         if getattr(self, "_open", False):
+            self._close_forgotten()
+
+    def _close_forgotten(self) -> None:
+        try:
             warnings.warn(f"unclosed log {self._directory.path}", ResourceWarning, source=self, stacklevel=1)
+        finally:
             try:
                 self.close()
             except HoldfastError as error:  # nobody is left to catch it
@@ -556,15 +605,3 @@ def _look(
 ) -> Journal:
     log_id = directory.require_log()
     return Journal.open_read_only(directory.database, log_id, settings.journal, keyring, cipher, clock)
-
-
-_opened: weakref.WeakSet[Log] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for log in list(_opened):
-        log._forget()
-    _opened.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

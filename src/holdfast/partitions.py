@@ -5,14 +5,16 @@ What raw and typed topics have in common. Offsets count per partition; negative 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import count
 from typing import TypeVar
 from zlib import crc32
 
+from holdfast.arguments import flag, several, whole
 from holdfast.clock import Clock
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, NotFound
 from holdfast.following import Follower
 from holdfast.intake import time_of
 from holdfast.journal.journal import Journal
@@ -20,10 +22,19 @@ from holdfast.journal.partition import Partition
 from holdfast.reading import Reading, Shape, Span, parse_position
 from holdfast.record import Marks, Watermark
 from holdfast.segments.manifest import Manifest
+from holdfast.store.names import check_name
 from holdfast.stream import ALWAYS, Stream, Times
+from holdfast.suggesting import listed, meant
 from holdfast.watch import Watch
 
 Item = TypeVar("Item")
+
+
+def no_topic(name: str, known: Iterable[str]) -> NotFound:
+    """The error for a topic that is not there, with the one that was probably meant."""
+    names = [one for one in known if not one.startswith("_")]
+    hint = f"{listed(names)}; a topic is created by whoever appends to it first"
+    return NotFound(f"there is no topic {check_name(name)!r}{meant(name, known)}", hint=hint)
 
 
 class Partitions:
@@ -62,8 +73,12 @@ class Partitions:
         """One partition, some, or all."""
         if partition is None:
             return self.parts
-        numbers = [partition] if isinstance(partition, int) else sorted(set(partition))
-        return tuple(self.explicit(number) for number in numbers)
+        if isinstance(partition, int):
+            return (self.explicit(partition),)
+        numbers = [whole(number, "partition") for number in several(partition, "partition", "partition=0, or [0, 1]")]
+        if not numbers:
+            raise Invalid("no partition is named", hint="leave partition out to read all of them")
+        return tuple(self.explicit(number) for number in sorted(set(numbers)))
 
     def stream(self, part: Partition) -> Stream:
         """One partition as an ordered stream."""
@@ -83,8 +98,9 @@ class Partitions:
     ) -> Reading[Item]:
         """A reading of what is durable now."""
         for name, value in (("limit", limit), ("bytes_max", bytes_max)):
-            if value is not None and value < 0:
+            if value is not None and whole(value, name) < 0:
                 raise Invalid(f"{name} must not be negative, got {value}", hint="leave it out to read everything")
+        flag(reverse, "reverse")
         self.journal.refresh()
         times = Times(None if since is None else time_of(since), None if until is None else time_of(until))
         starts, ends = _positions(start), _positions(end)
@@ -99,7 +115,7 @@ class Partitions:
             key=lambda span: (span.end if reverse else span.start, span.stream.partition.number), reverse=reverse
         )
         # The shape comes last: no row of these spans can have a later version of the schema than there is now.
-        return Reading(shape(), spans, times, reverse, limit, bytes_max)
+        return Reading(shape(), spans, times, reverse, None if limit is None else min(limit, sys.maxsize), bytes_max)
 
     def follow(
         self, shape: Callable[[], Shape[Item]], start: int | str | None, partition: int | Iterable[int] | None
@@ -126,8 +142,8 @@ class Partitions:
         shipment = part.shipment
         sealed = part.sealed.sealed_offset
         durable = part.durable
-        # Without another store the log's own directory is the store: what is sealed is shipped and settled.
-        shipped, settled = (sealed, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
+        # Without another store the log's own directory is what readers read: what is sealed is settled.
+        shipped, settled = (None, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
         return Marks(self.journal.appended(part), durable, sealed, shipped, settled)
 
     def watermark(self, partition: int) -> Watermark:
@@ -141,7 +157,7 @@ class Partitions:
 
 
 def _positions(at: int | str | None) -> int | Mapping[int, int] | None:
-    return parse_position(at) if isinstance(at, str) else at
+    return parse_position(at) if isinstance(at, str) else None if at is None else whole(at, "an offset")
 
 
 def _start(at: int | Mapping[int, int] | None, part: Partition, durable: int) -> int:

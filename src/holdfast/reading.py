@@ -205,7 +205,7 @@ def parse_position(text: str) -> Mapping[int, int]:
     """Partitions and offsets of a position; Invalid when it is none."""
     try:
         positions = _position.decode(text)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeEncodeError):
         positions = {-1: -1}
     if any(number < 0 or at < 0 for number, at in positions.items()):
         raise Invalid(f"not a position: {text[:100]!r}", hint="give what reading.position returned")

@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.clock import Clock, SystemClock
-from holdfast.crypto.cipher import PayloadCipher
+from holdfast import disk
+from holdfast.arguments import path_of
+from holdfast.clock import Clock, SystemClock, check_clock
+from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
 from holdfast.directory import Directory
@@ -79,7 +81,7 @@ class _Topic(NamedTuple):
 def rebuild(
     path: str | os.PathLike[str],
     *,
-    keyring: Keyring | None = None,
+    keyring: Keyring | str | None = None,
     cipher: PayloadCipher | None = None,
     clock: Clock | None = None,
     progress: Progress | None = None,
@@ -88,17 +90,21 @@ def rebuild(
 
     With an encrypted log give its keyring or cipher. Returns what was brought back and, exactly, what was lost.
     """
-    directory = Directory(Path(path).absolute())
+    directory = Directory(path_of(path))
+    keyring, clock = Keyring.given(keyring), check_clock(clock)
+    check_cipher(cipher)
     if not directory.segments.is_dir():
         raise NotFound(f"there are no segments path={directory.segments}", hint="give the directory of a log")
     directory.own(damaged=True)
     try:
         return _Rebuild(directory, keyring, cipher, clock or SystemClock(), progress or _silent).run()
     except OSError as error:
-        raise Unavailable(f"cannot rebuild path={directory.path}: {error.strerror}", hint="check the disk") from error
+        hint = disk.remedy(error, "check the disk")
+        raise Unavailable(f"cannot rebuild path={directory.path}: {error.strerror}", hint=hint) from error
     except DiskFailed as error:
         raise Unavailable(
-            f"the disk failed path={directory.path}", hint="check the disk, then rebuild again"
+            f"the disk failed path={directory.path}",
+            hint=disk.remedy_at(directory.path, "check the disk, then rebuild again"),
         ) from error
     finally:
         directory.release()

@@ -21,6 +21,13 @@ NOW = -(2**63)
 """The time of a record that shall be stamped when it is appended."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SINCE_S, _BEFORE_S = 631_152_000, 4_102_444_800
+"""1990 and 2100: what lies between is taken for a time of today in whatever unit it fits."""
+_OTHER_UNITS = (
+    ("seconds", _SINCE_S, _BEFORE_S, "multiply it by 1_000_000"),
+    ("milliseconds", _SINCE_S * 10**3, _BEFORE_S * 10**3, "multiply it by 1_000"),
+    ("nanoseconds", _SINCE_S * 10**9, _BEFORE_S * 10**9, "divide it by 1_000: time // 1_000"),
+)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -47,26 +54,41 @@ class Record(msgspec.Struct, frozen=True):
             raise Invalid(f"no datetime has this time time={self.time}", hint="use record.time") from None
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, eq=False):
     """Proof of a durable append: where the record is.
 
     `seq` is the number of the journal entry that holds it: log-wide, dense, in the order of commits;
-    records that were packed into one entry share it.
+    records that were packed into one entry share it. `repeated` says that this append wrote nothing, because its
+    idempotency key was known: the record is an earlier one. Receipts of the same record are equal.
     """
 
     topic: str
     partition: int
     offset: int
     seq: int
+    repeated: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Receipt) and self._place == other._place
+
+    def __hash__(self) -> int:
+        return hash(self._place)
+
+    @property
+    def _place(self) -> tuple[str, int, int, int]:
+        return self.topic, self.partition, self.offset, self.seq
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """How far one partition got: everything below each offset is appended, durable, sealed, shipped, settled."""
+    """How far one partition got: everything below each offset is appended, durable, sealed, shipped, settled.
+
+    Without a store `shipped` is None, because nothing left this machine; what is sealed is settled then.
+    """
 
     appended: int
     durable: int
     sealed: int = 0
-    shipped: int = 0
+    shipped: int | None = None
     settled: int = 0
 
 
@@ -80,7 +102,19 @@ class Watermark(msgspec.Struct, frozen=True):
 
 
 def microseconds(moment: datetime | int) -> int:
-    """A user's time as microseconds since 1970-01-01 UTC; a datetime without a zone is refused by callers."""
+    """A user's time as microseconds since 1970-01-01 UTC; a datetime without a zone is refused by callers.
+
+    A number that is a day between 1990 and 2100 in seconds, milliseconds or nanoseconds is Invalid. As microseconds it
+    would be a moment of January or February 1970, or one beyond the year 21 000: whoever means that gives a datetime,
+    or has no such times.
+    """
     if isinstance(moment, datetime):
         return (moment - _EPOCH) // timedelta(microseconds=1)
+    if isinstance(moment, int):
+        for unit, first, end, remedy in _OTHER_UNITS:
+            if first <= moment < end:
+                raise Invalid(
+                    f"a time is microseconds since 1970, and this can only be {unit} time={moment}",
+                    hint=f"{remedy}, or give a datetime with a time zone",
+                )
     return moment

@@ -138,7 +138,7 @@ class RestoredDatabase:
         walk = KeyWalk(self._log_id, self._keyring, self._cipher, seen.manifests, ends, seen.walked.last_seq)
         objects = [info.key for info, _ in seen.inherited.keys]
         for key in walk.keys(lambda: map(self._spool.keys, objects), counting(self._spool, seen.batches)):
-            yield FoundKey(ids[key.where], key.record, key.seq, key.hash)
+            yield FoundKey(ids[key.where], key.record, key.seq, key.hash, key.digest)
 
 
 def counting(spool: Spool, batches: Iterable[Counting]) -> Iterator[CommitBatch]:

@@ -24,14 +24,14 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast import disk, restored
-from holdfast.clock import Clock, SystemClock
-from holdfast.crypto.cipher import PayloadCipher
+from holdfast.arguments import flag, path_of, store_address
+from holdfast.clock import Clock, SystemClock, check_clock
+from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signing import Signer
 from holdfast.crypto.vault import Vault
@@ -48,6 +48,7 @@ from holdfast.settled import tail_walk
 from holdfast.settled.acknowledged import acknowledged, takeovers
 from holdfast.settled.entry_proof import EntryProof
 from holdfast.settled.key_walk import concealed_by
+from holdfast.settled.options import check_log_id
 from holdfast.settled.root_reading import RootReader, Where, check_schemas
 from holdfast.settled.tail_walk import Walked
 from holdfast.shipping.takeover import Takeover
@@ -83,8 +84,8 @@ def restore(
     store: str | os.PathLike[str],
     path: str | os.PathLike[str],
     *,
-    settings: Settings | None = None,
-    keyring: Keyring | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    keyring: Keyring | str | None = None,
     cipher: PayloadCipher | None = None,
     clock: Clock | None = None,
     copy: bool = False,
@@ -104,14 +105,18 @@ def restore(
     commits are missing that were acknowledged as shipped. With `accept_loss=True` the log is brought back up to there,
     and what lies behind stays on the store.
     """
-    settings = Settings.load() if settings is None else settings
+    place = path_of(path, "the new log")
+    settings, keyring = Settings.given(settings), Keyring.given(keyring)
+    check_cipher(cipher)
+    for name, value in (("copy", copy), ("accept_loss", accept_loss), ("allow_unsigned", allow_unsigned)):
+        flag(value, name)
     if keyring is None and cipher is None and settings.crypto.keyring:
         keyring = Keyring.from_reference(settings.crypto.keyring)
-    clock = clock or SystemClock()
-    address = msgspec.structs.replace(settings.store, url=os.fspath(store))
-    form = RootForm(Signer.of(keyring, cipher), log=log_id, allow_unsigned=allow_unsigned)
+    clock = check_clock(clock) or SystemClock()
+    address = msgspec.structs.replace(settings.store, url=store_address(store))
+    form = RootForm(Signer.of(keyring, cipher), log=check_log_id(log_id), allow_unsigned=allow_unsigned)
     source = RootStore(opening.open_any_store(address.url, address, clock), form)
-    directory = Directory(Path(path).absolute())
+    directory = Directory(place)
     try:
         _refuse_foreign(directory)  # before anything is written here
         log = source.log()
@@ -122,10 +127,11 @@ def restore(
     except OSError as error:
         raise Unavailable(
             f"cannot write what is restored path={directory.path}: {error.strerror}",
-            hint="check the disk and its room, then run it again: it goes on where it stopped",
+            hint=f"{disk.remedy(error, 'check the disk, then run it again')}: it goes on where it stopped",
         ) from error
     except DiskFailed as error:
-        raise Unavailable(f"the disk failed path={directory.path}", hint="check the disk, run it again") from error
+        hint = disk.remedy_at(directory.path, "check the disk, run it again")
+        raise Unavailable(f"the disk failed path={directory.path}", hint=hint) from error
     finally:
         directory.release()
         source.close()

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from holdfast.arguments import path_of
 from holdfast.channels.settings import ChannelSettings
 from holdfast.crypto.settings import CryptoSettings
 from holdfast.errors import Invalid, NotFound
@@ -25,10 +25,12 @@ from holdfast.quantity import parse_bytes, parse_seconds
 from holdfast.segments.settings import DiskSettings, ReconcileSettings, RetentionSettings, SegmentSettings
 from holdfast.shipping.settings import PROFILES, ShippingSettings
 from holdfast.store.settings import StoreSettings
+from holdfast.suggesting import meant
 
 _PREFIX = "HOLDFAST_"
 _FILE = "holdfast.toml"
 _FILE_VARIABLE = "HOLDFAST_CONFIG"
+_EXAMPLE = "for instance holdfast.Settings.from_mapping({'journal': {'queue_bytes_max': '128MiB'}})"
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -51,7 +53,24 @@ class Settings(msgspec.Struct, frozen=True):
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Settings:
         """Settings from nested dictionaries; what is not there keeps its default."""
+        if not isinstance(values, Mapping):
+            raise Invalid(f"settings are a mapping, not {type(values).__name__}", hint=_EXAMPLE)
         return _build(values)
+
+    @classmethod
+    def given(cls, settings: Settings | Mapping[str, Any] | None) -> Settings:
+        """What a caller gave: settings, or nested dictionaries of them; None loads them."""
+        if settings is None:
+            return cls.load()
+        if isinstance(settings, Mapping):
+            return cls.from_mapping(settings)
+        if not isinstance(settings, cls):
+            raise Invalid(f"settings are holdfast.Settings, not {type(settings).__name__}", hint=_EXAMPLE)
+        for name, section in _sections().items():
+            if not isinstance(getattr(settings, name), section):
+                found = type(getattr(settings, name)).__name__
+                raise Invalid(f"settings.{name} is {section.__name__}, not {found}", hint=_EXAMPLE)
+        return settings
 
     @classmethod
     def load(cls, file: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -61,7 +80,9 @@ class Settings(msgspec.Struct, frozen=True):
         is one.
         """
         environ = os.environ if environ is None else environ
-        values = _read_file(file, environ)
+        if not isinstance(environ, Mapping):
+            raise Invalid(f"environ is a mapping, not {type(environ).__name__}", hint="for instance environ=os.environ")
+        values = _read_file(None if file is None else path_of(file, "a settings file"), environ)
         for section, keys in _read_environment(environ).items():
             values[section] = {**values.get(section, {}), **keys}
         return _build(values)
@@ -101,8 +122,8 @@ def _build(values: Mapping[str, Any]) -> Settings:
     built: dict[str, Any] = {}
     sections = _sections()
     for name, keys in values.items():
-        if name not in sections:
-            problems.append(_unknown("section", name, list(sections)))
+        if not isinstance(name, str) or name not in sections:
+            problems.append(_unknown("section", str(name), list(sections)))
         elif not isinstance(keys, Mapping):
             problems.append(f"{name} must be a section with keys")
         else:
@@ -118,7 +139,7 @@ def _build_section(
     types = {field.name: field.type for field in msgspec.structs.fields(section)}
     taken: dict[str, Any] = {}
     for key, value in keys.items():
-        if key not in types:
+        if not isinstance(key, str) or key not in types:
             problems.append(_unknown("setting", f"{name}.{key}", [f"{name}.{known}" for known in types]))
             continue
         try:
@@ -144,8 +165,7 @@ def _quantity(key: str, value: Any) -> Any:
 
 
 def _unknown(what: str, name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"unknown {what} {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+    return f"unknown {what} {name!r}{meant(name, known)}"
 
 
 def _read_file(file: str | Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -165,7 +185,7 @@ def _read_file(file: str | Path | None, environ: Mapping[str, str]) -> dict[str,
 def _read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
     sections: dict[str, dict[str, str]] = {}
     for variable, value in environ.items():
-        section, separator, key = variable.removeprefix(_PREFIX).partition("__")
-        if variable.startswith(_PREFIX) and separator:
+        section, separator, key = str(variable).removeprefix(_PREFIX).partition("__")
+        if str(variable).startswith(_PREFIX) and separator:
             sections.setdefault(section.lower(), {})[key.lower()] = value
     return sections

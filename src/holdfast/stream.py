@@ -272,7 +272,8 @@ class Stream:
 
     def _way_on(self, row: SegmentRow) -> str:
         behind = f" and from start={row.end}" if row.end < self.partition.durable else ""
-        return f"the rest can be read: up to end={row.first_offset}{behind}; `holdfast reconcile` says what is wrong"
+        rest = f"the rest can be read: up to end={row.first_offset}{behind}"
+        return f"{rest}; `holdfast reconcile DIR --deep` says what is wrong"
 
 
 _TAIL_BATCH_BYTES = 8 * 2**20

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from holdfast.arguments import seconds, several
 from holdfast.clock import Clock
 from holdfast.following import Follower
 from holdfast.intake import Headers, Intake
@@ -73,13 +74,14 @@ class Topic:
 
         Raises Full when there is no room within `timeout` seconds, OutcomeUnknown when there was no
         acknowledgement (default: `journal.ack_timeout_ms`). A repeated `idempotency_key` writes nothing and
-        returns the original receipt.
+        returns the original receipt, which then says that it is `repeated`; with another payload, key, kind or headers
+        than the first time it is Invalid.
         """
         if _get_running_loop() is not None:
             warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
         if durability != "durable":
             self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else timeout
+        patience = self._patience if timeout is None else seconds(timeout)
         started = self._monotonic()
         ticket = self.submit(
             payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
@@ -114,8 +116,8 @@ class Topic:
         if key is not None or headers is not None or kind is not None:
             extra, size = self._intake.extras(key, kind, headers, size)
         if idempotency_key is not None:
-            idempotency_key, unique = self._intake.unique(idempotency_key)
-        patience = self._patience if timeout is None else timeout
+            idempotency_key, unique = self._intake.unique_record(idempotency_key, payload, extra)
+        patience = self._patience if timeout is None else seconds(timeout)
         run, index = self._journal.queue.put(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
@@ -154,7 +156,7 @@ class Topic:
         if key is not None or headers is not None or kind is not None:
             extra, size = self._intake.extras(key, kind, headers, size)
         if idempotency_key is not None:
-            _, unique = self._intake.unique(idempotency_key)
+            _, unique = self._intake.unique_record(idempotency_key, payload, extra)
         return self._journal.queue.offer(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
@@ -180,7 +182,7 @@ class Topic:
             warnings.warn(
                 "append_batch() blocks the event loop; use: await topic.submit_batch(...)", RuntimeWarning, stacklevel=2
             )
-        patience = self._patience if timeout is None else timeout
+        patience = self._patience if timeout is None else seconds(timeout)
         started = self._monotonic()
         if durability != "durable":
             self._journal.check_durability(durability)
@@ -192,9 +194,9 @@ class Topic:
         self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None
     ) -> BatchTicket:
         """Queue records as one unit and return its ticket."""
-        records = records if isinstance(records, list) else list(records)
+        records = records if isinstance(records, list) else list(several(records, "records", "append_batch([b'one'])"))
         self._intake.batch(records)
-        patience = self._patience if timeout is None else timeout
+        patience = self._patience if timeout is None else seconds(timeout)
         if set(map(type, records)) == {bytes}:
             columns = Columns(records, [self._now()] * len(records))  # type: ignore[arg-type]
             sizes = list(map(len, columns.payloads))
@@ -230,7 +232,7 @@ class Topic:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
-        self._journal.flush(timeout)
+        self._journal.flush(None if timeout is None else seconds(timeout))
 
     # -- reading ------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
+from holdfast.arguments import seconds, texts
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.following import Follower
@@ -82,13 +83,14 @@ class TypedTopic:
         `rows` is a record batch, a table, a data frame, a dict (one row) or an iterable of dicts. Columns are
         found by name; absent nullable ones become null; anything else that does not fit is Invalid, and nothing is
         written. `time` is that of all rows (default: now), or the name of a timestamp column that holds it.
-        A repeated `idempotency_key` writes nothing and returns the original receipts.
+        A repeated `idempotency_key` writes nothing and returns the original receipts; with other rows than the first
+        time it is Invalid.
         """
         if _get_running_loop() is not None:
             warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
         if durability != "durable":
             self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else timeout
+        patience = self._patience if timeout is None else seconds(timeout)
         started = self._clock.monotonic()
         ticket = self.submit(
             rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=patience
@@ -106,10 +108,12 @@ class TypedTopic:
         timeout: float | None = None,
     ) -> BatchTicket:
         """Queue rows as one unit and return its ticket; `ticket.result()` or `await ticket`."""
-        encoded, size = self._encode(rows, time)
+        batch, encoded, size = self._encode(rows, time)
         if idempotency_key is not None:
-            _, encoded.key = self._intake.unique(idempotency_key)
-        patience = self._patience if timeout is None else timeout
+            from holdfast.segments.rows import content_of
+
+            _, encoded.key = self._intake.unique(idempotency_key, content_of(batch))
+        patience = self._patience if timeout is None else seconds(timeout)
         part = self._partitions.choose(partition, None)
         unit = self._journal.queue.put_runs([(part, encoded)], size, patience)
         return BatchTicket(unit, unit.runs()[0], patience)
@@ -126,9 +130,9 @@ class TypedTopic:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
-        self._journal.flush(timeout)
+        self._journal.flush(None if timeout is None else seconds(timeout))
 
-    def _encode(self, rows: object, time: int | datetime | str | None) -> tuple[Encoded, int]:
+    def _encode(self, rows: object, time: int | datetime | str | None) -> tuple[pa.RecordBatch, Encoded, int]:
         from holdfast.segments.conform import conform
         from holdfast.segments.row_message import message_of
         from holdfast.segments.rows import joined
@@ -146,7 +150,7 @@ class TypedTopic:
         size = self._intake.batch_size(message.size)
         times, time_min, time_max = self._times(batch, time)
         body = joined(frame.typed_head(batch.num_rows, times), message)
-        return Encoded(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
+        return batch, Encoded(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
 
     def _times(self, batch: pa.RecordBatch, time: int | datetime | str | None) -> tuple[bytes, int, int]:
         if not isinstance(time, str):
@@ -216,6 +220,7 @@ class _Typed:
 
     def __init__(self, journal: Any, topic: str, schema: TopicSchema, columns: Collection[str] | None) -> None:
         if columns is not None:
+            columns = texts(columns, "columns", schema.declared.names[0])
             unknown = [name for name in columns if name not in schema.names]
             if unknown:
                 raise Invalid(f"topic {topic!r} has no columns {unknown}", hint=f"it has {schema.declared.names}")
@@ -225,15 +230,17 @@ class _Typed:
         self._columns = columns
 
     def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Row]:
+        from holdfast.segments import plain_arrays
+
         for batch in self.batches(span, times, reverse):
             try:
-                rows = batch.to_pylist()
+                found = plain_arrays.rows(batch)
             except (OverflowError, ValueError):  # Arrow's times go further than Python's
                 raise Invalid(
                     f"a row has a time that no datetime can hold topic={self._topic}",
                     hint="read it as Arrow: topic.read(…).to_arrow()",
                 ) from None
-            yield from rows
+            yield from found
 
     def place(self, item: Row) -> tuple[int, int]:
         return item["_partition"], item["_offset"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Iterator
 
+from holdfast.arguments import seconds, whole
 from holdfast.errors import Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
@@ -35,6 +36,7 @@ class Watch:
     def wait(self, offset: int, timeout: float) -> Watermark:
         """Wait until everything below `offset` is sealed; raises Unavailable when it is not in time."""
         clock = self._journal.clock
+        offset, timeout = whole(offset, "offset"), seconds(timeout)
         deadline = clock.monotonic() + timeout
         self._journal.refresh()
         while self._known().offset < offset:

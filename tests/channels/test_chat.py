@@ -12,6 +12,7 @@ from queue import Queue
 import pytest
 
 import holdfast
+from holdfast import Keyring
 from tests.channels.test_udp import SOON, free_ports
 
 pytestmark = pytest.mark.crash
@@ -22,11 +23,11 @@ CHAT = Path(__file__).parents[2] / "examples" / "chat.py"
 class Screen:
     """One participant at its terminal."""
 
-    def __init__(self, name: str, directory: Path, port: int, peer: int) -> None:
+    def __init__(self, name: str, directory: Path, port: int, peer: int, *more: str) -> None:
         self.directory = directory / name
         self._command = [
             sys.executable, str(CHAT), name, "--log", str(self.directory), "--bind", f"127.0.0.1:{port}",
-            "--peer", f"127.0.0.1:{peer}",
+            "--peer", f"127.0.0.1:{peer}", *more,
         ]  # fmt: skip
         self.start()
 
@@ -108,3 +109,24 @@ def test_a_chat_survives_kill_nine_of_either_and_shows_everything_once(tmp_path)
     bob.leave()
     assert alice.delivered() == [b"two", b"five"]
     assert bob.delivered() == [b"one", b"three", b"four"]
+
+
+def test_a_chat_with_a_key_is_heard_by_those_who_have_it_and_goes_on_after_kill_nine(tmp_path):
+    """And a log that talked under a key does not go on without."""
+    Keyring.generate("2026-11").save(tmp_path / "room.keys")
+    ports, key = free_ports(2), ("--key", f"file:{tmp_path / 'room.keys'}")
+    alice, bob = Screen("alice", tmp_path, *ports, *key), Screen("bob", tmp_path, *reversed(ports), *key)
+    alice.say("one")
+    bob.until("alice: one")
+    bob.kill()
+    alice.say("two")
+    bob.start()
+    bob.until("alice: two")
+    bob.kill()
+    alice.leave()
+    without = Screen("bob", tmp_path, *reversed(ports))
+    assert without.process.wait(SOON) != 0
+    assert without.process.stderr is not None
+    assert "used with a key" in without.process.stderr.read()
+    without._end()
+    assert bob.delivered() == [b"one", b"two"]

@@ -38,7 +38,7 @@ def test_a_new_log_is_announced_in_words_only(run: Run) -> None:
 def test_json_receipts(run: Run) -> None:
     """With --json a receipt is one object with the documented fields."""
     result = run("append", "log", "orders", "hello", "--json")
-    assert objects(result.stdout) == [{"topic": "orders", "partition": 0, "offset": 0, "seq": 1}]
+    assert objects(result.stdout) == [{"topic": "orders", "partition": 0, "offset": 0, "seq": 1, "repeated": False}]
 
 
 @pytest.mark.parametrize("argument", [[], ["-"]])

@@ -15,12 +15,14 @@ from holdfast.cli import (
     channel,
     config,
     exits,
+    keys,
     lines,
     output,
     prices,
     printing,
     read,
     reconcile,
+    root_report,
     seal,
     ship,
     spark,
@@ -90,6 +92,8 @@ def test_global_options_are_documented() -> None:
             "holdfast topics",
             [topics.TopicLine, topics.SchemaVersion, topics.RetentionPolicy, summary.PartitionStatus],
         ),
+        ("holdfast topics", [root_report.RootTopic, root_report.RootPartition, root_report.RootSchema]),
+        ("holdfast status", [root_report.RootStatus, root_report.Claim]),
         (
             "holdfast status",
             [
@@ -109,6 +113,7 @@ def test_global_options_are_documented() -> None:
         ("holdfast migrate-root", [MigrationReport]),
         ("holdfast ship", [ship.ShipReport, ship.Left]),
         ("holdfast restore", [RestoreReport]),
+        ("holdfast keys", [keys.KeyLine]),
         (
             "holdfast channel",
             [

@@ -12,7 +12,7 @@ from holdfast import Keyring, Settings
 from holdfast.cli.glance import database, glance
 from holdfast.crypto.vault import Vault
 from holdfast.journal.rows import stamped
-from tests.cli.conftest import Owner, Run, objects, segment_files, tamper
+from tests.cli.conftest import PATIENCE, Owner, Run, Spawn, objects, segment_files, tamper
 
 pytestmark = pytest.mark.disk
 
@@ -29,7 +29,7 @@ def test_status_in_json_is_complete(run: Run, log: Path) -> None:
     assert found.pop("path") == str(log)
     tail_bytes = found.pop("tail_bytes")
     assert tail_bytes > 10 * len("payload-0")
-    zero = {"sealed": 0, "shipped": 0, "settled": 0, "segments": 0, "segment_bytes": 0, "first": 0}
+    zero = {"sealed": 0, "shipped": None, "settled": 0, "segments": 0, "segment_bytes": 0, "first": 0}
     unknown = {"unshipped": None, "unsettled_segments": None, "stranded": None}
     idle = {"appended": 0, "durable": 0, "tail_records": 0, "tail_bytes": 0, **zero, **unknown}
     full = {"appended": 10, "durable": 10, "tail_records": 10, "tail_bytes": tail_bytes}
@@ -190,12 +190,12 @@ def test_a_partition_put_back_alone_is_damage(run: Run, tmp_path: Path) -> None:
 
 
 def test_marks_tell_what_is_sealed(run: Run, sealed_log: Path) -> None:
-    """Sealed, shipped and settled are the watermark, beside the tail, the segments and their bytes on the disk."""
+    """Sealed and settled are the watermark, beside the tail and the segments; without a store nothing is shipped."""
     (found,) = objects(run("status", sealed_log, "--json").stdout)
     orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")["partitions"][0]
     sizes = [file.stat().st_size for file in segment_files(sealed_log)]
     assert {name: orders[name] for name in ("first", "durable", "sealed", "shipped", "settled")} == {
-        "first": 0, "durable": 35, "sealed": 30, "shipped": 30, "settled": 30,
+        "first": 0, "durable": 35, "sealed": 30, "shipped": None, "settled": 30,
     }  # fmt: skip
     assert (orders["tail_records"], orders["segments"], orders["segment_bytes"]) == (5, 3, sum(sizes))
     assert (found["records"], found["tail_records"], found["segments"]) == (38, 6, 4)
@@ -298,13 +298,57 @@ def test_a_log_with_a_store_tells_how_far_it_is_there(run: Run, sealed_log: Path
 
 def test_the_store_is_in_the_text(run: Run, sealed_log: Path, tmp_path: Path) -> None:
     """In text there are its address, what is not there yet, the cost, and two columns more."""
-    assert "store      none" in run("status", sealed_log).stdout
+    without = run("status", sealed_log).stdout
+    assert "store      none" in without
+    assert "no store" in without[without.index("topic ") :].splitlines()[1]
+    assert "no store" in run("topics", sealed_log).stdout.splitlines()[1]
     ship(sealed_log, tmp_path / "store")
-    text = run("status", sealed_log, HOLDFAST_SHIPPING__BATCH_TIMEOUT_MS="1000").stdout
+    text = run("status", sealed_log).stdout
     assert f"store          {(tmp_path / 'store').as_uri()}\n" in text
     assert "not there yet  0 records, 0 bytes in commits; 0 segments\n" in text
-    assert "cost           about 1 PUTs per second" in text
+    assert "cost           about 200 PUTs per second" in text
     assert text[text.index("topic ") :].splitlines()[0].split()[-2:] == ["unshipped", "unsettled"]
+
+
+def test_the_cost_is_the_owners(run: Run, spawn: Spawn, log: Path, tmp_path: Path) -> None:
+    """What is priced is what the owner ships with, not what whoever looks has set; its word outlives it."""
+    environment = {**os.environ, "HOLDFAST_SHIPPING__PROFILE": "economy", "HOLDFAST_STORE__URL": f"{tmp_path}/store"}
+    owner = spawn("append", log, "orders", "--lines", env=environment)
+    assert owner.stdin is not None
+    assert owner.stdout is not None
+    owner.stdin.write(b"one\n")
+    owner.stdin.flush()
+    assert owner.stdout.readline()
+    for _ in ("running", "ended"):
+        (found,) = objects(run("status", log, "--json", HOLDFAST_SHIPPING__BATCH_TIMEOUT_MS="1").stdout)
+        cost = found["shipping"]["cost"]
+        assert (cost["profile"], cost["batch_timeout_ms"], cost["dollars_per_month"]) == ("economy", 5000, 2.59)
+        owner.communicate(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [None, b"", b"[]", b'{"profile":"x","batch_timeout_ms":5,"commit_batches":true}', b"{" * 5000,
+     b'{"profile":"","batch_timeout_ms":1e-300,"commit_batches":true}',
+     b'{"profile":"","batch_timeout_ms":-1,"commit_batches":true}'],
+)  # fmt: skip
+def test_a_cost_that_nobody_knows_is_none(run: Run, log: Path, tmp_path: Path, note: bytes | None) -> None:
+    """Without the owner's word, or with one that is none, the cost is not guessed."""
+    ship(log, tmp_path / "store")
+    (log / "SHIPPING").unlink()
+    if note is not None:
+        (log / "SHIPPING").write_bytes(note)
+    result = run("status", log, "--json")
+    assert (result.exit_code, objects(result.stdout)[0]["shipping"]["cost"]) == (0, None)
+    assert "cost           unknown" in run("status", log).stdout
+
+
+def test_a_note_that_cannot_be_written_is_not_missed(log: Path, tmp_path: Path) -> None:
+    """A log opens and ships where its note cannot be written."""
+    (log / "SHIPPING.tmp").mkdir()
+    (log / "SHIPPING.tmp" / "x").touch()
+    ship(log, tmp_path / "store")
+    assert not (log / "SHIPPING").exists()
 
 
 def test_partitions_that_are_not_on_the_store_yet_count_from_their_beginning(

@@ -184,7 +184,8 @@ def test_an_idempotency_key_writes_once(open_log):
     tickets = [topic.submit(b"a", idempotency_key="k") for _ in range(3)]
     first = tickets[0].result()
     assert [t.result() for t in tickets] == [first] * 3
-    assert topic.append(b"other payload", idempotency_key=b"k") == first
+    assert [t.result().repeated for t in tickets] == [False, True, True]
+    assert topic.append(b"a", idempotency_key=b"k") == first
     between = topic.append(b"b", partition=first.partition)
     assert between.offset == first.offset + 1
     log.close()
@@ -210,7 +211,9 @@ def test_repeats_inside_a_pack_leave_no_gap(open_log):
     topic.append(b"seen", idempotency_key="seen")
     with stalled(topic):
         tickets = [
-            topic.submit(b"%d" % i, idempotency_key="seen" if i % 3 == 0 else (f"i{i}" if i % 3 == 1 else None))
+            topic.submit(b"seen", idempotency_key="seen")
+            if i % 3 == 0
+            else topic.submit(b"%d" % i, idempotency_key=f"i{i}" if i % 3 == 1 else None)
             for i in range(30)
         ]
     topic.flush()
@@ -385,6 +388,46 @@ def test_awaiting_is_bounded(open_log):
     offsets, batch = asyncio.run(main())
     assert offsets == [0, 1]
     assert batch[0].offset == 2
+
+
+@pytest.mark.parametrize("order", ["hasty first", "patient first"])
+def test_each_coroutine_waits_as_long_as_it_asked_for(open_log, order):
+    """Two in one group that a stalled commit holds up: the hasty one gives up alone, the other gets its receipt."""
+    topic = open_log().topic("t")
+
+    async def main():
+        with stalled(topic):
+            patient, hasty = topic.submit(b"patient", timeout=30), topic.submit(b"hasty", timeout=0.05)
+            waiting = {}
+            for name in ("hasty", "patient") if order == "hasty first" else ("patient", "hasty"):
+                ticket = hasty if name == "hasty" else patient
+                waiting[name] = asyncio.ensure_future(asyncio.wait_for(ticket, 20))
+                await asyncio.sleep(0)
+            with pytest.raises(OutcomeUnknown, match=r"within 0\.05 s"):
+                await waiting["hasty"]
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not waiting["patient"].done()
+        return await waiting["patient"], await hasty
+
+    patient, hasty = asyncio.run(main())
+    assert (patient.offset, hasty.offset) == (0, 1)
+
+
+def test_who_is_late_looks_again(open_log):
+    """A loop that was busy past the deadline finds the commit that landed meanwhile: a receipt, no OutcomeUnknown."""
+    topic = open_log().topic("t")
+
+    async def main():
+        with stalled(topic):
+            ticket = topic.submit(b"x", timeout=0.01)
+            waiting = asyncio.ensure_future(asyncio.wait_for(ticket, 20))
+            await asyncio.sleep(0)
+        topic.flush()
+        threading.Event().wait(0.05)  # the deadline passes while the loop does something else
+        return await waiting
+
+    assert asyncio.run(main()).offset == 0
 
 
 def test_many_event_loops_and_threads_share_a_topic(open_log):

@@ -455,7 +455,7 @@ def test_a_ticket_that_runs_out_of_time_can_be_asked_again(open_log):
         assert not ticket.done
     ticket.result(10)
     assert "done=True" in repr(ticket)
-    assert ticket._unit.operations[0].puts == ()
+    assert ticket.unit.operations[0].puts == ()
 
 
 def test_changes_are_bounded_like_records(open_log):

@@ -105,6 +105,7 @@ class Subject:
         self.states: list[Records] = []
         """All records after each commit."""
         self.receipts: dict[str, Receipt] = {}
+        self.payloads: dict[str, bytes] = {}
         self._write(ManualClock(seed=seed), FIRST if keyed else None)
         self.files = files_in(path)
         self._segments = everything_in(path / "segments")
@@ -204,6 +205,7 @@ class Subject:
         receipt = log.topic(topic).append(payload, partition=partition, **given)
         if "idempotency_key" in given:
             self.receipts[given["idempotency_key"]] = receipt
+            self.payloads[given["idempotency_key"]] = payload
         self._keep(log)
 
     def _keep(self, log: Log) -> None:
@@ -757,16 +759,21 @@ def test_a_lost_idempotency_key_is_a_forgotten_one(subject: Subject) -> None:
         subject.change((sql + " WHERE id=1", ()))
         with subject.open() as log:
             assert log.topic("orders").append(b"PAYLOAD again", idempotency_key="once-0", partition=0).offset == 5
-            assert log.topic("orders").append(b"", idempotency_key="once-1") == subject.receipts["once-1"]
+            assert (
+                log.topic("orders").append(subject.payloads["once-1"], idempotency_key="once-1")
+                == subject.receipts["once-1"]
+            )
 
 
 def repeat_faults(subject: Subject, log: Log) -> list[str]:
     faults = []
     for key, receipt in subject.receipts.items():
         try:
-            again = log.topic("orders").append(b"PAYLOAD again", idempotency_key=key)
+            again = log.topic("orders").append(subject.payloads[key], idempotency_key=key)
         except Corrupt as error:
             note(error)
+        except Invalid as error:  # without keys a row of another log passes, whose key stands for something else
+            faults += [] if subject.keyring is None else [str(error)]
         else:
             faults += [] if again == receipt else [f"another receipt: {again}"]
     return faults

@@ -6,6 +6,7 @@ Everything is fixed: clock, randomness, keys and pid; so two runs store the same
 lay the same rows out in other bytes, and two of Arrow the same columns.)
 
     plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired, spaces
+    schema-6/, schema-6-sealed/     the same before idempotency keys had digests, their databases at schema version 6
     schema-5/, schema-5-sealed/     the same, bound to a store, their databases at schema version 5
     schema-4/, schema-4-sealed/     the same before there were spaces, their databases at schema version 4
     schema-3/, schema-3-sealed/     the same before there were stores, their databases at schema version 3
@@ -41,9 +42,10 @@ import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import chain
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
-from holdfast.crypto.concealing import Concealing
+from holdfast.crypto.concealing import DIGESTS, Concealing
 from holdfast.crypto.signing import Signer
 from holdfast.crypto.vault import KeyEpoch
+from holdfast.intake import Intake
 from holdfast.journal import frame
 from holdfast.journal.columns import Columns, Extra
 from holdfast.journal.entry import Entry, Place, header_of
@@ -84,7 +86,7 @@ WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
 
 RELEASED = (
     "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "schema-4", "schema-4-sealed",
-    "schema-5", "schema-5-sealed", "store-1",
+    "schema-5", "schema-5-sealed", "schema-6", "schema-6-sealed", "store-1",
     "damaged/database-gone", "damaged/flipped-body", "damaged/format-garbage", "damaged/format-version",
     "damaged/frame-version", "damaged/truncated", "damaged/user-version",
 )  # fmt: skip
@@ -381,17 +383,37 @@ def as_before(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Pa
     return make_older
 
 
+def undigested(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Path], Expected]:
+    """A log as it was written before it was kept what idempotency keys stand for."""
+    unique = Intake.unique
+
+    def make_older(path: Path) -> Expected:
+        with patch.object(Intake, "unique", lambda *given: (unique(*given)[0], unique(*given)[1][:16])):
+            return make_one(path, *keys)
+
+    return make_older
+
+
+def make_schema_6(path: Path, keyring: Keyring | None = None) -> Expected:
+    """The same log before there were digests."""
+    expected = make_log(path, keyring)
+    _as_schema(path, 6)
+    return expected
+
+
 MAKERS = {
     "plain": make_log,
     "sealed": lambda path: make_log(path, FIRST),
-    "schema-5": as_before(make_schema_5),
-    "schema-5-sealed": as_before(make_schema_5, FIRST),
-    "schema-4": as_before(make_schema_4),
-    "schema-4-sealed": as_before(make_schema_4, FIRST),
-    "schema-3": as_before(make_schema_3),
-    "schema-3-sealed": as_before(make_schema_3, FIRST),
-    "schema-2": make_tail,
-    "schema-2-sealed": as_before(make_tail, FIRST),
+    "schema-6": undigested(make_schema_6),
+    "schema-6-sealed": undigested(make_schema_6, FIRST),
+    "schema-5": undigested(as_before(make_schema_5)),
+    "schema-5-sealed": undigested(as_before(make_schema_5, FIRST)),
+    "schema-4": undigested(as_before(make_schema_4)),
+    "schema-4-sealed": undigested(as_before(make_schema_4, FIRST)),
+    "schema-3": undigested(as_before(make_schema_3)),
+    "schema-3-sealed": undigested(as_before(make_schema_3, FIRST)),
+    "schema-2": undigested(make_tail),
+    "schema-2-sealed": undigested(as_before(make_tail, FIRST)),
     "schema-1": make_schema_1,
 }
 
@@ -525,7 +547,8 @@ ROWS = {
     "key_epochs": KeyEpoch(5, "aes-256-gcm", "golden-1", SALT, bytes(32), b""),
     "topics": TopicRow(1, "orders", 3, -1, 5, b""),
     "heads": HeadRow(4, 1, 2, 2**40, LINK, 5, b""),
-    "idempotency": KeyRow(6, LINK, 4, 2**40, 9, 5, b""),
+    "idempotency": KeyRow(6, LINK, 4, 2**40, 9, b"", 5, b""),
+    "idempotency with a digest": KeyRow(6, LINK, 4, 2**40, 9, FINGERPRINT, 5, b""),
     "log with segments": LogRow(
         LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 10, 0, 12, 0, 5, b""
     ),
@@ -675,9 +698,10 @@ def store_documents() -> dict[str, AnyDocument]:
 
 
 def store_batches() -> dict[str, CommitBatch]:
-    """The same entries plain and sealed, in both formats, by their keys. (No real root has all of these.)"""
+    """The same entries plain and sealed, in all formats, by their keys. (No real root has all of these.)"""
     made = [_commit_batch(1, None, 1), _commit_batch(2, store_cipher(), 1)]
-    made += [_commit_batch(3, None), _commit_batch(4, store_cipher())]
+    made += [_commit_batch(3, None, 2), _commit_batch(4, store_cipher(), 2)]
+    made += [_commit_batch(5, None, 3), _commit_batch(6, store_cipher(), 3)]
     return {layout.batch_key(batch.epoch, batch.first_seq, batch.last_seq): batch for batch in made}
 
 
@@ -688,23 +712,30 @@ def store_cipher() -> CountedSealer:
 
 IDEMPOTENCY = [bytes([0xE0 + n]) * 16 for n in range(3)]
 """Hashes of idempotency keys, before they are concealed."""
+DIGESTED = [bytes([0xD0 + n]) * 16 for n in range(3)]
+"""Digests of what they stand for, before they are concealed."""
 
 
 def store_keys() -> dict[str, KeyObject]:
-    """The same idempotency keys of a log without keys and of one with, by their keys."""
+    """The same idempotency keys of a log without keys and of one with, in both formats, by their keys."""
     made = []
-    for epoch, cipher in ((3, None), (4, store_cipher())):
-        concealing = Concealing(LOG_ID, cipher.mac if cipher else None)
-        rows = [
-            StoredKey("orders" if n < 2 else "readings.v1", 3, 100 + n, 1 + n, concealing.conceal(IDEMPOTENCY[n]))
-            for n in range(3)
-        ]
-        made.append(KeyObject(LOG_ID, epoch, 1, 9, _tail_key(cipher) if cipher else None, tuple(rows)))
+    for epoch, cipher, number in ((3, None, 1), (4, store_cipher(), 1), (5, None, 2), (6, store_cipher(), 2)):
+        rows = []
+        for n in range(3):
+            hashed, digest = _concealed(cipher, n, digests=number > 1)
+            rows.append(StoredKey("orders" if n < 2 else "readings.v1", 3, 100 + n, 1 + n, hashed, digest))
+        made.append(KeyObject(LOG_ID, epoch, 1, 9, _tail_key(cipher) if cipher else None, tuple(rows), number))
     return {layout.keys_key(keys.epoch, keys.first_seq, keys.last_seq): keys for keys in made}
 
 
-def _commit_batch(epoch: int, cipher: CountedCipher | None, number: int = 2) -> CommitBatch:
-    concealing = Concealing(LOG_ID, cipher.mac if cipher else None)
+def _concealed(cipher: CountedCipher | None, n: int, *, digests: bool) -> tuple[bytes, bytes]:
+    """A hash and a digest as they lie on a store; the digest of the second key is not known."""
+    mac = cipher.mac if cipher else None
+    digest = Concealing(LOG_ID, mac, DIGESTS).conceal(DIGESTED[n]) if digests and n != 1 else commit_batch.NO_DIGEST
+    return Concealing(LOG_ID, mac).conceal(IDEMPOTENCY[n]), digest
+
+
+def _commit_batch(epoch: int, cipher: CountedCipher | None, number: int) -> CommitBatch:
     bodies = [(1, frame.encode(columns), len(columns), b"") for columns in FRAMES.values()]
     bodies += [(2, frame.encode_typed(*typed), typed[0], FINGERPRINT) for typed in TYPED_FRAMES.values()]
     links: dict[int, bytes] = {}
@@ -717,7 +748,7 @@ def _commit_batch(epoch: int, cipher: CountedCipher | None, number: int = 2) -> 
         sealed = bytes(cipher.seal(body, head)) if cipher else body
         links[kind] = chain.digest(head, sealed)
         entry = entry._replace(digest=links[kind], body=sealed)
-        known = [(place, concealing.conceal(IDEMPOTENCY[place])) for place in range(0, min(count, 3), 2)]
+        known = [(place, *_concealed(cipher, place, digests=number > 2)) for place in range(0, min(count, 3), 2)]
         given = commit_batch.with_idempotent(known) if number > 1 and seq % 2 else b""
         entries.append(TailEntry(topic, 3, entry.seq, *entry[2:], given))
     keys = (_tail_key(cipher),) if cipher else ()
@@ -759,7 +790,7 @@ def _make_damaged_store(path: Path) -> None:
     """Objects with one thing wrong in each, under the keys that they would have."""
     objects = store_objects()
     batch, rows, log = layout.batch_key(1, 10, 19), layout.checkpoint_key("orders", 3, 2), layout.LOG
-    newest, keys = layout.batch_key(4, 10, 19), layout.keys_key(4, 1, 9)
+    newest, keys = layout.batch_key(6, 10, 19), layout.keys_key(6, 1, 9)
     for key in (batch, newest, keys, rows, log):
         data = objects[key]
         middle = len(data) // 2
@@ -767,13 +798,13 @@ def _make_damaged_store(path: Path) -> None:
         _write_objects(path / "truncated", {key: data[:-20]})
     _write_objects(path / "moved", {layout.batch_key(2, 10, 19): objects[batch]})
     _write_objects(path / "moved", {layout.checkpoint_key("orders", 2, 2): objects[rows]})
-    _write_objects(path / "moved", {layout.keys_key(4, 2, 9): objects[keys]})
+    _write_objects(path / "moved", {layout.keys_key(6, 2, 9): objects[keys]})
     _write_objects(path / "moved", {layout.epoch_key(3): objects[log]})
     newer = msgspec.structs.replace(store_documents()[log], format=3)
-    with patch.object(checkpoint, "FORMAT", 2), patch.object(key_object, "FORMAT", 2):
+    with patch.object(checkpoint, "FORMAT", 2):
         _write_objects(path / "newer", {
-            batch: commit_batch.encode(store_batches()[batch]._replace(format=3)),
-            keys: key_object.encode(store_keys()[keys]), rows: checkpoint.encode(manifest_objects()),
+            batch: commit_batch.encode(store_batches()[batch]._replace(format=4)),
+            keys: key_object.encode(store_keys()[keys]._replace(format=3)), rows: checkpoint.encode(manifest_objects()),
             log: documents.encode(newer),
         })  # fmt: skip
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import holdfast
-from holdfast import Keyring, Record, Settings
+from holdfast import Invalid, Keyring, Record, Settings
+from holdfast.record import _OTHER_UNITS
 from holdfast.testing.manual_clock import ManualClock
 from tests.stalled import stalled
 
@@ -26,7 +27,9 @@ payloads = st.binary(max_size=40)
 keys = st.none() | st.sampled_from([b"a", b"b", b"c", b""])
 kinds = st.none() | st.sampled_from(["x", "y"])
 headers = st.none() | st.dictionaries(st.sampled_from("ab"), payloads, max_size=2)
-times = st.none() | st.integers(-(2**62), 2**62)
+times = st.none() | st.integers(-(2**62), 2**62).filter(
+    lambda time: not any(a <= time < b for _, a, b, _ in _OTHER_UNITS)
+)
 PARTITIONS = 3
 
 
@@ -42,7 +45,7 @@ class LogMachine(RuleBasedStateMachine):
         self.keyring = Keyring.generate(clock=ManualClock(seed=1)) if self.keyed else None
         self.clock = ManualClock()
         self.stored: list[list[tuple]] = [[] for _ in range(PARTITIONS)]
-        self.seen_keys: dict[bytes, object] = {}
+        self.seen_keys: dict[str, tuple[holdfast.Receipt, bytes]] = {}
         self.last_seq = 0
         self.open()
 
@@ -71,12 +74,18 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(payload=payloads, name=st.sampled_from(["p", "q", "r"]))
     def append_once(self, payload, name):
+        known = self.seen_keys.get(name)
+        if known is not None and known[1] != payload:
+            with pytest.raises(Invalid):
+                self.topic.append(payload, idempotency_key=name)
+            payload = known[1]
         receipt = self.topic.append(payload, idempotency_key=name)
-        if name in self.seen_keys:
-            assert receipt == self.seen_keys[name]
+        assert receipt.repeated == (known is not None)
+        if known is not None:
+            assert receipt == known[0]
         else:
             self.expect(receipt, (payload, None, None, None, self.clock.now_us()))
-            self.seen_keys[name] = receipt
+            self.seen_keys[name] = (receipt, payload)
 
     @rule(many=st.lists(st.tuples(payloads, st.integers(0, PARTITIONS - 1)), max_size=20))
     def submit_many(self, many):

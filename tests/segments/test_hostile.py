@@ -194,7 +194,7 @@ def test_records_stamped_in_the_far_past_are_not_expired_by_their_stamps(open_lo
     log = open_log(segments=sealing(), clock=clock)
     topic = log.topic("t")
     log.set_retention("t", age_max=timedelta(hours=1))
-    topic.append_batch([Record(b"import", time=0), Record(b"future", time=2**60)])
+    topic.append_batch([Record(b"import", time=0), Record(b"future", time=2**62)])
     log.seal("t")
     assert log.retain().removed == ()
     clock.advance(3601)

@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 import holdfast
-from holdfast import Corrupt, Log, Receipt, RestoreReport, Settings
+from holdfast import Corrupt, Invalid, Log, Receipt, RestoreReport, Settings
 from holdfast.shipping import key_cover
 from holdfast.store import commit_batch, documents, key_object, layout
 from holdfast.store.commit_batch import CommitBatch
@@ -80,7 +80,12 @@ def test_a_repeat_after_a_restore_gets_the_receipt_of_its_original(
     report = bring(**secret)
     assert report.keys == len(first)
     back = open_shipped("back", **secret)
-    assert once(back, range(len(first))) == first
+    again = once(back, range(len(first)))
+    assert again == first
+    assert all(receipt.repeated for receipt in again)
+    for n in range(len(first)):  # what a key stands for came back with it
+        with pytest.raises(Invalid, match="stands for something else"):
+            back.topic("orders").append(b"other", idempotency_key=b"key-%d" % n)
     fresh = once(back, range(50, 52))
     assert {receipt.offset for receipt in fresh} == {len(first) // 2}
 
@@ -94,8 +99,10 @@ def test_typed_rows_with_a_key_are_known_as_well(open_shipped, bring, root, swee
     settled(log, sweep)
     log.close()
     assert bring().keys == 1
-    again = open_shipped("back").topic("rows", schema="latest").append(given, idempotency_key="batch")
-    assert list(again) == list(first)
+    back = open_shipped("back").topic("rows", schema="latest")
+    assert list(back.append(given, idempotency_key="batch")) == list(first)
+    with pytest.raises(Invalid, match="stands for something else"):
+        back.append(given[:4], idempotency_key="batch")
 
 
 def test_three_generations_of_loss_know_all_keys(open_shipped, bring, root, sweep):
@@ -323,7 +330,7 @@ def test_a_forged_key_of_the_directory_is_not_shipped(open_shipped, root, lines)
     once(log, range(2))
     log.close()
     connection = apsw.Connection(str(log.path / "durable.db"))
-    connection.execute("INSERT INTO idempotency VALUES (3, ?, 1, 0, 3, 0, ?)", (b"h" * 16, b"s" * 32))
+    connection.execute("INSERT INTO idempotency VALUES (3, ?, 1, 0, 3, 0, ?, zeroblob(16))", (b"h" * 16, b"s" * 32))
     connection.close()
     again = open_shipped()
     again.topic("orders").append(b"x", durability="shipped")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import holdfast
 from holdfast import Closed, Invalid, Unavailable
 from holdfast.shipping.marks import ShippedMarks
 from holdfast.store import checkpoint, documents, layout
@@ -176,6 +177,16 @@ def test_without_a_store_there_is_nothing_to_wait_for(open_log):
             call()
     assert log.unshipped() == ()
     assert log.stats().shipping is None
+
+
+def test_without_a_store_nobody_is_told_that_something_is_shipped(open_log):
+    """What is sealed is settled, for readers of the directory; `shipped` is None, from within and from outside."""
+    log = open_log()
+    log.topic("orders").append_batch([b"1", b"2"])
+    log.seal()
+    assert mark(log) == holdfast.Marks(appended=2, durable=2, sealed=2, shipped=None, settled=2)
+    with holdfast.open(log.path, read_only=True) as looking:
+        assert looking.marks("orders") == log.marks("orders")
 
 
 def test_an_unknown_durability_is_refused_before_anything_is_written(open_shipped):

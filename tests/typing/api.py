@@ -23,6 +23,8 @@ def blocking(log: Log) -> None:
         assert_type(record, Record)
     assert_type(next(topic.follow()), Record)
     assert_type(log.marks("t"), tuple[Marks, ...])
+    assert_type(log.marks("t")[0].shipped, int | None)
+    assert_type(log.marks("t")[0].settled, int)
     assert_type(log.stats(), Stats)
     assert_type(log.stats().journal.commit_seconds.quantile(0.99), float)
 

@@ -91,3 +91,26 @@ def test_futures_expire():
         await asyncio.wait_for(second, 5)
 
     asyncio.run(main())
+
+
+def test_every_future_has_its_own_deadline():
+    """Futures with deadlines in any order end in the order of their deadlines; who rings wakes the rest."""
+    bell = Bell()
+
+    async def main():
+        loop, ended = asyncio.get_running_loop(), []
+        times = [0.08, 0.02, 30, 0.06, 0.02, 0.04, 40, 0.01]
+        futures = [bell.future(loop, seconds) for seconds in times]
+        for seconds, future in zip(times, futures, strict=True):
+            future.add_done_callback(lambda _, seconds=seconds: ended.append(seconds))
+        await asyncio.wait_for(futures[0], 10)
+        assert not futures[2].done()
+        assert not futures[6].done()
+        await asyncio.sleep(0)
+        assert ended == sorted(seconds for seconds in times if seconds < 1)
+        assert len(bell._loops) == 1
+        threading.Thread(target=bell.ring).start()
+        await asyncio.wait_for(asyncio.gather(futures[2], futures[6]), 10)
+        assert not bell._loops
+
+    asyncio.run(main())

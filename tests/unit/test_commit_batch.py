@@ -26,7 +26,7 @@ DIGEST, LINK, FINGERPRINT = bytes(range(16, 32)), bytes(range(32, 48)), bytes(ra
 KEY = TailKey(3, "aes-256-gcm", "k-1", b"s" * 32, b"c" * 32, b"t" * 32)
 RAW = TailEntry("orders", 2, 7, 100, 5, 11, 1, 0, 0, -5, 6, LINK, DIGEST, b"a body", b"")
 TYPED = TailEntry("readings.v1", 0, 9, 0, 1, 12, 2, 0, 3, 5, 5, bytes(16), DIGEST, b"", FINGERPRINT)
-KEYED = commit_batch.with_idempotent([(0, DIGEST), (4, LINK)])
+KEYED = commit_batch.with_idempotent([(0, DIGEST, LINK), (4, LINK, bytes(16))])
 BATCH = CommitBatch(LOG_ID, 4, 7, 10, (KEY,), (RAW._replace(idempotency=KEYED), TYPED), 6)
 STREAM = commit_batch.STREAMS[2]
 
@@ -49,7 +49,7 @@ entries = st.builds(
     digest=digest,
     body=st.binary(max_size=100),
     schema=st.just(b"") | digest.filter(any),
-    idempotency=st.just(b"") | digest.map(lambda key: commit_batch.with_idempotent([(0, key)])),
+    idempotency=st.just(b"") | digest.map(lambda key: commit_batch.with_idempotent([(0, key, key)])),
 )
 
 
@@ -379,7 +379,7 @@ def test_a_batch_under_another_key_is_refused(key):
 
 def test_a_newer_format_is_refused_by_its_number():
     """An object of a newer holdfast is Invalid, with what to do; its columns are not looked at."""
-    data = encode(BATCH._replace(format=3))
+    data = encode(BATCH._replace(format=4))
     with pytest.raises(Invalid, match="newer holdfast") as caught:
         decode(data, key_of(BATCH))
     assert "upgrade" in caught.value.hint

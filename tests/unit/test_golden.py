@@ -31,7 +31,7 @@ from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Rec
 from holdfast.clock import SystemClock
 from holdfast.crypto import chain
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
-from holdfast.crypto.concealing import Concealing
+from holdfast.crypto.concealing import DIGESTS, Concealing
 from holdfast.crypto.signing import Signer
 from holdfast.journal import frame, spaces
 from holdfast.journal.columns import Columns
@@ -40,7 +40,7 @@ from holdfast.journal.migrations import migrate, migrations
 from holdfast.journal.sqlite import SqliteBackend
 from holdfast.segments.segment import chain_value
 from holdfast.store import checkpoint, commit_batch, documents, key_object, layout
-from holdfast.store.commit_batch import CommitBatch
+from holdfast.store.commit_batch import NO_DIGEST, CommitBatch
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.documents import AnyDocument
 from holdfast.store.key_object import KeyObject
@@ -57,6 +57,8 @@ TYPED = "readings"
 KEYRINGS: dict[str, Keyring | None] = {
     "plain": None,
     "sealed": make.ROTATED,
+    "schema-6": None,
+    "schema-6-sealed": make.ROTATED,
     "schema-5": None,
     "schema-5-sealed": make.ROTATED,
     "schema-4": None,
@@ -78,6 +80,8 @@ OLDER = {
     "schema-4-sealed": 4,
     "schema-5": 5,
     "schema-5-sealed": 5,
+    "schema-6": 6,
+    "schema-6-sealed": 6,
 }
 
 
@@ -186,7 +190,18 @@ def test_a_golden_log_goes_on(golden: Callable[[str], Path], name: str) -> None:
     path = golden(name)
     with opened(path, keyring=KEYRINGS[name]) as log:
         for key, receipt in EXPECTED[name]["receipts"].items():
-            assert log.topic(receipt[0]).append(b"again", idempotency_key=key) == Receipt(*receipt)
+            topic, (record,) = (
+                log.topic(receipt[0]),
+                log.topic(receipt[0]).read(receipt[2], receipt[2] + 1, partition=receipt[1]),
+            )
+            same = {"key": record.key, "kind": record.kind, "headers": record.headers, "idempotency_key": key}
+            again = topic.append(record.payload, **same)
+            assert (again, again.repeated) == (Receipt(*receipt), True)
+            if name in OLDER:  # nobody knows what the key stood for
+                assert topic.append(b"again", idempotency_key=key) == Receipt(*receipt)
+            else:
+                with pytest.raises(Invalid, match="stands for something else"):
+                    topic.append(b"again", idempotency_key=key)
         keyed = [(place, record) for place, records in wanted(name).items() for record in records if record.key]
         for (topic, partition), record in keyed:
             fresh = log.topic(topic).append(b"new", key=record.key)
@@ -533,7 +548,7 @@ def test_a_root_of_format_1_is_read_exactly() -> None:
     assert {key: b for key, b in found.items() if isinstance(b, CommitBatch)} == batches
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_golden_entries_on_the_store_are_those_of_the_journal(number: int) -> None:
     """Digests match, links lead from entry to entry, and sealed bodies open to the plain ones."""
     stored = [commit_batch.decode((GOLDEN / "store" / key).read_bytes(), key) for key in sorted(make.store_batches())]
@@ -553,12 +568,17 @@ def test_golden_entries_on_the_store_are_those_of_the_journal(number: int) -> No
 
 def test_golden_idempotency_keys_are_concealed_and_come_back() -> None:
     """In a log with keys nothing on the store shows the hashes; whoever has the key gets them."""
-    plain, sealed = (key_object.decode((GOLDEN / "store" / key).read_bytes(), key) for key in make.store_keys())
-    assert [row.hash for row in plain.rows] == make.IDEMPOTENCY
+    found = [key_object.decode((GOLDEN / "store" / key).read_bytes(), key) for key in make.store_keys()]
     cipher = make.store_cipher()
-    concealing = Concealing(make.LOG_ID, cipher.mac)
-    assert [concealing.reveal(row.hash) for row in sealed.rows] == make.IDEMPOTENCY
-    assert not any(row.hash in make.IDEMPOTENCY for row in sealed.rows)
+    known, digests = Concealing(make.LOG_ID, cipher.mac), Concealing(make.LOG_ID, cipher.mac, DIGESTS)
+    for plain, sealed in (found[:2], found[2:]):
+        assert [row.hash for row in plain.rows] == make.IDEMPOTENCY
+        assert [known.reveal(row.hash) for row in sealed.rows] == make.IDEMPOTENCY
+        assert not any(row.hash in make.IDEMPOTENCY for row in sealed.rows)
+    first, none, last = (row.digest for row in found[3].rows)
+    assert [digests.reveal(first), none, digests.reveal(last)] == [make.DIGESTED[0], NO_DIGEST, make.DIGESTED[2]]
+    assert [row.digest for row in found[2].rows] == [make.DIGESTED[0], NO_DIGEST, make.DIGESTED[2]]
+    assert {row.digest for keys in found[:2] for row in keys.rows} == {NO_DIGEST}
 
 
 @pytest.mark.parametrize("key", files_in(GOLDEN / "damaged" / "store"))
@@ -759,7 +779,7 @@ def test_the_documented_head_is_the_head() -> None:
         if numbers:
             wanted = b"".join(int(n).to_bytes(int(kind[1:]) // 8, "little") for n, kind in numbers)
             assert head[int(start) : at] == wanted.ljust(int(size), b"\0"), value
-    assert at == commit_batch.STREAMS[2].struct.size
+    assert at == commit_batch.STREAMS[commit_batch.FORMAT].struct.size
 
 
 def test_the_worked_example_of_a_document_is_right() -> None:

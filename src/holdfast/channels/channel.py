@@ -2,7 +2,8 @@
 
 Steps are taken under the channel's lock, and a step's commit is handed over before the lock is given back, so commits
 have the order of steps. Waiting for the disk and telling the application happen outside of it. Events are told by one
-thread at a time, in the order of steps, each step's when its commit is settled: durable, or refused.
+thread at a time, in the order of steps, each step's when its commit is settled: durable, or refused. Steps in a row may
+have one commit, if their backend takes them together.
 
 When a commit fails the operation does not: memory is the truth, what was to be kept is still pending, and the next
 operation or sweep of this channel says it again, complete. `persistence` tells.
@@ -196,7 +197,7 @@ class Channel:
         """Take notice of commits whose outcome is known by now; that of this one should be."""
         with self.lock:
             self._settle()
-            if flight in self._flights:
+            if not flight.settled:
                 self._fails(Unavailable("the backend has not answered in time", hint="its disk may be stalled"))
 
     def doubt(self) -> None:
@@ -211,10 +212,13 @@ class Channel:
         flight.batch, update = self._pending.take(self.state.history, len(self.state.known))
         flight.settled = False
         self._commits += 1
+        before = self._flights[-1].commit if self._flights else None
         self._flights.append(flight)
         try:
             flight.commit = self._backend.commit(self.id, self.state.snapshot(), update, reissue=self._dirty)
             self._dirty = False
+            if before is not None and flight.commit is before:  # it goes with the one before
+                self._commits -= 1
         except Exception as error:  # a backend is somebody else's code
             flight.error, flight.settled = as_failure(error), True
             self._flights.pop()
@@ -325,6 +329,8 @@ class Channel:
         """It was removed: nothing of it will be kept any more; what happened before is still told."""
         self.removed = True
         self._pending.clear()
+        for flight in self._flights:
+            flight.settled = True
         self._flights.clear()
 
     # -- telling ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.channels.message import HistoryEntry
 
 
-class MessageReady(msgspec.Struct, frozen=True):
+class MessageReady(msgspec.Struct, frozen=True, gc=False):
     """A message is delivered: everything that it depends on was delivered before."""
 
     channel_id: str
@@ -20,21 +20,21 @@ class MessageReady(msgspec.Struct, frozen=True):
     """It was delivered before, and left history since."""
 
 
-class MessageSent(msgspec.Struct, frozen=True):
+class MessageSent(msgspec.Struct, frozen=True, gc=False):
     """A message of ours was acknowledged by somebody."""
 
     channel_id: str
     message_id: str
 
 
-class MessageGivenUp(msgspec.Struct, frozen=True):
+class MessageGivenUp(msgspec.Struct, frozen=True, gc=False):
     """A message of ours was sent as often as allowed, and nobody is known to have it."""
 
     channel_id: str
     message_id: str
 
 
-class MissingDependencies(msgspec.Struct, frozen=True):
+class MissingDependencies(msgspec.Struct, frozen=True, gc=False):
     """A message names others that are not here. It waits for them, unless it is a sync message."""
 
     channel_id: str
@@ -42,7 +42,7 @@ class MissingDependencies(msgspec.Struct, frozen=True):
     missing: tuple[HistoryEntry, ...]
 
 
-class DependenciesLost(msgspec.Struct, frozen=True):
+class DependenciesLost(msgspec.Struct, frozen=True, gc=False):
     """A message waited for these longer than `lost_after_ms`; it is delivered without them."""
 
     channel_id: str
@@ -50,7 +50,7 @@ class DependenciesLost(msgspec.Struct, frozen=True):
     lost: tuple[HistoryEntry, ...]
 
 
-class ResendDue(msgspec.Struct, frozen=True):
+class ResendDue(msgspec.Struct, frozen=True, gc=False):
     """A message of ours is not acknowledged: broadcast these bytes again."""
 
     channel_id: str
@@ -59,7 +59,7 @@ class ResendDue(msgspec.Struct, frozen=True):
     attempt: int
 
 
-class RepairReady(msgspec.Struct, frozen=True):
+class RepairReady(msgspec.Struct, frozen=True, gc=False):
     """Somebody misses a message that we have: broadcast these bytes."""
 
     channel_id: str
@@ -67,7 +67,7 @@ class RepairReady(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class PeriodicSync(msgspec.Struct, frozen=True):
+class PeriodicSync(msgspec.Struct, frozen=True, gc=False):
     """Time to tell others what we know: broadcast these bytes."""
 
     channel_id: str

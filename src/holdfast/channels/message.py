@@ -34,7 +34,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, gc=False):
     sender_id: str = ""
 
 
-class SdsMessage(msgspec.Struct, frozen=True):
+class SdsMessage(msgspec.Struct, frozen=True, gc=False):
     """One message on the wire."""
 
     message_id: str

@@ -33,6 +33,12 @@ class Batch:
         self.returned = returned
         self.known = known
 
+    def displaced(self) -> tuple[str, ...]:
+        """Those behind one that is put at the end come after it."""
+        if not self.returned:
+            return ()
+        return tuple(dropwhile(lambda message_id: message_id not in self.returned, self.appends))
+
 
 class Pending:
     """The queue of one channel."""
@@ -68,13 +74,10 @@ class Pending:
     def take(self, history: History, remembered: int = 0) -> tuple[Batch, HistoryUpdate]:
         """Everything that waits, as the update for one commit; so many ids are remembered with it."""
         batch = self._all()
-        found = [history.get(message_id) for message_id in batch.appends]
-        # Those behind one that is put at the end come after it.
-        behind = dropwhile(lambda message_id: message_id not in batch.returned, batch.appends)
+        found = tuple([message for one in batch.appends if (message := history.get(one)) is not None])
         update = HistoryUpdate(
-            tuple(message for message in found if message is not None), tuple(batch.evicts), tuple(batch.notes),
-            tuple(behind) if batch.returned else (), tuple(batch.known), remembered,
-        )  # fmt: skip
+            found, tuple(batch.evicts), tuple(batch.notes), batch.displaced(), tuple(batch.known), remembered
+        )
         self._flying.append(batch)
         return batch, update
 

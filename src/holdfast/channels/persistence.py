@@ -8,7 +8,8 @@ exception is taken for `Unavailable` and logged once, where it came through.
 inherits it from `Persistence`: history first, then the snapshot, so that a crash in between leaves a message in both
 places, which loading mends, and never in none. A backend that can hand a commit over and learn of its outcome later
 returns a `Commit`; its order is the order of calls, and after one has failed all later ones of that channel fail, until
-one says `reissue`: that one is complete.
+one says `reissue`: that one is complete. As long as it has not begun with one, it may take the next ones of that
+channel along, and returns the same `Commit` for each.
 """
 
 from __future__ import annotations

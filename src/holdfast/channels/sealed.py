@@ -17,7 +17,7 @@ again by somebody who heard it opens again: to the protocol it is a duplicate.
 from __future__ import annotations
 
 from holdfast.channels.dialect import Dialect, DialectName
-from holdfast.channels.message import SdsMessage, raw
+from holdfast.channels.message import BLOOM_BYTES_MAX, CONTENT_BYTES_MAX, ENTRIES_BYTES_MAX, SdsMessage, raw
 from holdfast.crypto.cipher import SYSTEM_RANDOM, AesGcmCipher, NotAuthentic, Random, Source
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
@@ -25,6 +25,8 @@ from holdfast.errors import Invalid
 MAGIC = b"\x00\x01"
 _ROUTE_BYTES = 8
 _HEAD_BYTES = len(MAGIC) + _ROUTE_BYTES
+_PACKET_BYTES_MAX = CONTENT_BYTES_MAX + BLOOM_BYTES_MAX + ENTRIES_BYTES_MAX + 2**16
+"""More than any message has: nothing larger is opened."""
 _DOMAIN = b"hfc1"
 _SALT = b"holdfast channel".ljust(32, b"\0")
 
@@ -36,7 +38,7 @@ def is_sealed(data: bytes) -> bool:
 
 def route_of(data: bytes) -> bytes:
     """Which channel and key a packet is of; Invalid if it is none that we know how to read."""
-    if data[: len(MAGIC)] != MAGIC or len(data) < _HEAD_BYTES:
+    if data[: len(MAGIC)] != MAGIC or not _HEAD_BYTES <= len(data) <= _PACKET_BYTES_MAX:
         raise Invalid(
             "these bytes are no sealed message that is understood", hint="drop them; or a newer holdfast sent them"
         )

@@ -12,6 +12,9 @@ from holdfast.channels.dialect import DialectName
 from holdfast.channels.message import CONTENT_BYTES_MAX, ENTRIES_MAX
 from holdfast.errors import Invalid
 
+TOPIC = "_channels"
+"""Where a log records what happens in its channels, unless it is told otherwise."""
+
 
 class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits and times of reliable channels.
@@ -113,6 +116,12 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     channels_max: int = 10_000
     """Channels beyond which no message creates another one."""
 
+    topic_bytes_max: int = 2**30
+    """Bytes of segments that the topic `_channels` keeps, unless it has a retention policy of its own; 0 = no limit."""
+
+    topic_age_max_ms: float = 90 * 24 * 3600 * 1000
+    """How long the topic `_channels` keeps a sealed segment, likewise; 0 = no limit."""
+
     ack_timeout_ms: float = 5_000
     """How long an operation waits for its state to be durable; it succeeds in memory all the same."""
 
@@ -147,7 +156,8 @@ _LEAST = {
     "resend_backoff": 1, "resend_attempts_max": 0, "sync_interval_ms": 0, "buffer_sweep_interval_ms": 1,
     "repair_sweep_interval_ms": 1, "repair_t_min_ms": 0, "repair_t_max_ms": 0, "repair_requests_max": 0,
     "repair_bytes_max": 1, "repair_bytes_per_s": 1, "repair_cooldown_ms": 0, "repair_taken_max": 1,
-    "response_groups": 1, "lost_after_ms": 0, "lamport_jump_max_ms": 1, "channels_max": 1, "ack_timeout_ms": 0,
+    "response_groups": 1, "lost_after_ms": 0, "lamport_jump_max_ms": 60_000, "channels_max": 1, "ack_timeout_ms": 0,
+    "topic_bytes_max": 0, "topic_age_max_ms": 0,
 }  # fmt: skip
 
 _MOST = {

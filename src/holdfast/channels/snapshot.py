@@ -15,7 +15,7 @@ from holdfast.channels.dialect import DialectName
 from holdfast.channels.message import HistoryEntry, SdsMessage
 
 
-class Unacknowledged(msgspec.Struct, frozen=True):
+class Unacknowledged(msgspec.Struct, frozen=True, gc=False):
     """A message of ours that nobody is known to have."""
 
     message: SdsMessage
@@ -26,7 +26,7 @@ class Unacknowledged(msgspec.Struct, frozen=True):
     """Filters of others that seemed to know it."""
 
 
-class Buffered(msgspec.Struct, frozen=True):
+class Buffered(msgspec.Struct, frozen=True, gc=False):
     """A message that waits for others."""
 
     message: SdsMessage
@@ -34,14 +34,14 @@ class Buffered(msgspec.Struct, frozen=True):
     received_ms: int = 0
 
 
-class RepairRequest(msgspec.Struct, frozen=True):
+class RepairRequest(msgspec.Struct, frozen=True, gc=False):
     """A missing message that we shall ask for."""
 
     entry: HistoryEntry
     due_ms: int
 
 
-class RepairResponse(msgspec.Struct, frozen=True):
+class RepairResponse(msgspec.Struct, frozen=True, gc=False):
     """A message that somebody misses and we shall send again, unless somebody else does."""
 
     entry: HistoryEntry
@@ -50,7 +50,7 @@ class RepairResponse(msgspec.Struct, frozen=True):
     """What to send, where it was kept by somebody else; ours is made when it is due, of what history has."""
 
 
-class ChannelMeta(msgspec.Struct, frozen=True):
+class ChannelMeta(msgspec.Struct, frozen=True, gc=False):
     """The whole state of a channel but its history."""
 
     lamport: int = 0
@@ -81,7 +81,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     sender_id: str = ""
 
 
-class ChannelData(msgspec.Struct, frozen=True):
+class ChannelData(msgspec.Struct, frozen=True, gc=False):
     """What a channel starts from."""
 
     meta: ChannelMeta = ChannelMeta()
@@ -96,7 +96,7 @@ class ChannelData(msgspec.Struct, frozen=True):
 NoteKind = Literal["sent", "delivered", "missing", "acknowledged", "given_up", "lost"]
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(msgspec.Struct, frozen=True, gc=False):
     """Something that happened in a channel, for those who look at it from outside."""
 
     kind: NoteKind
@@ -112,7 +112,7 @@ class Note(msgspec.Struct, frozen=True):
     """Of a message that was sent or delivered: what it names, so that it can be sent again from its record."""
 
 
-class HistoryUpdate(msgspec.Struct, frozen=True):
+class HistoryUpdate(msgspec.Struct, frozen=True, gc=False):
     """How history changes; no id is in both lists."""
 
     append: tuple[SdsMessage, ...] = ()

@@ -11,7 +11,7 @@ from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.snapshot import Known, Note
 
 
-class Send(msgspec.Struct, frozen=True):
+class Send(msgspec.Struct, frozen=True, gc=False):
     """Send content to everybody."""
 
     content: bytes
@@ -22,14 +22,14 @@ class Send(msgspec.Struct, frozen=True):
     """The largest message that the transport can carry."""
 
 
-class SendEphemeral(msgspec.Struct, frozen=True):
+class SendEphemeral(msgspec.Struct, frozen=True, gc=False):
     """Send content that nobody has to have."""
 
     content: bytes
     message_id: str
 
 
-class SendSync(msgspec.Struct, frozen=True):
+class SendSync(msgspec.Struct, frozen=True, gc=False):
     """Tell others what we know and what we miss, if there is anything to tell."""
 
     message_id: str
@@ -37,34 +37,34 @@ class SendSync(msgspec.Struct, frozen=True):
     """The largest message that the transport can carry."""
 
 
-class Receive(msgspec.Struct, frozen=True):
+class Receive(msgspec.Struct, frozen=True, gc=False):
     """A message came in."""
 
     message: SdsMessage
 
 
-class MarkMet(msgspec.Struct, frozen=True):
+class MarkMet(msgspec.Struct, frozen=True, gc=False):
     """The application has these messages from elsewhere, or can do without them."""
 
     message_ids: Sequence[str]
 
 
-class SweepBuffers(msgspec.Struct, frozen=True):
+class SweepBuffers(msgspec.Struct, frozen=True, gc=False):
     """Look at what waits: for acknowledgement, and for others."""
 
 
-class SweepRepairs(msgspec.Struct, frozen=True):
+class SweepRepairs(msgspec.Struct, frozen=True, gc=False):
     """Look at requests and responses."""
 
 
-class Resume(msgspec.Struct, frozen=True):
+class Resume(msgspec.Struct, frozen=True, gc=False):
     """After a restart: deliver what waits for nothing any more."""
 
 
 Input = Send | SendEphemeral | SendSync | Receive | MarkMet | SweepBuffers | SweepRepairs | Resume
 
 
-class Received(msgspec.Struct, frozen=True):
+class Received(msgspec.Struct, frozen=True, gc=False):
     """What became of a received message."""
 
     channel_id: str

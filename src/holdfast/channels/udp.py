@@ -10,8 +10,9 @@ log's topic (`_channels`) each delivery is recorded exactly once. The callback `
 this transport's thread: a process that dies in between is not told again, and one that goes on while its disk refuses
 may be told again after a restart. Who must see everything exactly once reads the topic.
 
-Datagrams from addresses that are no peers' are dropped and counted. That is order, not security: nothing here is
-authenticated or encrypted, and whoever can send from a peer's address can say anything. Use it where that is fine.
+Datagrams from addresses that are no peers' are dropped and counted. That is order, not security: whoever can send
+from a peer's address can say anything, unless the channel has a key (`keys` of `Channels`): then every datagram is
+encrypted and authenticated.
 """
 
 from __future__ import annotations

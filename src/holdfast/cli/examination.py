@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from holdfast import Keyring, SystemClock
 from holdfast.cli.entries import Stored, StoredEntries
 from holdfast.cli.glance import SPACES_SINCE, Glance
-from holdfast.cli.keys import Keys
+from holdfast.cli.key_epochs import Keys
 from holdfast.cli.manifest import Sealed, StoredSegments
 from holdfast.cli.output import BAD, OK, UNCHECKED
 from holdfast.cli.rows import Rows, rows_of

@@ -24,6 +24,7 @@ from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_ke
 from holdfast.cli.output import BAD, OK, emit, emit_facts, emit_json, emit_problems, emit_table, flush, say
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.partitions import no_topic
 
 _PAGE_LINES = 500
 _ENTRIES_MAX = 2**32
@@ -170,7 +171,7 @@ class _Inspection:
     def _chosen(self, seen: Glance) -> set[int]:
         chosen = {row.id for row in seen.topics if self._topic in {None, row.name}}
         if self._topic is not None and not chosen:
-            raise NotFound(f"there is no topic {self._topic!r}", hint="'holdfast status DIR' lists them")
+            raise no_topic(self._topic, [row.name for row in seen.topics])
         return chosen
 
     def _show_entries(self, examination: Examination, entries: Iterator[Examined]) -> None:

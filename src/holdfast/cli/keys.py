@@ -1,93 +1,149 @@
-"""The keys of a log under examination: which of its key epochs can be trusted to check anything.
+"""`holdfast keys new|rotate|list`: make a keyring file, put a new key in front of it, say which keys are there.
 
-A key that opens none of the newest key epochs is a wrong key and is refused. Once one opens, an epoch that
-does not is damage, unless the keyring simply lacks its key; then what it sealed stays unchecked. The log's
-id, which all keys depend on, is stored twice; the copy that proves itself is used.
+A key is made here and never shown: what is printed are names, and which of them a log still needs. `new` makes a file
+and replaces none, not even in a race; `rotate` replaces the file as a whole, durably, with the older keys behind the
+new one. Whoever has the log open goes on with the keyring it was opened with: `log.rotate_key`, or opening it again,
+takes the new key into use.
 """
 
 from __future__ import annotations
 
-from holdfast import Keyring
-from holdfast.cli.glance import Glance
-from holdfast.cli.output import BAD, OK, UNCHECKED
-from holdfast.crypto.vault import PLAIN, Vault
-from holdfast.errors import Corrupt, Invalid
-from holdfast.journal.recovery import LOG_ID_BYTES, fetch_key_epoch
-from holdfast.journal.sqlite import SqliteBackend
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast import Keyring, SystemClock
+from holdfast.cli.glance import SEGMENTS_SINCE, database, glance, looking
+from holdfast.cli.options import json_option
+from holdfast.cli.output import emit_json, emit_table, flush, say
+from holdfast.directory import Directory
+from holdfast.errors import Invalid
+
+NEW, ROTATE, LIST = "new", "rotate", "list"
+
+EPILOG = """\b
+Examples:
+  holdfast keys new keyring
+  holdfast keys rotate keyring --id 2026-12
+  holdfast keys list keyring --log data
+Lose the keyring and the log is lost: keep a copy elsewhere. Older keys stay behind
+the new one for as long as anything sealed with them is read."""
 
 
-class Keys:
-    """What can be opened and verified of one log; `vault` is None for an encrypted log without a key."""
+class KeyLine(msgspec.Struct, frozen=True):
+    """A key, by name; what a log has under it is None where no log is given."""
 
-    def __init__(self, backend: SqliteBackend, seen: Glance, format_id: bytes | None, keyring: Keyring | None) -> None:
-        self._backend = backend
-        self._seen = seen
-        self._keyring = keyring
-        self._checks: dict[int, tuple[str, str]] = {}
-        encrypted = bool(seen.key_epochs) or (seen.log is not None and bool(seen.log.keyed))
-        if keyring is not None and not encrypted:
-            raise Invalid("this log is not encrypted, but a key was given", hint="leave the keyring out")
-        ids = [log_id for log_id in (seen.log and seen.log.log_id, format_id) if log_id] or [bytes(LOG_ID_BYTES)]
-        self.log_id = ids[0]
-        self.vault = None if encrypted and keyring is None else self._choose(ids)
+    id: str
+    current: bool
+    known: bool
+    sealing: bool | None = None
+    entries: int | None = None
+    segments: int | None = None
 
-    def check(self, number: int) -> tuple[str, str]:
-        """Whether a key epoch is what it was, and if not, why."""
-        if number not in self._checks:
-            self._checks[number] = self._admit(number)
-        return self._checks[number]
 
-    def _choose(self, ids: list[bytes]) -> Vault:
-        """The vault under the id that proves itself."""
-        refusals = []
-        for log_id in ids:
-            vault = self._vault(log_id)
-            try:
-                self._prove(vault)
-            except (Invalid, Corrupt) as error:
-                refusals.append(error)
-            else:
-                self.log_id = log_id
-                return vault
-        if self._keyring is not None and isinstance(refusals[0], Invalid):
-            raise refusals[0]
-        self.log_id = ids[-1]
-        return self._vault(ids[-1])
+class _Use(msgspec.Struct):
+    entries: int = 0
+    segments: int = 0
+    sealing: bool = False
 
-    def _vault(self, log_id: bytes) -> Vault:
-        vault = Vault(log_id, self._keyring)
-        vault.attach(lambda number: fetch_key_epoch(self._backend, number))
-        return vault
 
-    def _prove(self, vault: Vault) -> None:
-        """Open one of the newest key epochs; of a log without keys, verify its own row."""
-        row = self._seen.log
-        refusal: Invalid | Corrupt = Corrupt("nothing proves the log's id")
-        if self._keyring is None and row is not None and vault.verify(row.key_epoch, row.message(), row.stamp):
-            return
-        for epoch in reversed(self._seen.key_epochs):
-            try:
-                vault.cipher(epoch.number)
-            except (Invalid, Corrupt) as error:
-                refusal = error if isinstance(error, Invalid) else refusal
-            else:
-                return
-        raise refusal
+@click.command("keys", epilog=EPILOG)
+@click.argument("action", type=click.Choice([NEW, ROTATE, LIST]))
+@click.argument("file", metavar="FILE")
+@click.option("--id", "key_id", metavar="ID", help="The new key's name.  [default: today's date]")
+@click.option(
+    "--log", "directory", metavar="DIR", type=click.Path(path_type=Path),
+    help="With list: also what this log has under each key, and keys that it needs and FILE lacks.",
+)  # fmt: skip
+@json_option
+@click.pass_context
+def keys_command(
+    ctx: click.Context, action: str, file: str, key_id: str | None, directory: Path | None, as_json: bool
+) -> None:
+    """Make a keyring FILE, put a new key in front of it, or list the names of its keys, never the keys."""
+    if action == LIST and key_id is not None:
+        raise click.UsageError("--id names a new key: it goes with new and rotate", ctx)
+    if action != LIST and directory is not None:
+        raise click.UsageError("--log goes with list", ctx)
+    if action == LIST:
+        keyring = Keyring.from_reference(file if file.startswith(("env:", "file:")) else f"file:{file}")
+    else:
+        keyring = _made(_path(file), key_id or _today(), is_new=action == NEW)
+    _tell(_lines(keyring, {} if directory is None else _uses(directory), with_log=directory is not None), as_json)
+    if action != LIST:
+        done = "made" if action == NEW else "rotated"
+        say(f"{done} {file}; its current key is {keyring.current}. Keep a copy elsewhere")
+    flush()
 
-    def _admit(self, number: int) -> tuple[str, str]:
-        if self.vault is None:
-            return UNCHECKED, ""
-        if number == PLAIN:
-            return OK, ""
-        try:
-            self.vault.cipher(number)
-        except Corrupt as error:
-            return BAD, error.message
-        except Invalid as error:
-            return (UNCHECKED, "") if self._lacks(number) else (BAD, error.message)
-        return OK, ""
 
-    def _lacks(self, number: int) -> bool:
-        """Whether the keyring has no key of the name that this epoch was sealed under."""
-        stored = fetch_key_epoch(self._backend, number)
-        return self._keyring is not None and stored is not None and stored.key_id not in self._keyring
+def _path(file: str) -> Path:
+    if file.startswith("env:"):
+        raise click.UsageError("a keyring in the environment cannot be written; give a file")
+    return Path(file.removeprefix("file:"))
+
+
+def _today() -> str:
+    return datetime.fromtimestamp(SystemClock().now_us() / 1_000_000, UTC).date().isoformat()
+
+
+def _made(path: Path, key_id: str, *, is_new: bool) -> Keyring:
+    if is_new:
+        keyring = Keyring.generate(key_id)
+        keyring.save(path, replace=False)
+        return keyring
+    if path.is_symlink():  # a secret that is mounted: replacing the link would leave the secret as it was
+        raise Invalid(f"this is a link path={path}", hint="give the file that it leads to")
+    keyring = Keyring.from_file(path).rotated(key_id)
+    keyring.save(path)
+    return keyring
+
+
+def _uses(directory: Path) -> dict[str, _Use]:
+    """What a log has under each key, by its name, read without a key."""
+    place = Directory(directory.absolute())
+    place.require_log()
+    with database(place.database) as backend:
+        seen = glance(backend)
+        uses = {epoch.key_id: _Use() for epoch in seen.key_epochs if epoch.key_id}
+        names = {epoch.number: epoch.key_id for epoch in seen.key_epochs}
+        with looking(backend) as connection:
+            for number, count in connection.execute("SELECT key_epoch, count(*) FROM entries GROUP BY key_epoch"):
+                uses.setdefault(names.get(number, ""), _Use()).entries += count
+            if seen.version >= SEGMENTS_SINCE:
+                live = "SELECT key_id, count(*) FROM segments WHERE state = 1 GROUP BY key_id"
+                for name, count in connection.execute(live):
+                    uses.setdefault(name, _Use()).segments += count
+    if seen.key_epochs and (newest := seen.key_epochs[-1].key_id):
+        uses[newest].sealing = True
+    uses.pop("", None)
+    if not uses:
+        say("note: this log uses no key of a keyring")
+    return uses
+
+
+def _lines(keyring: Keyring, uses: dict[str, _Use], *, with_log: bool) -> list[KeyLine]:
+    unknown = [name for name in uses if name not in keyring]
+    if unknown:
+        say(f"note: the log has what the keyring has no key for: {', '.join(unknown)}")
+    lines = []
+    for name in [*keyring.ids, *unknown]:
+        use = uses.get(name, _Use()) if with_log else None
+        found = (None, None, None) if use is None else (use.sealing, use.entries, use.segments)
+        lines.append(KeyLine(name, name == keyring.current, name in keyring, *found))
+    return lines
+
+
+def _tell(lines: list[KeyLine], as_json: bool) -> None:
+    if as_json:
+        for line in lines:
+            emit_json(line)
+        return
+    wide = 6 if lines[0].sealing is not None else 3
+    columns = ("key", "current", "in keyring", "log seals with it", "entries", "segments")[:wide]
+    emit_table(columns, [[_word(value) for value in msgspec.structs.astuple(line)[:wide]] for line in lines])
+
+
+def _word(value: object) -> object:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value

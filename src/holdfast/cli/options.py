@@ -9,26 +9,66 @@ call left one behind. The service that owns it seals, or `holdfast seal`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 import holdfast
 from holdfast import Keyring, Log, Settings, Topic
-from holdfast.cli.glance import is_keyed
+from holdfast.cli.glance import database, is_keyed
 from holdfast.directory import Directory
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.store.address import parse_url
+from holdfast.store.names import is_name
 from holdfast.typed_topic import TypedTopic
 
 Value = TypeVar("Value")
 
-directory_argument = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-topic_argument = click.argument("topic", metavar="TOPIC")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+class LogDirectory(click.Path):
+    """A log's directory; the address of a store in its place would be a directory of a strange name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; what looks like a URL is refused and, since it may carry a secret, not repeated."""
+        if isinstance(value, str) and _URL.match(value):
+            self.fail(
+                "a log's directory is needed here, not a store's URL; read, topics and status take both", param, ctx
+            )
+        return super().convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Directories."""
+        return complete_directory(ctx, param, incomplete)
+
+
+def complete_directory(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The shell knows directories best."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The topics of the log whose directory was typed before; a store is not asked while somebody types."""
+    place = ctx.params.get("directory", ctx.params.get("place"))
+    if not isinstance(place, Path):
+        return []
+    try:
+        with database(Directory(place.absolute()).database) as backend, backend.reading() as connection:
+            names = [str(name) for (name,) in connection.execute("SELECT name FROM topics ORDER BY name")]
+    except HoldfastError:  # no log, or a damaged one: that is for the verb to say
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete) and is_name(name)]
+
+
+directory_argument = click.argument("directory", metavar="DIR", type=LogDirectory(path_type=Path))
+topic_argument = click.argument("topic", metavar="TOPIC", shell_complete=complete_topic)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line, errors included.")
 keyring_option = click.option(
     "--keyring",

@@ -116,7 +116,12 @@ def say_error(kind: str, message: str, hint: str, *, as_json: bool) -> None:
 
 def say_holdfast_error(error: HoldfastError, *, as_json: bool) -> None:
     """One of the library's errors."""
-    say_error(type(error).__name__, error.message, error.hint, as_json=as_json)
+    say_error(kind_of(error), error.message, error.hint, as_json=as_json)
+
+
+def kind_of(error: HoldfastError) -> str:
+    """The documented kind that an error is of: what is raised may be a narrower one of a stage's own."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == HoldfastError.__module__)
 
 
 def emit_facts(facts: Sequence[tuple[str, object]]) -> None:

@@ -18,6 +18,7 @@ from holdfast.cli.rows import Placed, placed
 from holdfast.cli.text import iso, printable, record_line, shown
 from holdfast.errors import Invalid
 from holdfast.reading import Reading
+from holdfast.settled.reading import SettledReading
 from holdfast.typed_topic import TypedTopic
 
 Item = Record | Placed
@@ -46,21 +47,24 @@ def items(topic: Topic | TypedTopic, reading: Reading[Any]) -> Iterator[Item]:
 
 def writer(topic: Topic | TypedTopic, form: str) -> Write:
     """What prints one record or row of a topic."""
-    if isinstance(topic, TypedTopic):
+    return writer_for(topic.name, form, is_typed=isinstance(topic, TypedTopic))
+
+
+def writer_for(topic: str, form: str, *, is_typed: bool) -> Write:
+    """What prints one record or row of the topic of this name."""
+    if is_typed:
         if form in {RAW, RAW_JOINED}:
-            raise Invalid(
-                f"topic {topic.name!r} is typed: its rows are no payloads", hint="take --json or --format arrow"
-            )
-        return _row_json(topic.name) if form == JSON else _row_text
+            raise Invalid(f"topic {topic!r} is typed: its rows are no payloads", hint="take --json or --format arrow")
+        return _row_json(topic) if form == JSON else _row_text
     if form == JSON:
-        return lambda record: emit_json(record_line(topic.name, record))
+        return lambda record: emit_json(record_line(topic, record))
     if form == TEXT:
         return _record_text
     ending = b"\n" if form == RAW else b""
     return lambda record: emit_bytes(record.payload + ending)
 
 
-def write_arrow(reading: Reading[Any]) -> None:
+def write_arrow(reading: Reading[Any] | SettledReading) -> None:
     """A reading as one Arrow IPC stream; after an error it has no end mark, as a file that was cut off."""
     import pyarrow as pa
 

@@ -15,21 +15,27 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, cast
 
 import click
 
 import holdfast
+from holdfast import disk
 from holdfast.cli.exits import DAMAGED, FINE, INTERRUPTED, REFUSED, USAGE
 from holdfast.cli.output import Warnings, say_error, say_holdfast_error, say_lines, silence_stdout
 from holdfast.errors import Corrupt, HoldfastError
+from holdfast.suggesting import meant
 
 VERBS = (
     "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
-    "migrate-root", "inspect", "channel", "spark", "config",
+    "migrate-root", "inspect", "keys", "channel", "spark", "config",
 )  # fmt: skip
+
+
+_SUMMARY_MAX = 1_000
+"""Longer than any verb's summary."""
 
 
 class Program(click.Group):
@@ -54,6 +60,13 @@ class Program(click.Group):
             raise unknown_verb(ctx, args[0])
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs with their whole summaries: click would cut them to one line each."""
+        verbs = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rows = [(name, command.get_short_help_str(_SUMMARY_MAX)) for name, command in verbs.items() if command]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb; two ends are quiet: an interrupt, and a reader that has seen enough."""
         try:
@@ -74,9 +87,14 @@ class Program(click.Group):
             code = super().main(arguments, *rest, **extra)
         except (Exception, KeyboardInterrupt) as error:
             _let_go_of_stdout()
-            options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-            code = tell(error, as_json="--json" in options)
+            code = tell(error, as_json=_wants_json(arguments))
         sys.exit(code or FINE)
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    """Whether errors are to be JSON: arguments that were refused were not parsed, so they are looked at here."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in options or "--format=json" in options or ("--format", "json") in pairwise(options)
 
 
 def _let_go_of_stdout() -> None:
@@ -89,8 +107,7 @@ def _let_go_of_stdout() -> None:
 
 def unknown_verb(ctx: click.Context, name: str) -> click.UsageError:
     """The error for a verb that does not exist."""
-    close = get_close_matches(name, [*VERBS, "help"], n=1)
-    return click.UsageError(f"no such verb {name!r}" + (f", did you mean {close[0]!r}?" if close else ""), ctx)
+    return click.UsageError(f"no such verb {name!r}{meant(name, [*VERBS, 'help'])}", ctx)
 
 
 def tell(error: BaseException, *, as_json: bool) -> int:
@@ -105,11 +122,17 @@ def tell(error: BaseException, *, as_json: bool) -> int:
         say_holdfast_error(error, as_json=as_json)
         return DAMAGED if isinstance(error, Corrupt) else REFUSED
     if isinstance(error, OSError):
-        say_error("OSError", error.strerror or "input or output failed", "check files and disk", as_json=as_json)
+        say_error("OSError", _of_file(error), disk.remedy(error, "check files and disk"), as_json=as_json)
         return REFUSED
     hint = "this is a defect in holdfast; HOLDFAST_DEBUG=1 shows where"
     say_error("Defect", f"unexpected {type(error).__name__}", hint, as_json=as_json)
     return REFUSED
+
+
+def _of_file(error: OSError) -> str:
+    """What the system says, and of which file."""
+    what = error.strerror or "input or output failed"
+    return what if error.filename is None else f"{what} path={os.fsdecode(error.filename)}"
 
 
 def _tell_usage(error: click.ClickException, as_json: bool) -> int:
@@ -143,8 +166,12 @@ def program(ctx: click.Context) -> None:
     logging.lastResort = Warnings(logging.WARNING)  # what other libraries log
 
 
+def _complete_verb(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    return [verb for verb in [*VERBS, "help"] if verb.startswith(incomplete)]
+
+
 @program.command("help")
-@click.argument("verb", required=False)
+@click.argument("verb", required=False, shell_complete=_complete_verb)
 @click.pass_context
 def help_command(ctx: click.Context, verb: str | None) -> None:
     """Explain a verb."""

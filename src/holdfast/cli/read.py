@@ -16,10 +16,10 @@ import click
 import msgspec
 
 from holdfast import Log, Settings, Topic
+from holdfast.cli.at_root import Root, log_id_option, place_argument, refuse_log_id
 from holdfast.cli.exits import DAMAGED, FINE
 from holdfast.cli.following import end_of, follow, read
 from holdfast.cli.options import (
-    directory_argument,
     find_topic,
     json_option,
     keyring_option,
@@ -29,6 +29,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.output import emit_json, flush, say, say_holdfast_error
 from holdfast.cli.printing import ARROW, JSON, RAW, RAW_JOINED, TEXT, items, write_arrow, writer
+from holdfast.cli.root_records import Wanted, print_root
 from holdfast.errors import Invalid, NotFound
 from holdfast.quantity import parse_bytes
 from holdfast.record import microseconds
@@ -44,6 +45,7 @@ Examples:
   holdfast read data orders --limit 1000 --position -        then: --position '{"0":1000}'
   holdfast read data orders --raw > orders.txt
   holdfast read data trades --columns price,size --format arrow > trades.arrows
+  holdfast read s3://bucket/prefix orders --start -10
 In text, each line is: partition, offset, time, key, kind, payload; what does not print is escaped.
 Of a typed topic it is: partition, offset, time, and the row as JSON."""
 
@@ -75,7 +77,7 @@ def _columns(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ..
 
 
 @click.command("read", epilog=EPILOG)
-@directory_argument
+@place_argument
 @topic_argument
 @click.option("--start", type=int, help="First offset; a negative one counts from the end.  [default: the first left]")
 @click.option("--end", type=int, help="Offset to stop before; a negative one counts from the end.")
@@ -100,12 +102,13 @@ def _columns(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ..
 @click.option("--raw", is_flag=True, help="Payloads only, byte by byte, each followed by a newline.")
 @click.option("--no-newline", is_flag=True, help="With --raw: nothing between payloads.")
 @click.option("--follow", "following", is_flag=True, help="Wait for more, for ever; without --start, only new records.")
+@log_id_option
 @keyring_option
 @json_option
 @click.pass_context
 def read_command(
     ctx: click.Context,
-    directory: Path,
+    place: Path | Root,
     topic: str,
     start: int | None,
     end: int | None,
@@ -121,10 +124,11 @@ def read_command(
     raw: bool,
     no_newline: bool,
     following: bool,
+    log_id: str,
     reference: str | None,
     as_json: bool,
 ) -> int:
-    """Print records of TOPIC of the log in DIR, also while another process owns it.
+    """Print records of TOPIC of the log in DIR, also while another process owns it, or of the store at URL.
 
     Damage ends the output where it begins, with exit code 3; everything printed was proved.
     """
@@ -137,13 +141,19 @@ def read_command(
     if position is not None and (end if reverse else start) is not None:
         raise click.UsageError(f"--position stands for {'--end' if reverse else '--start'}: leave one of them out", ctx)
     settings = Settings.load()
-    with open_log(directory, reference, settings, read_only=True) as log:
+    limit = None if limit is None else min(limit, sys.maxsize)
+    if isinstance(place, Root):
+        if following or reverse or position is not None or size is not None:
+            raise click.UsageError("of a store: no --follow, --reverse, --position or --bytes", ctx)
+        wanted = Wanted(start, end, since, until, limit, partitions, columns)
+        return print_root(place, topic, wanted, place.options(reference, log_id, settings), form)
+    refuse_log_id(place, log_id)
+    with open_log(place, reference, settings, read_only=True) as log:
         source = look_for(log, topic, as_json=form == JSON)
         if source is None:
             return DAMAGED  # the damage may be why it is not found
         if columns is not None and not isinstance(source, TypedTopic):
             raise Invalid(f"topic {topic!r} holds raw records", hint="leave --columns out; --raw prints payloads alone")
-        limit = None if limit is None else min(limit, sys.maxsize)
         if following:
             begin = end_of(source, partitions or None) if start is None else start
             follow(source, begin, partitions or None, columns, limit, writer(source, form))

@@ -17,7 +17,8 @@ from holdfast.cli.options import directory_argument, find_topic, json_option, ke
 from holdfast.cli.output import emit_json, emit_table, flush
 from holdfast.cli.progress import Working
 from holdfast.directory import Directory
-from holdfast.errors import NotFound, Unavailable
+from holdfast.errors import Unavailable
+from holdfast.partitions import no_topic
 from holdfast.quantity import parse_seconds
 
 _PATIENCE_S = 30 * 24 * 3600.0
@@ -67,7 +68,7 @@ def seal_command(
         names = sorted(set(topics)) or log.topics()
         for name in names:  # before anything is sealed
             if name not in log.topics():
-                raise NotFound(f"there is no topic {name!r}", hint="'holdfast topics DIR' lists them")
+                raise no_topic(name, log.topics())
         for name in names:
             working.show(f"sealing {name}")
             _seal(log, name, _PATIENCE_S if timeout is None else timeout)

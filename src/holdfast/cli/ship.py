@@ -232,7 +232,7 @@ def _report(log: Log, before: dict[tuple[str, int], int], seconds: float, rebuil
     records = 0
     for topic in log.topics():
         for number, marks in enumerate(log.marks(topic)):
-            records += max(0, marks.shipped - before.get((topic, number), 0))
+            records += max(0, (marks.shipped or 0) - before.get((topic, number), 0))
     return ShipReport(
         store=stats.store,
         epoch=stats.epoch,

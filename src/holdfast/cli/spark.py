@@ -18,6 +18,7 @@ from holdfast.cli.options import json_option, keyring_option, topic_argument
 from holdfast.cli.output import emit, emit_bytes, emit_json, emit_json_bytes, flush, say
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.settled.options import parse_options
+from holdfast.settled.root import SettledRoot
 
 _OURS = re.compile(r"holdfast\.[\w.]+\.(\w+): (.*)")
 _ARGUMENTS = ("path", "root", "topic")
@@ -73,7 +74,9 @@ def spark_command(
 ) -> None:
     """Read what is settled at a root (a store's URL or a directory) through Spark."""
     options = _options(pairs, columns, reference)
-    parse_options({"path": root, "topic": topic, **options})  # what is wrong is told before Spark starts
+    place, asked = parse_options({"path": root, "topic": topic, **options})  # what is wrong is told before Spark starts
+    if master.startswith("local"):  # it is this machine that reads: what is not there is told at once, too
+        SettledRoot.open(place, asked).topics(asked)
     import pyspark_holdfast
 
     say(f"starting Spark ({master}) …")

@@ -13,25 +13,28 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Settings
+from holdfast import Keyring, Settings
 from holdfast.cli import summary
+from holdfast.cli.at_root import Root, log_id_option, place_argument, refuse_log_id
 from holdfast.cli.examination import Examination
 from holdfast.cli.exits import DAMAGED, FINE
 from holdfast.cli.glance import Glance, Kept, database, glance, kept
-from holdfast.cli.options import NEEDS_KEY, directory_argument, json_option, keyring_option, load_keyring
+from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
 from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
 from holdfast.cli.prices import Cost, cost_of
+from holdfast.cli.root_report import tell_status
 from holdfast.cli.summary import PartitionStatus, TopicStatus
 from holdfast.cli.text import iso
 from holdfast.directory import Directory
 from holdfast.errors import Corrupt
+from holdfast.shipping.price_note import read_note
 
 EPILOG = """\b
 Marks, in offsets: everything below them is
   appended  durable, or waiting in the owner's queue (seen from another process: durable)
   durable   on this machine's disk        sealed   in an immutable segment
   shipped   on the store                  settled  there in segments that are listed
-Without a store what is sealed is shipped and settled. Readable from 'first' on.
+Without a store nothing is shipped, and what is sealed is settled. Readable from 'first' on.
 Unshipped records are on this machine only; of a log that was taken over they are stranded.
 The store itself is not asked."""
 
@@ -52,7 +55,7 @@ class ShippingStatus(msgspec.Struct, frozen=True):
     lag_records: int
     lag_bytes: int
     unsettled_segments: int
-    cost: Cost
+    cost: Cost | None
     fenced: bool = False
     stranded_records: int = 0
     alarm: str | None = None
@@ -84,14 +87,20 @@ class Status(msgspec.Struct, frozen=True):
 
 
 @click.command("status", epilog=EPILOG)
-@directory_argument
+@place_argument
+@log_id_option
 @keyring_option
 @json_option
-def status_command(directory: Path, reference: str | None, as_json: bool) -> int:
-    """Show owner, size, topics and marks of the log in DIR, and damage if there is any (exit code 3)."""
+def status_command(place: Path | Root, log_id: str, reference: str | None, as_json: bool) -> int:
+    """Show owner, size, topics and marks of the log in DIR, and damage (exit code 3); or what the store at URL has."""
     settings = Settings.load()
-    keyring = load_keyring(reference, settings)
-    place = Directory(directory.absolute())
+    if isinstance(place, Root):
+        return tell_status(place, place.options(reference, log_id, settings), as_json=as_json)
+    refuse_log_id(place, log_id)
+    return _status_of(Directory(place.absolute()), load_keyring(reference, settings), as_json=as_json)
+
+
+def _status_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> int:
     log_id = place.require_log()
     seen, sizes, problems, keyless = Glance(place.database), dict[int, Kept](), list[Corrupt](), False
     try:
@@ -105,7 +114,7 @@ def status_command(directory: Path, reference: str | None, as_json: bool) -> int
         problems.append(error)
     verified = seen.log is not None and not keyless and not seen.problems
     topics = list(summary.topics(seen, sizes).values())
-    shipping = _shipping(seen, sizes, [partition for topic in topics for partition in topic.partitions], settings)
+    shipping = _shipping(seen, sizes, [partition for topic in topics for partition in topic.partitions], place)
     status = _status(place, log_id, seen, topics, shipping, problems, verified)
     if as_json:
         emit_json(status)
@@ -118,11 +127,12 @@ def status_command(directory: Path, reference: str | None, as_json: bool) -> int
 
 
 def _shipping(
-    seen: Glance, sizes: dict[int, Kept], partitions: list[PartitionStatus], settings: Settings
+    seen: Glance, sizes: dict[int, Kept], partitions: list[PartitionStatus], place: Directory
 ) -> ShippingStatus | None:
     row = seen.shipping
     if row is None:
         return None
+    owners = read_note(place.path)
     return ShippingStatus(
         store=row.root,
         copy=bool(row.copy),
@@ -130,7 +140,7 @@ def _shipping(
         lag_records=sum(partition.unshipped or 0 for partition in partitions),
         lag_bytes=0 if row.fenced else sum(kept.unshipped_bytes for kept in sizes.values()),
         unsettled_segments=0 if row.fenced else sum(partition.unsettled_segments or 0 for partition in partitions),
-        cost=cost_of(settings.shipping),
+        cost=None if owners is None else cost_of(owners),
         fenced=row.fenced > 0,
         stranded_records=sum(partition.stranded or 0 for partition in partitions),
         alarm=row.alarm or None,
@@ -221,7 +231,7 @@ def _shipping_facts(shipping: ShippingStatus | None) -> list[tuple[str, object]]
         ("store", shipping.store),
         ("not there yet", f"{waiting}segments"),
         *problems,
-        ("cost", shipping.cost.words(shipping.store)),
+        ("cost", "unknown: no owner has left word" if shipping.cost is None else shipping.cost.words(shipping.store)),
     ]
 
 
@@ -237,7 +247,7 @@ _STORE_COLUMNS = 2
 def _cells(partition: PartitionStatus) -> tuple[object, ...]:
     return (
         partition.partition, partition.first, partition.appended, partition.durable, partition.sealed,
-        partition.shipped, partition.settled, partition.tail_records, partition.segments,
+        partition.shown_shipped, partition.settled, partition.tail_records, partition.segments,
         partition.stranded or partition.unshipped,
         partition.unsettled_segments,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """How far the partitions of a log got and what they hold, out of one glance. Values in, values out.
 
-Without another store the log's own directory is the store: what is sealed is shipped and settled, and nothing waits.
+Without another store the log's own directory is what readers read: what is sealed is settled, and `shipped` is None.
 The marks of a store are those that were written down last; an owner that ships at this moment may be a little further.
 """
 
@@ -23,7 +23,8 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     appended: int
     durable: int
     sealed: int
-    shipped: int
+    shipped: int | None
+    """None where there is no store."""
     settled: int
     tail_records: int
     tail_bytes: int
@@ -32,6 +33,11 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     unshipped: int | None
     unsettled_segments: int | None
     stranded: int | None = None
+
+    @property
+    def shown_shipped(self) -> object:
+        """The mark `shipped`, for eyes."""
+        return "no store" if self.shipped is None else self.shipped
 
     @property
     def records(self) -> int:
@@ -65,10 +71,10 @@ def _partition(seen: Glance, head: HeadRow, kept: Kept) -> PartitionStatus:
         mark.sealed_offset, mark.first_offset, mark.segments - mark.first_segment,
     )  # fmt: skip
     shipment = seen.shipments.get(head.partition_id)
-    shipped, settled = (sealed, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
+    shipped, settled = (None, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
     marks = Marks(head.next_offset, head.next_offset, sealed, shipped, settled)
     all_segments = 0 if mark is None else mark.segments
-    left = None if shipment is None else max(0, head.next_offset - shipped)
+    left = None if shipment is None else max(0, head.next_offset - shipment.shipped_offset)
     # Of a log that was taken over nothing is on its way any more.
     is_fenced = seen.shipping is not None and seen.shipping.fenced > 0
     return PartitionStatus(

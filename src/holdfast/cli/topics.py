@@ -11,13 +11,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Settings
+from holdfast import Keyring, Settings
 from holdfast.cli import summary
+from holdfast.cli.at_root import Root, log_id_option, place_argument, refuse_log_id
 from holdfast.cli.examination import Examination
 from holdfast.cli.exits import DAMAGED, FINE
 from holdfast.cli.glance import Glance, database, glance, kept
-from holdfast.cli.options import NEEDS_KEY, directory_argument, json_option, keyring_option, load_keyring
+from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
 from holdfast.cli.output import emit_json, emit_problems, emit_table, flush, say, say_holdfast_error
+from holdfast.cli.root_report import tell_topics
 from holdfast.cli.summary import PartitionStatus, TopicStatus
 from holdfast.cli.text import iso, short
 from holdfast.directory import Directory
@@ -65,13 +67,20 @@ class TopicLine(msgspec.Struct, frozen=True):
 
 
 @click.command("topics", epilog=EPILOG)
-@directory_argument
+@place_argument
+@log_id_option
 @keyring_option
 @json_option
-def topics_command(directory: Path, reference: str | None, as_json: bool) -> int:
-    """List the topics of the log in DIR: kind, records, marks, segments, schemas."""
-    keyring = load_keyring(reference, Settings.load())
-    place = Directory(directory.absolute())
+def topics_command(place: Path | Root, log_id: str, reference: str | None, as_json: bool) -> int:
+    """List the topics of the log in DIR, or of the store at URL: kind, records, marks, segments, schemas."""
+    settings = Settings.load()
+    if isinstance(place, Root):
+        return tell_topics(place, place.options(reference, log_id, settings), as_json=as_json)
+    refuse_log_id(place, log_id)
+    return _topics_of(Directory(place.absolute()), load_keyring(reference, settings), as_json=as_json)
+
+
+def _topics_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> int:
     log_id = place.require_log()
     problems: list[Corrupt] = []
     with database(place.database) as backend:
@@ -145,6 +154,6 @@ def _cells(line: TopicLine, partition: PartitionStatus) -> tuple[object, ...]:
     version = line.schemas[-1].version if line.schemas else None
     return (
         line.topic, line.kind, partition.partition, partition.records, partition.first, partition.durable,
-        partition.sealed, partition.shipped, partition.settled, partition.segments, partition.segment_bytes,
+        partition.sealed, partition.shown_shipped, partition.settled, partition.segments, partition.segment_bytes,
         partition.tail_bytes, version,
     )  # fmt: skip

@@ -37,6 +37,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from holdfast.arguments import having
 from holdfast.clock import SystemClock
 from holdfast.crypto import chain
 from holdfast.errors import Invalid, Unavailable
@@ -209,3 +210,10 @@ def check_scheme(scheme: str) -> None:
 def _check_domain(source: Source) -> None:
     if len(source.domain) != len(JOURNAL):  # a nonce has 12 bytes
         raise Invalid(f"a nonce prefix has the wrong length bytes={len(source.domain)}", hint="give 4 bytes")
+
+
+def check_cipher(cipher: PayloadCipher | None) -> PayloadCipher | None:
+    """A cipher of the caller's own, or none."""
+    if cipher is not None:
+        having(cipher, ("name", "seal", "open", "mac"), "cipher", "give an object with what holdfast.PayloadCipher has")
+    return cipher

@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from holdfast import disk
+from holdfast.arguments import is_text, path_of
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid, NotFound, Unavailable
 
 KEY_BYTES = 32
 _FILE_BYTES_MAX = 1024 * 1024
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_MADE = "Keyring.generate('2026-11'), Keyring.from_file(path), Keyring.from_env(name)"
 _SHAPE = "a keyring is 'id:base64-of-32-bytes', newest first, separated by commas or line ends"
 
 logger = logging.getLogger("holdfast.crypto")
@@ -44,10 +46,14 @@ class Keyring:
     """
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
+        if not isinstance(keys, Mapping):
+            raise Invalid(f"a keyring is made of a mapping, not {type(keys).__name__}", hint=_MADE)
         if not keys:
             raise Invalid("the keyring is empty", hint=_SHAPE)
         for key_id, key in keys.items():
-            if not _KEY_ID.match(key_id):
+            if not isinstance(key, bytes):
+                raise Invalid(f"a key is bytes, not {type(key).__name__}", hint="keys have 32 bytes")
+            if not isinstance(key_id, str) or not _KEY_ID.match(key_id):
                 raise Invalid("a key id is malformed", hint="use 1 to 64 letters, digits, '.', '_' or '-'")
             if len(key) != KEY_BYTES:
                 raise Invalid(f"key {key_id!r} has the wrong length bytes={len(key)}", hint="keys have 32 bytes")
@@ -55,14 +61,29 @@ class Keyring:
         self.current = next(iter(self._keys))
 
     @classmethod
+    def given(cls, keyring: Keyring | str | None) -> Keyring | None:
+        """What a caller gave: a keyring, or a reference to one (`env:NAME`, `file:PATH`); never keys themselves."""
+        if keyring is None or isinstance(keyring, Keyring):
+            return keyring
+        return cls.from_reference(keyring)
+
+    @classmethod
+    def checked(cls, keyring: object) -> Keyring:
+        """A keyring, and nothing that only refers to one."""
+        if not isinstance(keyring, Keyring):
+            hint = "make a new one of the present one: keyring.rotated('2026-12')"
+            raise Invalid(f"a keyring is holdfast.Keyring, not {type(keyring).__name__}", hint=hint)
+        return keyring
+
+    @classmethod
     def generate(cls, key_id: str = "k1", *, clock: Clock | None = None) -> Keyring:
         """A keyring with one new random key."""
-        return cls({key_id: (clock or SystemClock()).random_bytes(KEY_BYTES)})
+        return cls({_text(key_id, "a key id"): (clock or SystemClock()).random_bytes(KEY_BYTES)})
 
     @classmethod
     def from_env(cls, name: str) -> Keyring:
         """The keyring in an environment variable."""
-        text = environ.get(name)
+        text = environ.get(_text(name, "the name of a variable"))
         if not text:
             raise NotFound(f"no keyring in the environment variable={name}", hint=f"set {name}; {_SHAPE}")
         return cls._parse(text, f"environment variable {name}")
@@ -70,12 +91,15 @@ class Keyring:
     @classmethod
     def from_file(cls, path: str | Path) -> Keyring:
         """The keyring in a file, which only its owner should be able to read."""
-        path = Path(path)
+        path = path_of(path, "a keyring")
         try:
             data, mode = disk.read_small_file(path, _FILE_BYTES_MAX)
             text = data.decode("ascii")
         except FileNotFoundError:
-            raise NotFound(f"no keyring file path={path}", hint="make one with Keyring.generate().save(path)") from None
+            raise NotFound(
+                f"no keyring file path={path}",
+                hint="make one: holdfast keys new FILE, or Keyring.generate().save(path)",
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise Invalid(
                 f"cannot read the keyring file path={path}",
@@ -90,12 +114,12 @@ class Keyring:
     @classmethod
     def from_callable(cls, fetch: Callable[[], str]) -> Keyring:
         """The keyring that a function returns as text, for instance from a secret manager."""
-        return cls._parse(fetch(), "callable")
+        return cls._parse(_text(_called(fetch), "what the function returns"), "callable")
 
     @classmethod
     def from_reference(cls, reference: str) -> Keyring:
         """The keyring that a setting names: `env:NAME` or `file:PATH`, never the keys themselves."""
-        scheme, _, rest = reference.partition(":")
+        scheme, _, rest = _text(reference, "a keyring reference").partition(":")
         if scheme == "env" and rest:
             return cls.from_env(rest)
         if scheme == "file" and rest:
@@ -122,29 +146,45 @@ class Keyring:
 
     def rotated(self, key_id: str, *, clock: Clock | None = None) -> Keyring:
         """A keyring with a new random key in front and all present keys behind it."""
-        if key_id in self._keys:
+        if _text(key_id, "a key id") in self._keys:
             raise Invalid(f"key id {key_id!r} is in use", hint="give the new key a new id")
         return Keyring({key_id: (clock or SystemClock()).random_bytes(KEY_BYTES), **self._keys})
 
-    def save(self, path: str | Path) -> None:
-        """Write the keyring to a file of mode 0600, durably and whole."""
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The names of all keys, the current one first."""
+        return tuple(self._keys)
+
+    def save(self, path: str | Path, *, replace: bool = True) -> None:
+        """Write the keyring to a file of mode 0600, durably and whole; `replace=False` refuses one that is there."""
+        place = path_of(path, "a keyring")
         token = SystemClock().random_bytes(8).hex()
         lines = (f"{key_id}:{base64.b64encode(key).decode()}\n" for key_id, key in self._keys.items())
-        disk.write_file(Path(path), "".join(lines).encode(), mode=0o600, token=token)
+        content = "".join(lines).encode()
+        try:
+            if replace:
+                disk.write_file(place, content, mode=0o600, token=token)
+            else:
+                disk.write_new_file(place, content, mode=0o600, token=token)
+        except FileExistsError:
+            raise Invalid(
+                f"there is something already path={place}",
+                hint="a keyring is never overwritten; give another name, or rotate this one",
+            ) from None
+        except OSError as error:
+            raise Unavailable(
+                f"cannot write the keyring file path={place}: {error.strerror}",
+                hint=disk.remedy(error, "check that its directory is there and may be written to"),
+            ) from error
 
     def key(self, key_id: str) -> bytes:
         """The master key of that id; unknown ids fail closed."""
         try:
-            return self._keys[key_id]
+            return self._keys[_text(key_id, "a key id")]
         except KeyError:
             raise Invalid(
                 f"the keyring has no key {key_id!r}", hint="add the older key behind the current one in the keyring"
             ) from None
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The ids of all keys; the first one seals."""
-        return tuple(self._keys)
 
     def __contains__(self, key_id: object) -> bool:
         return key_id in self._keys
@@ -155,3 +195,19 @@ class Keyring:
 
     def __reduce__(self) -> NoReturn:
         raise Invalid("a keyring cannot be pickled", hint="send a reference such as 'env:NAME' and load it there")
+
+
+def _text(value: object, what: str) -> str:
+    """A text; what is given instead may be a secret and is not repeated."""
+    if not is_text(value):
+        raise Invalid(
+            f"{what} is text, not {type(value).__name__}", hint=f"{_MADE}, or a text 'env:NAME' or 'file:PATH'"
+        )
+    return value
+
+
+def _called(fetch: object) -> object:
+    if not callable(fetch):
+        hint = "give a function that returns the keyring's text; a file is Keyring.from_file(path)"
+        raise Invalid(f"this is no function: {type(fetch).__name__}", hint=hint)
+    return fetch()

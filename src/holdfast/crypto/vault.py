@@ -27,6 +27,7 @@ from holdfast.crypto.cipher import (
     opening_cipher,
     sealing_cipher,
 )
+from holdfast.crypto.concealing import DIGESTS, Concealing
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import SealedWith, SegmentKey, opening_key, sealing_key
 from holdfast.crypto.signing import Signer
@@ -69,6 +70,7 @@ class Vault:
         self._random = random
         self._fetch: Callable[[int], KeyEpoch | None] = lambda number: None
         self._ciphers: dict[int, AnyCipher] = {}
+        self._concealing: dict[int, Concealing] = {}
         self._proved: set[str] = set()
         """Ids of keys that opened a stored epoch: they are the keys that they should be."""
         self.epoch = PLAIN
@@ -147,6 +149,14 @@ class Vault:
     def stamp_under(self, number: int) -> Callable[[bytes], bytes]:
         """How epoch `number` stamps."""
         return chain.plain_stamp if number == PLAIN else self.cipher(number).mac
+
+    def concealing(self, number: int) -> Concealing:
+        """What conceals digests under epoch `number`."""
+        found = self._concealing.get(number)
+        if found is None:
+            mac = None if number == PLAIN else self.stamp_under(number)
+            found = self._concealing[number] = Concealing(self.log_id, mac, DIGESTS)
+        return found
 
     def verify(self, number: int, message: bytes, stamp: bytes) -> bool:
         """Whether epoch `number` made this stamp over this message."""

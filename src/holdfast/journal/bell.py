@@ -15,7 +15,8 @@ from __future__ import annotations
 from _thread import LockType, allocate_lock
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import inf
 
 
 class Bell:
@@ -43,16 +44,19 @@ class Bell:
         return happened()
 
     def future(self, loop: AbstractEventLoop, timeout: float) -> Future[None]:
-        """A future of this loop that is done at the next ring or after the time-out, whichever is first.
+        """A future of this loop that is done at the next ring or after its own time-out, whichever is first.
 
-        All futures of one loop share one timer and one wake-up. Cancelling a future cancels nothing else.
+        All futures of one loop share one wake-up, and one timer, set for the first of their deadlines. Cancelling a
+        future cancels nothing else.
         """
         sleepers = self._loops.get(loop)
         if sleepers is None:
             sleepers = self._loops[loop] = _Sleepers()
-            sleepers.timer = loop.call_later(timeout, self._expire, loop, sleepers)
         future: Future[None] = loop.create_future()
-        sleepers.futures.append(future)
+        deadline = loop.time() + timeout
+        sleepers.futures.append((deadline, future))
+        if deadline < sleepers.due:
+            self._set_timer(loop, sleepers, deadline)
         return future
 
     def ring(self) -> None:
@@ -75,24 +79,42 @@ class Bell:
             except RuntimeError:  # the loop was closed: nobody waits there any more
                 pass
 
+    def _set_timer(self, loop: AbstractEventLoop, sleepers: _Sleepers, due: float) -> None:
+        if sleepers.timer is not None:
+            sleepers.timer.cancel()
+        sleepers.due = due
+        sleepers.timer = loop.call_at(due, self._expire, loop, sleepers)
+
     def _expire(self, loop: AbstractEventLoop, sleepers: _Sleepers) -> None:
-        if self._loops.get(loop) is sleepers:
+        """Wake those whose time is over; the others sleep on."""
+        now = max(sleepers.due, loop.time())  # a loop may be early, by what its clock can tell apart
+        over, sleepers.futures = sleepers.futures, [one for one in sleepers.futures if one[0] > now]
+        _wake(one for one in over if one[0] <= now)
+        if sleepers.futures:
+            self._set_timer(loop, sleepers, min(deadline for deadline, _ in sleepers.futures))
+        elif self._loops.get(loop) is sleepers:
+            # A future is only added on the loop itself, where this runs: nobody is lost here.
             self._loops.pop(loop, None)
-        sleepers.wake()
 
 
 class _Sleepers:
-    """The coroutines of one event loop that wait for the same ring."""
+    """The coroutines of one event loop that wait for the same ring, each until a moment of its own."""
 
-    __slots__ = ("futures", "timer")
+    __slots__ = ("due", "futures", "timer")
 
     def __init__(self) -> None:
-        self.futures: list[Future[None]] = []
+        self.futures: list[tuple[float, Future[None]]] = []
         self.timer: TimerHandle | None = None
+        self.due = inf
+        """When the timer ends."""
 
     def wake(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        for future in self.futures:
-            if not future.done():
-                future.set_result(None)
+        _wake(self.futures)
+
+
+def _wake(sleepers: Iterable[tuple[float, Future[None]]]) -> None:
+    for _, future in sleepers:
+        if not future.done():
+            future.set_result(None)

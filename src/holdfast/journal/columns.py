@@ -20,7 +20,7 @@ Extra = tuple[bytes | None, bytes | None, bytes | None]
 
 
 Row = tuple[bytes, int, Extra | None, bytes | None]
-"""A queued record: payload, time, extra, and the hash of its idempotency key."""
+"""A queued record: payload, time, extra, and the hash of its idempotency key, followed by the digest of the record."""
 
 
 class BadFrame(Exception):
@@ -105,7 +105,7 @@ class Encoded:
         self.body = body
         self.schema = schema
         self.key: bytes | None = None
-        """The hash of the batch's idempotency key."""
+        """The hash of the batch's idempotency key, followed by the digest of its rows."""
 
     def __len__(self) -> int:
         return self.count

@@ -13,11 +13,14 @@ Hazards, in the order in which they bite:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import apsw
 
+from holdfast import disk
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.rows import DiskFailed
 
@@ -41,14 +44,19 @@ def open_writer(path: Path) -> apsw.Connection:
     return _open(path, apsw.SQLITE_OPEN_READWRITE, _make_durable)
 
 
-def open_reader(path: Path) -> apsw.Connection:
-    """A connection that only reads."""
-    return _open(path, apsw.SQLITE_OPEN_READONLY, lambda connection, path: None)
+def open_reader(path: Path, options: str = "") -> apsw.Connection:
+    """A connection that only reads; with options of SQLite's own, as they stand in an address."""
+    return _open(path, apsw.SQLITE_OPEN_READONLY, lambda connection, path: None, options)
 
 
-def _open(path: Path, flags: int, prepare: Callable[[apsw.Connection, Path], None]) -> apsw.Connection:
+def _open(
+    path: Path, flags: int, prepare: Callable[[apsw.Connection, Path], None], options: str = ""
+) -> apsw.Connection:
+    name = str(path)
+    if options:
+        name, flags = f"file:{quote(os.fsencode(path))}?{options}", flags | apsw.SQLITE_OPEN_URI
     try:
-        connection = apsw.Connection(str(path), flags=flags, statementcachesize=64)
+        connection = apsw.Connection(name, flags=flags, statementcachesize=64)
     except apsw.Error as error:
         raise meaning(error, path) from error
     try:
@@ -99,7 +107,7 @@ def meaning(error: apsw.Error, path: Path) -> HoldfastError | DiskFailed:
     match error:
         case apsw.FullError():
             found: HoldfastError | DiskFailed = Unavailable(
-                f"the disk is full; nothing was written path={path}", hint="free space and try again"
+                f"the disk is full; nothing was written path={path}", hint=disk.FULL_HINT
             )
         case apsw.BusyError() | apsw.LockedError():
             message = f"another program has locked the database path={path}"

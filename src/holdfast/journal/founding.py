@@ -73,6 +73,8 @@ class FoundKey(NamedTuple):
     record: int
     seq: int
     hash: bytes
+    digest: bytes = b""
+    """Of what was appended under it; empty where that is not known."""
 
 
 class FoundTail(NamedTuple):
@@ -304,7 +306,8 @@ class _Founding:
         """Insert the idempotency keys, as many as the window holds; returns the last one's id."""
         last = 0
         for last, key in enumerate(self._tail.keys, 1):
-            draft = KeyRow(last, key.hash, key.partition_id, key.record, key.seq, self.vault.epoch, b"")
+            digest = self.vault.concealing(self.vault.epoch).conceal(key.digest) if key.digest else b""
+            draft = KeyRow(last, key.hash, key.partition_id, key.record, key.seq, digest, self.vault.epoch, b"")
             self._backend.store_key(stamped(draft, self.vault))
         if last > self._tail.keys_max:
             self._backend.trim_keys(last - self._tail.keys_max, last)

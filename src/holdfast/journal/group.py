@@ -8,8 +8,8 @@ is it `done`, and never again changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch
@@ -30,8 +30,8 @@ class Run:
     """
 
     __slots__ = (
-        "columns", "count", "error", "extras", "first", "group", "keyed", "partition", "repeats", "rows", "seq",
-        "slots",
+        "columns", "count", "error", "extras", "first", "group", "keyed", "partition", "repeated", "repeats", "rows",
+        "seq", "slots",
     )  # fmt: skip
 
     def __init__(self, group: Group, partition: Partition, columns: Columns | Encoded | None = None) -> None:
@@ -47,8 +47,11 @@ class Run:
         self.first = -1
         self.seq = -1
         self.error: HoldfastError | None = None
-        self.repeats: dict[int, tuple[Partition, int, int]] = {}
-        """Partition, offset and seq of the originals of positions whose idempotency key was known already."""
+        self.repeated = False
+        """All of it stands for rows that were stored before."""
+        self.repeats: dict[int, tuple[Partition, int, int] | HoldfastError] = {}
+        """Partition, offset and seq of the originals of positions whose idempotency key was known already; or why the
+        position was refused: its key stands for something else."""
         self.slots: list[int] | None = None
         """Where each position ended up, when repeats left gaps."""
 
@@ -67,12 +70,14 @@ class Run:
         if error is not None:
             raise error.again()
         partition, offset, seq = self.place(index)
-        return Receipt(partition.topic, partition.number, offset, seq)
+        return Receipt(partition.topic, partition.number, offset, seq, self.repeated or index in self.repeats)
 
     def place(self, index: int) -> tuple[Partition, int, int]:
         """Partition, offset and seq of one position; the run was stored."""
-        if self.repeats and index in self.repeats:
-            return self.repeats[index]
+        if self.repeats and (known := self.repeats.get(index)) is not None:
+            if isinstance(known, HoldfastError):
+                raise known.again()
+            return known
         if self.first < 0:  # cannot be; but never say that something is durable which is not
             raise Unavailable("the record was not stored", hint="this is a defect in holdfast; append it again")
         slot = index if self.slots is None else self.slots[index]
@@ -249,17 +254,30 @@ class Unit:
 
     When a unit of a scope fails or is dropped, later units of that scope fail with the same cause, until
     one comes that says `reissue`: whoever depends on an order never finds a hole in it.
+
+    A unit that *gathers* has no operations yet. Parts may join it until the writer takes its group (the queue sees to
+    that); then `make` is called, by the writer and once, and says what they come to.
     """
 
-    __slots__ = ("error", "group", "operations", "reissue", "scope")
+    __slots__ = ("error", "group", "make", "operations", "parts", "promised", "reissue", "scope")
 
     def __init__(
-        self, group: Group, operations: list[Operation], *, scope: str | None = None, reissue: bool = False
+        self,
+        group: Group,
+        operations: list[Operation],
+        *,
+        scope: str | None = None,
+        reissue: bool = False,
+        make: Make | None = None,
     ) -> None:
         self.group = group
         self.operations = operations
         self.scope = scope
         self.reissue = reissue
+        self.make = make
+        self.parts: list[Any] = []
+        self.promised: dict[Partition, int] = {}
+        """How many records the parts of a unit that gathers will become."""
         self.error: HoldfastError | None = None
 
     @classmethod
@@ -270,6 +288,18 @@ class Unit:
     def runs(self) -> list[Run]:
         """The records among the operations."""
         return [operation for operation in self.operations if isinstance(operation, Run)]
+
+    def records(self, partition: Partition) -> int:
+        """How many of its records are for this partition."""
+        if self.promised:
+            return self.promised.get(partition, 0)
+        return sum(len(run) for run in self.runs() if run.partition is partition)
+
+    def join(self, part: object, partition: Partition | None, records: int) -> None:
+        """One more part, with records for a partition; by the queue, before the writer takes the group."""
+        self.parts.append(part)
+        if partition is not None:
+            self.promised[partition] = self.promised.get(partition, 0) + records
 
     def fail(self, error: HoldfastError) -> None:
         """Nothing of this unit was stored."""
@@ -288,10 +318,16 @@ class Unit:
         )
 
     def release(self) -> None:
-        """Let go of records and bodies."""
+        """Let go of records, bodies and parts."""
         for operation in self.operations:
             if isinstance(operation, (Run, ChangeSpace)):
                 operation.release()
+        self.make, self.parts = None, []
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether all of it is known to be durable."""
+        return self.group.done and self.error is None and self.group.error is None
 
     def check_stored(self) -> None:
         """Raise what became of this unit, if it was not stored."""
@@ -354,6 +390,9 @@ class Group:
         self.done = True
         self.bell.ring()
 
+
+Make = Callable[[Unit], list[Operation]]
+"""What a unit that gathered consists of."""
 
 NOWHERE = Group(0, 0)
 """The group of a run that the queue has not placed yet."""

@@ -6,6 +6,8 @@ shipper replaces that row and rings here, once for all that moved together.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.errors import HoldfastError
 from holdfast.journal.bell import Bell
 
@@ -13,7 +15,7 @@ from holdfast.journal.bell import Bell
 class Harbour:
     """The way from one log to its store, as waiters see it."""
 
-    __slots__ = ("bell", "end", "is_known", "ships", "timeout", "trouble")
+    __slots__ = ("bell", "end", "is_known", "ships", "timeout", "trouble", "why")
 
     def __init__(self) -> None:
         self.bell = Bell()
@@ -27,6 +29,8 @@ class Harbour:
         """Whether the store was found to be what it was, since this handle was opened."""
         self.timeout = 30.0
         """How long waiters wait unless they say otherwise, in seconds."""
+        self.why: Callable[[], tuple[str, str]] = lambda: ("", "")
+        """What holds shipping up at the moment, and the remedy, as far as that is known."""
 
     @property
     def refusal(self) -> HoldfastError | None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
@@ -24,6 +25,7 @@ from holdfast.journal.group import (
     AddSchema,
     Control,
     CreateTopic,
+    Make,
     MarkShipped,
     Operation,
     RotateKey,
@@ -90,7 +92,8 @@ class Journal:
                 raise
         except DiskFailed as error:
             raise Unavailable(
-                f"the disk failed while opening path={path}", hint="check the disk, then reopen"
+                f"the disk failed while opening path={path}",
+                hint=disk.remedy_at(path.parent, "check the disk, then reopen"),
             ) from error
         journal = cls(backend, recovered, settings, clock)
         journal._writer = Writer(
@@ -282,17 +285,49 @@ class Journal:
         All of it becomes durable, or none; the ticket tells. Waits for room at most `timeout` seconds, and never on an
         event loop; then raises Full. `scope` and `reissue`: see `Unit`.
         """
-        change, size = spaces.checked_change(name, puts, deletes, drop=drop)
-        operations: list[Operation] = [change]
-        records = 0
-        if append is not None:
-            partition, columns = append
-            operations.append(Run(NOWHERE, partition, columns))
-            records, size = len(columns), size + self._append_size(columns)
+        operations, size = self.space_change(name, puts, deletes, drop=drop, append=append)
+        records = len(append[1]) if append is not None else 0
         if size > self.settings.queue_bytes_max:
             raise Invalid(f"a change is too large bytes={size}", hint="see journal.queue_bytes_max; make several of it")
         unit = self.queue.put_unit(operations, records, size, timeout, scope=scope, reissue=reissue)
         return UnitTicket(unit, timeout)
+
+    def space_change(
+        self,
+        name: str,
+        puts: Sequence[spaces.Item],
+        deletes: Sequence[bytes],
+        *,
+        drop: bool = False,
+        append: tuple[Partition, Columns] | None = None,
+    ) -> tuple[list[Operation], int]:
+        """The operations of a change, checked, and their bytes."""
+        change, size = spaces.checked_change(name, puts, deletes, drop=drop)
+        if append is None:
+            return [change], size
+        partition, columns = append
+        return [change, Run(NOWHERE, partition, columns)], size + self._append_size(columns)
+
+    def gather(
+        self,
+        part: object,
+        make: Make,
+        *,
+        append: tuple[Partition | None, int],
+        size: int,
+        scope: str | None = None,
+        reissue: bool = False,
+        join: UnitTicket | None = None,
+        timeout: float,
+    ) -> UnitTicket:
+        """Hand over a part of a unit that is made when the writer comes to it (`Unit`), with so many records.
+
+        `join` is the ticket of the unit that was asked for just before in this scope. If the writer has not taken that
+        one, this part goes with it, and that ticket is returned. Waits for room like `change_space`.
+        """
+        before = None if join is None else join.unit
+        unit = self.queue.put_part(part, make, *append, size, timeout, scope=scope, reissue=reissue, join=before)
+        return join if join is not None and unit is before else UnitTicket(unit, timeout)
 
     def _append_size(self, columns: Columns) -> int:
         """The bytes of records that become one entry; more than a batch may have could not be read back."""

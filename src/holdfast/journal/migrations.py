@@ -53,7 +53,7 @@ def require_newest(backend: SqliteBackend) -> None:
     if version < newest:
         raise Invalid(
             f"this log was written by an older holdfast path={backend.path} version={version} known={newest}",
-            hint="open it once without read_only=True: that upgrades it",
+            hint="open it once without read_only=True: that upgrades it; of one that is not writable, open a copy",
         )
 
 

@@ -80,9 +80,9 @@ class Partition:
 
     @property
     def shipped(self) -> int:
-        """Everything below is on the store."""
+        """Everything below is on the store; without one nothing is."""
         shipment = self.shipment
-        return self.sealed.sealed_offset if shipment is None else shipment.shipped_offset
+        return 0 if shipment is None else shipment.shipped_offset
 
     @property
     def tail_records(self) -> int:

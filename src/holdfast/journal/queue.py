@@ -23,7 +23,7 @@ from holdfast.clock import Clock
 from holdfast.errors import Full, HoldfastError, Unavailable
 from holdfast.journal.bell import Bell
 from holdfast.journal.columns import Columns, Encoded, Extra
-from holdfast.journal.group import Group, Operation, Run, Unit
+from holdfast.journal.group import Group, Make, Operation, Run, Unit
 from holdfast.journal.partition import Partition
 from holdfast.journal.settings import JournalSettings
 
@@ -151,6 +151,42 @@ class Queue:
             self._place(group, unit)
         return unit
 
+    def put_part(
+        self,
+        part: object,
+        make: Make,
+        partition: Partition | None,
+        records: int,
+        size: int,
+        timeout: float,
+        *,
+        scope: str | None = None,
+        reissue: bool = False,
+        join: Unit | None = None,
+    ) -> Unit:
+        """Add a part to a unit that gathers: to this one if the writer has not taken it, else to a new one.
+
+        A part of a unit is durable, or refused, with all of it. Where a record would have to ask for room, so does it,
+        and then it has a unit of its own.
+        """
+        counted = max(1, records)
+        with self._lock:
+            group = self._open
+            if (
+                join is None
+                or join.group is not group
+                or self._refusal is not None
+                or group.records + counted > group.records_cap
+                or group.bytes + size > group.bytes_cap
+            ):
+                group = self._admit(counted, size, timeout)
+                join = Unit(group, [], scope=scope, reissue=reissue, make=make)
+                self._place(group, join)
+            join.join(part, partition, records)
+            group.records += counted
+            group.bytes += size
+        return join
+
     def put_control(self, operations: list[Operation], *, scope: str | None = None, reissue: bool = False) -> Unit:
         """Add a control unit through the reserved lane: never refused for fullness."""
         with self._lock:
@@ -187,11 +223,9 @@ class Queue:
             if self._taken is not None:
                 groups.append(self._taken)
             return sum(
-                len(run)
+                item.records(partition) if isinstance(item, Unit) else len(item) * (item.partition is partition)
                 for group in groups
                 for item in group.items
-                for run in (item.runs() if isinstance(item, Unit) else [item])
-                if run.partition is partition
             )
 
     def depth(self) -> tuple[int, int]:

@@ -109,12 +109,14 @@ class KeyRow(NamedTuple):
     partition_id: int
     record: int
     seq: int
+    digest: bytes
+    """Of what was appended under the key, concealed in a log with keys; empty where an older version wrote the row."""
     key_epoch: int
     stamp: bytes
 
     def message(self) -> bytes:
-        """What the stamp covers: everything else."""
-        return chain.canonical("idempotency", *self[:-1])
+        """What the stamp covers: everything else; the digest, which came later, only where there is one."""
+        return chain.canonical("idempotency", *self[:5], *((self.digest,) if self.digest else ()), self.key_epoch)
 
 
 class WatermarkRow(NamedTuple):

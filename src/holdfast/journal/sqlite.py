@@ -21,10 +21,11 @@ from typing import NoReturn
 import apsw
 
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.errors import Closed, Corrupt, Unavailable
+from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
 from holdfast.journal import stored
 from holdfast.journal.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
 from holdfast.journal.entry import Entry
+from holdfast.journal.looking import Look
 from holdfast.journal.rows import (
     Capabilities,
     DiskFailed,
@@ -49,6 +50,7 @@ _ENTRY = (
 )
 
 _LOG = ", ".join(LogRow._fields)
+_KEY = ", ".join(KeyRow._fields)
 _SHIPPING = ", ".join(ShippingRow._fields)
 _LOG_CHANGES = ", ".join(f"{name}=?" for name in LogRow._fields)
 
@@ -67,7 +69,10 @@ class SqliteBackend:
         self._closed: Closed | None = None
         self._wal_pages = 0
         self._data_version: object = None
-        self.connection = open_reader(path) if read_only else open_writer(path)
+        self._look = Look(path) if read_only else None
+        self._looks = 0
+        """How often the files were others than before."""
+        self.connection = open_writer(path) if self._look is None else self._look.connect()
         self.connection.set_wal_hook(self._count_wal_pages)
 
     # -- connections --------------------------------------------------------------------------------------
@@ -82,19 +87,33 @@ class SqliteBackend:
         with self._readers_lock:
             if self._closed is not None:
                 raise self._closed.again()
+            self._look_again()
+            look = self._look
             connection = self._readers.pop() if self._readers else None
         try:
-            connection = connection or open_reader(self.path)
-            with self.translated():
+            connection = connection or (open_reader(self.path) if look is None else look.connect())
+            with self.translated(), _untorn(look):
                 connection.execute("BEGIN")
                 yield connection
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
         finally:
             if connection is not None:
-                self._give_back(connection)
+                self._give_back(connection, look)
 
-    def _give_back(self, connection: apsw.Connection) -> None:
+    def _look_again(self) -> None:
+        """Of a handle that only looks: if the files are others than they were, open those; under the lock."""
+        if self._look is None or not self._look.has_moved():
+            return
+        look = Look(self.path)
+        fresh = look.connect()
+        for connection in (*self._readers, self.connection):
+            close_quietly(connection)
+        self._look.close()
+        self._look, self.connection, self._readers = look, fresh, []
+        self._looks += 1
+
+    def _give_back(self, connection: apsw.Connection, look: Look | None) -> None:
         """End the transaction and keep the connection for the next reader, if it is still good."""
         try:
             if not connection.get_autocommit():
@@ -103,15 +122,17 @@ class SqliteBackend:
             close_quietly(connection)
             return
         with self._readers_lock:
-            if self._closed is None and len(self._readers) < _READERS_KEPT:
+            if self._closed is None and look is self._look and len(self._readers) < _READERS_KEPT:
                 self._readers.append(connection)
                 return
         close_quietly(connection)
 
     def has_changed(self) -> bool:
         """Whether another process has committed anything since this was asked last."""
-        with self.translated():
-            version = self.connection.pragma("data_version")
+        with self.translated(), self._readers_lock:
+            if self._closed is None:
+                self._look_again()
+            version = (self._looks, self.connection.pragma("data_version"))
         changed = bool(version != self._data_version)
         self._data_version = version
         return changed
@@ -127,6 +148,8 @@ class SqliteBackend:
                 connection.close()
             except apsw.Error as error:  # go on: a connection left open keeps the files locked
                 failed = failed or error
+        if self._look is not None:
+            self._look.close()
         if failed is not None:
             self._raise(failed)
 
@@ -314,11 +337,11 @@ class SqliteBackend:
 
     def insert_keys(self, rows: Sequence[KeyRow]) -> None:
         """Remember idempotency keys."""
-        self._run_many("INSERT INTO idempotency VALUES (?,?,?,?,?,?,?)", rows)
+        self._run_many(f"INSERT INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", rows)
 
     def store_key(self, row: KeyRow) -> None:
         """Remember an idempotency key; one that is known already is remembered anew."""
-        self._run("INSERT OR REPLACE INTO idempotency VALUES (?,?,?,?,?,?,?)", row)
+        self._run(f"INSERT OR REPLACE INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", row)
 
     def count_keys(self) -> int:
         """How many idempotency keys are remembered."""
@@ -371,10 +394,28 @@ class SqliteBackend:
         raise meaning(error, self.path) from error
 
 
+@contextmanager
+def _untorn(look: Look | None) -> Iterator[None]:
+    """What is read without locks counts only if the database did not change meanwhile."""
+    try:
+        yield
+    except (apsw.Error, HoldfastError) as error:
+        if look is not None and look.is_torn():
+            raise _torn(look) from error
+        raise
+    if look is not None and look.is_torn():
+        raise _torn(look)
+
+
+def _torn(look: Look) -> Unavailable:
+    return Unavailable(f"the log changed while it was read path={look.path}", hint="its owner has just come: try again")
+
+
 def _marks(
     row: type[
         LogRow
         | Entry
+        | KeyRow
         | WatermarkRow
         | SegmentRow
         | SchemaRow

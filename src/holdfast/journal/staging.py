@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from holdfast.crypto import chain
 from holdfast.crypto.vault import Vault
-from holdfast.errors import Corrupt, HoldfastError, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal import frame
 from holdfast.journal.backend import Backend
 from holdfast.journal.columns import Columns, Encoded
@@ -26,8 +26,10 @@ from holdfast.journal.spaces import Spaces
 Head = tuple[int, bytes, int]
 """Next offset and link of a partition, and how many bytes this group adds to it."""
 
-Keyed = tuple[Partition, int, int]
-"""Where a record with an idempotency key went: partition, offset, seq."""
+Keyed = tuple[Partition, int, int, bytes]
+"""Where a record with an idempotency key went: partition, offset, seq; and the digest of what it was, if known."""
+
+_HASH_BYTES = 16
 
 
 class Snapshot(NamedTuple):
@@ -106,9 +108,10 @@ class Staging:
         first, link, before = self.heads.get(partition) or (partition.durable, partition.link, 0)
         fresh: dict[bytes, Keyed] = {}
         if isinstance(columns, Encoded) and columns.key is not None:
-            if self._is_repeat(run, columns.key):
+            key, digest = columns.key[:_HASH_BYTES], columns.key[_HASH_BYTES:]
+            if self._is_repeat(run, key, digest):
                 return
-            fresh = {columns.key: (partition, first, self.next_seq)}
+            fresh = {key: (partition, first, self.next_seq, digest)}
         if run.keyed:
             kept, fresh = self._settle_repeats(run, first)
             if not kept:
@@ -137,7 +140,7 @@ class Staging:
             self.entries.clear()
         if len(self.keys) > self._keys_stored:
             fresh = list(enumerate(self.keys.items(), self._keys_before + 1))[self._keys_stored :]
-            self._backend.insert_keys([self._key_row(number, key, *where) for number, (key, where) in fresh])
+            self._backend.insert_keys(self._key_rows(fresh))
         self._keys_stored = len(self.keys)
 
     def head_rows(self, topics: dict[str, int]) -> list[HeadRow]:
@@ -163,28 +166,32 @@ class Staging:
         kept: list[int] = []
         slots: list[int] = []
         fresh: dict[bytes, Keyed] = {}
-        for index, (_, _, _, key) in enumerate(run.rows):
+        for index, (_, _, _, unique) in enumerate(run.rows):
             slots.append(len(kept))
-            if key is None:
+            if unique is None:
                 kept.append(index)
                 continue
+            key, digest = unique[:_HASH_BYTES], unique[_HASH_BYTES:]
             known = self.keys.get(key) or fresh.get(key) or self._remembered(key)
             if known is None:
-                fresh[key] = (run.partition, first + len(kept), self.next_seq)
+                fresh[key] = (run.partition, first + len(kept), self.next_seq, digest)
                 kept.append(index)
             else:
-                run.repeats[index] = known
+                run.repeats[index] = known[:3] if _is_same(known, digest) else _misused(known)
         if run.repeats:
             run.slots = slots
-            self.repeats += len(run.repeats)
+            self.repeats += sum(not isinstance(repeat, HoldfastError) for repeat in run.repeats.values())
         return kept, fresh
 
-    def _is_repeat(self, run: Run, key: bytes) -> bool:
+    def _is_repeat(self, run: Run, key: bytes, digest: bytes) -> bool:
         """Whether a batch with this key was stored before; then the run stands for that one."""
         known = self.keys.get(key) or self._remembered(key)
         if known is None:
             return False
-        run.partition, run.first, run.seq = known
+        if not _is_same(known, digest):
+            raise _misused(known)
+        run.partition, run.first, run.seq, _ = known
+        run.repeated = True
         self.repeats += 1
         return True
 
@@ -194,10 +201,31 @@ class Staging:
             return None
         if row.partition_id not in self._partitions or not self._vault.verify(row.key_epoch, row.message(), row.stamp):
             raise Corrupt("a remembered idempotency key does not match its stamp", path=str(self._backend.path))
-        return self._partitions[row.partition_id], row.record, row.seq
+        digest = self._vault.concealing(row.key_epoch).reveal(row.digest) if row.digest else b""
+        return self._partitions[row.partition_id], row.record, row.seq, digest
 
-    def _key_row(self, number: int, key: bytes, partition: Partition, record: int, seq: int) -> KeyRow:
-        return stamped(KeyRow(number, key, partition.id, record, seq, self._vault.epoch, b""), self._vault)
+    def _key_rows(self, fresh: list[tuple[int, tuple[bytes, Keyed]]]) -> list[KeyRow]:
+        epoch = self._vault.epoch
+        concealed = self._vault.concealing(epoch).conceal(b"".join(where[3] for _, (_, where) in fresh))
+        rows = []
+        for at, (number, (key, (partition, record, seq, _))) in enumerate(fresh):
+            digest = concealed[_HASH_BYTES * at : _HASH_BYTES * (at + 1)]
+            rows.append(stamped(KeyRow(number, key, partition.id, record, seq, digest, epoch, b""), self._vault))
+        return rows
+
+
+def _is_same(known: Keyed, digest: bytes) -> bool:
+    """Whether a repeat is one; of what an older version remembered nobody can tell, and it is taken as one."""
+    return not known[3] or known[3] == digest
+
+
+def _misused(known: Keyed) -> Invalid:
+    partition, offset, _, _ = known
+    return Invalid(
+        "the idempotency key stands for something else already;"
+        f" nothing was written topic={partition.topic} partition={partition.number} offset={offset}",
+        hint="a key stands for one append: repeat it with the same content, or give other content a key of its own",
+    )
 
 
 def _packed(columns: Columns | Encoded) -> tuple[int, bytes, int, int, bytes | memoryview]:

@@ -186,42 +186,43 @@ def _harbour(ends: Sequence[tuple[Partition, int]]) -> Harbour:
 
 def _not_shipped(ends: Sequence[tuple[Partition, int]], patience: float) -> Unavailable:
     partition, end = next((item for item in ends if item[0].shipped < item[1]), ends[0])
+    cause, remedy = partition.harbour.why()
     return Unavailable(
-        f"durable here, but not on the store within {patience:g} s topic={partition.topic}"
+        f"durable here, but not on the store within {patience:g} s{': ' * bool(cause)}{cause} topic={partition.topic}"
         f" partition={partition.number} offset={end - 1} shipped={partition.shipped}",
-        hint="it is shipped as soon as the store answers; log.stats().shipping says what holds it up",
+        hint=f"{remedy or 'log.stats().shipping says what holds it up'}; it is shipped as soon as the store takes it",
     )
 
 
 class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     """The promise of a unit; `result()` or `await` returns once all of it is durable."""
 
-    _unit: Unit
+    unit: Unit
     _timeout: float
     _what: str = "a change"
 
     @property
     def done(self) -> bool:
         """Whether the outcome is known."""
-        return self._unit.group.done
+        return self.unit.group.done
 
     def result(self, timeout: float | None = None) -> None:
         """Wait until the whole unit survives power loss.
 
         Raises what became of it if it failed, and OutcomeUnknown after `timeout` seconds: then ask again.
         """
-        group = self._unit.group
+        group = self.unit.group
         if not group.done:
             patience = self._timeout if timeout is None else timeout
             if not group.bell.sleep(group.is_done, patience):
                 raise self._unknown(patience)
-        self._unit.check_stored()
+        self.unit.check_stored()
 
     def __await__(self) -> Generator[Any, None, None]:
-        group = self._unit.group
+        group = self.unit.group
         if not group.done and not (yield from _awaited(group, self._timeout)):
             raise self._unknown(self._timeout)
-        self._unit.check_stored()
+        self.unit.check_stored()
 
     def __repr__(self) -> str:
         return f"UnitTicket(done={self.done})"

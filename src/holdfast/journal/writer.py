@@ -23,7 +23,7 @@ from threading import Thread
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.crypto.vault import Vault
-from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal import manifest
 from holdfast.journal.backend import Backend
 from holdfast.journal.bell import Bell
@@ -36,6 +36,7 @@ from holdfast.journal.group import (
     CreateTopic,
     Expire,
     Group,
+    Make,
     MarkSegments,
     MarkShipped,
     Operation,
@@ -174,12 +175,31 @@ class Writer:
                 item.error = error
                 if item.group.offered:
                     self.failure = error
+            else:
+                if item.repeats and item.group.offered:
+                    self.failure = next(
+                        (one for one in item.repeats.values() if isinstance(one, Invalid)), self.failure
+                    )
         elif item.scope is not None and item.scope in self._broken and not item.reissue:
             item.fail(self._broken[item.scope])
+        elif item.make is not None and not self._made(item, item.make):
+            pass
         elif item.is_light:
             self._stage_light(item, staging)
         else:
             self._stage_unit(item, staging)
+
+    def _made(self, unit: Unit, make: Make) -> bool:
+        """Let a unit that gathered say what it consists of; whether it could."""
+        try:
+            unit.operations = make(unit)
+        except HoldfastError as error:
+            self._fail_unit(unit, error)
+        except Exception as error:  # somebody else's code: its failure is that of what it was to make
+            failure = Unavailable("a change could not be made; nothing of it was written", hint="see the cause")
+            failure.__cause__ = error
+            self._fail_unit(unit, failure)
+        return unit.error is None
 
     def _stage_unit(self, unit: Unit, staging: Staging) -> None:
         staging.flush()

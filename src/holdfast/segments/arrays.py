@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.segments import kinds
+from holdfast.segments.plain_arrays import numbers
 
 _is = pa.types
 
@@ -46,7 +47,7 @@ def _brought_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.FixedSizeListArray.from_arrays(_brought(values, kind.value_type), type=kind, mask=_mask(array))
     # A slice of a large array costs what the slice holds: its values are cut out and its offsets start at zero.
     start, length = _range(array.offsets)
-    offsets = pc.subtract(array.offsets, pa.scalar(start, array.offsets.type))
+    offsets = pc.subtract(array.offsets, numbers([start], array.offsets.type)[0])
     if _is.is_map(kind):
         keys = _brought(array.keys.slice(start, length), kind.key_type)
         items = _brought(array.items.slice(start, length), kind.item_type)

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from holdfast.crypto import chain
 from holdfast.errors import Invalid
+from holdfast.segments import plain_arrays
 
 DIGEST_BYTES = 32
 
@@ -51,6 +52,7 @@ _REFUSED: dict[Any, str] = {
     pa.time32("s"): "Parquet has no times in seconds; use time32('ms')",
     pa.binary(0): "Parquet has no values of the fixed size 0",
 }
+_FALSE = plain_arrays.scalar(b"\0", pa.bool_())
 _UNSIGNED = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
 
 
@@ -272,12 +274,13 @@ class _Fixed:
     def __init__(self, width: int) -> None:
         self._width = width
         self._type = _UNSIGNED.get(width) or pa.binary(width)
+        self._zero = plain_arrays.scalar(bytes(width), self._type)
         self._hash = hashlib.sha256()
 
     def update(self, array: pa.Array) -> None:
         raw = pa.Array.from_buffers(self._type, len(array), array.buffers()[:2], -1, array.offset)
         if raw.null_count:
-            raw = pc.fill_null(raw, pa.scalar(0 if self._width in _UNSIGNED else bytes(self._width), self._type))
+            raw = pc.fill_null(raw, self._zero)
         self._hash.update(_bytes(raw, self._width))
 
     def digests(self) -> list[bytes]:
@@ -291,7 +294,7 @@ class _Booleans:
         self._hash = hashlib.sha256()
 
     def update(self, array: pa.Array) -> None:
-        self._hash.update(_bytes(pc.fill_null(array, False).cast(pa.uint8()), 1))
+        self._hash.update(_bytes(pc.fill_null(array, _FALSE).cast(pa.uint8()), 1))
 
     def digests(self) -> list[bytes]:
         return [self._hash.digest()]

@@ -94,7 +94,7 @@ class Publishing:
         except OSError as error:
             raise Unavailable(
                 f"cannot write a manifest object path={error.filename}: {error.strerror}",
-                hint="the records are sealed and can be read; it is tried again",
+                hint=disk.remedy(error, "the records are sealed and can be read; it is tried again"),
             ) from error
 
     def expire(self, partition: Partition) -> None:

@@ -19,7 +19,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from holdfast.errors import Invalid
-from holdfast.segments import kinds, stored_batch
+from holdfast.segments import kinds, plain_arrays, stored_batch
 from holdfast.segments.arrays import recoded
 from holdfast.segments.schema import TopicSchema
 
@@ -65,7 +65,11 @@ def _try_read(values: list[Any], kind: pa.DataType) -> tuple[str | None, pa.Arra
     if problem is not None:
         return problem, None
     try:
-        array = pa.array(values, type=_wide(kind))
+        wide = _wide(kind)
+        # Arrow reads faster than we do, unless it has to load pandas first.
+        array = plain_arrays.read(values, wide) if plain_arrays.arrow_would_load_pandas() else None
+        if array is None:
+            array = pa.array(values, type=wide)
         if isinstance(array, pa.ChunkedArray):
             return "too much for one batch", None
         return None, recoded(array, kind)

@@ -12,7 +12,7 @@ has room. Without another store everything sealed is settled and may go.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
@@ -65,9 +65,17 @@ class Retention:
     """Applies the policies of one log; a chore of the roller, and on demand."""
 
     def __init__(
-        self, journal: Journal, manifest: Manifest, settings: RetentionSettings, clock: Clock, counters: Counters
+        self,
+        journal: Journal,
+        manifest: Manifest,
+        settings: RetentionSettings,
+        clock: Clock,
+        counters: Counters,
+        topics: Mapping[str, Policy] | None = None,
     ) -> None:
+        """`topics` have policies of their own in other settings; with those of `settings`, the smaller limit counts."""
         self._journal = journal
+        self._topics = topics or {}
         self._manifest = manifest
         self._settings = settings
         self._clock = clock
@@ -117,12 +125,15 @@ class Retention:
     # -- planning -----------------------------------------------------------------------------------------
 
     def policy(self, topic: str) -> Policy:
-        """A topic's own policy, or the one in the settings."""
+        """A topic's own policy, or what the settings say."""
         own = self._journal.topics.policies.get(topic)
         settings = self._settings
         if own is not None:
             return Policy(own.bytes_max or None, own.age_max_us or None, own.records_max or None)
-        return Policy(settings.bytes_max or None, int(settings.age_max_ms * 1000) or None, settings.records_max or None)
+        general = Policy(
+            settings.bytes_max or None, int(settings.age_max_ms * 1000) or None, settings.records_max or None
+        )
+        return general.and_also(self._topics.get(topic, Policy()))
 
     def _plan(self, partition: Partition) -> retention_plan.Planned:
         policy = self.policy(partition.topic)

@@ -28,6 +28,8 @@ import msgspec
 
 from holdfast.errors import Invalid
 
+_INT64 = 2**63
+
 Reason = Literal["bytes", "age", "count", "budget"]
 Key = tuple[str, int]
 """Topic and partition."""
@@ -51,12 +53,17 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         problems = [
-            f"retention.{name} must be above zero or none, got {value}"
+            f"retention.{name} must be above zero and below 2**63, or none, got {value}"
             for name, value in msgspec.structs.asdict(self).items()
-            if value is not None and value <= 0
+            if value is not None and not 0 < value < _INT64  # the database could not hold it
         ]
         if problems:
             raise Invalid("; ".join(problems), hint="correct these settings, or leave them out to keep everything")
+
+    def and_also(self, other: Policy) -> Policy:
+        """Both: of each limit the smaller one."""
+        both = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Policy(*(min(filter(None, limits), default=None) for limits in both))
 
 
 class Candidate(NamedTuple):

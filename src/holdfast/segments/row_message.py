@@ -33,7 +33,7 @@ def message_of(batch: pa.RecordBatch) -> pa.Buffer:
     # the rows has no such array.
     data = _encoded(batch)
     if data is None:
-        data = _encoded(batch.take(pa.array(range(batch.num_rows), pa.int64())))
+        data = _encoded(batch.take(pa.arange(0, batch.num_rows)))
     if data is None:
         raise Invalid("Arrow cannot write these rows so that they can be read", hint="append a copy of the data")
     return data

@@ -15,6 +15,7 @@ import pyarrow as pa
 from holdfast.crypto import chain
 from holdfast.crypto.segment_key import SegmentKey
 from holdfast.segments.columns import TIME, time_range
+from holdfast.segments.plain_arrays import binaries, numbers
 from holdfast.segments.segment import SegmentHead
 
 VERSION = 1
@@ -81,11 +82,11 @@ def table(blocks: list[tuple[Place, Sealed]]) -> pa.RecordBatch:
     """Blocks as rows of the file."""
     firsts, rows, earliest, latest = zip(*(place for place, _ in blocks), strict=True)
     columns = [
-        pa.array(firsts, pa.int64()),
-        pa.array(rows, pa.int32()),
-        pa.array(earliest, pa.int64()).view(TIME),
-        pa.array(latest, pa.int64()).view(TIME),
-        pa.array([block for _, block in blocks], pa.binary()),
+        numbers(firsts, pa.int64()),
+        numbers(rows, pa.int32()),
+        numbers(earliest, pa.int64()).view(TIME),
+        numbers(latest, pa.int64()).view(TIME),
+        binaries([block for _, block in blocks], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=BLOCK_SCHEMA)
 

@@ -97,7 +97,8 @@ class Sealer:
             self._rename(temporary, final)
         except OSError as error:
             self._discard(temporary)
-            raise Unavailable(f"cannot write a segment path={temporary}: {error.strerror}", hint=_HINT) from error
+            hint = _FULL if disk.ran_full(error) else _HINT
+            raise Unavailable(f"cannot write a segment path={temporary}: {error.strerror}", hint=hint) from error
         except BaseException:
             self._discard(temporary)
             raise
@@ -255,4 +256,8 @@ class _Span:
         return entry
 
 
-_HINT = "the records stay durable in the journal; free space or check the disk, sealing goes on by itself"
+_HINT = "the records stay durable in the journal; check the disk, sealing goes on by itself"
+_FULL = (
+    "the records stay durable in the journal; the disk or its quota is full: free space (holdfast retain DIR removes"
+    " old segments), sealing goes on by itself"
+)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.segments.columns import microseconds, time_range
+from holdfast.segments.plain_arrays import numbers
 
 _TURNED_ROWS = 8192
 """Rows that are turned round at once, so that whoever wants the last few does not pay for a whole batch."""
@@ -24,10 +25,10 @@ def select(batch: pa.RecordBatch, start: int, end: int, since: int | None, until
     times = microseconds(batch.column(1))
     earliest, latest = time_range(batch)
     if since is not None and earliest < since:
-        batch = batch.filter(pc.greater_equal(times, since))
+        batch = batch.filter(pc.greater_equal(times, numbers([since], pa.int64())[0]))
         times = microseconds(batch.column(1))
     if until is not None and latest > until:
-        batch = batch.filter(pc.less_equal(times, until))
+        batch = batch.filter(pc.less_equal(times, numbers([until], pa.int64())[0]))
     return batch
 
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from holdfast.journal import frame
 from holdfast.journal.columns import BadFrame, decode_headers
+from holdfast.segments import plain_arrays
 from holdfast.segments.columns import RAW_SCHEMA, TIME
 from holdfast.segments.row_message import BadRows, decode_rows
 
@@ -98,7 +99,7 @@ class RawGathering:
             None if value is None else [{"key": name, "value": item} for name, item in decode_headers(value).items()]
             for value in encoded
         ]
-        return pa.array(rows, kind)
+        return plain_arrays.read(rows, kind)
 
 
 def offsets(first: int, count: int) -> pa.Array:

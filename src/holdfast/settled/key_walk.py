@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from holdfast.crypto.cipher import PayloadCipher
-from holdfast.crypto.concealing import Concealing
+from holdfast.crypto.concealing import DIGESTS, KEYS, Concealing, Purpose
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.segments.store_manifest import StoreManifest
-from holdfast.store.commit_batch import CommitBatch, TailKey, idempotent
+from holdfast.store.commit_batch import NO_DIGEST, CommitBatch, TailKey, idempotent
 from holdfast.store.documents import StartDocument
 from holdfast.store.key_object import KeyObject, StoredKey
 
@@ -35,6 +35,8 @@ class FoundKey(NamedTuple):
     record: int
     seq: int
     hash: bytes
+    digest: bytes
+    """Of what was appended under it; empty where that is not known."""
 
 
 class KeyWalk:
@@ -49,7 +51,7 @@ class KeyWalk:
         self._ends = ends
         self._last_seq = max(1, last_seq)
         self._starts = {where: _starts(manifest) for where, manifest in manifests.items()}
-        self._concealing: dict[TailKey | None, Concealing] = {}
+        self._concealing: dict[tuple[TailKey | None, Purpose], Concealing] = {}
 
     def keys(self, objects: Callable[[], Iterable[KeyObject]], batches: Iterable[CommitBatch]) -> Iterator[FoundKey]:
         """All keys that count; objects in the order of their commits, and batches after them."""
@@ -65,10 +67,11 @@ class KeyWalk:
             yield from (key._replace(seq=self._last_seq) for key in late)
 
     def _in_object(self, keys: KeyObject) -> Iterator[FoundKey]:
-        hashes = self._revealed(keys.key, b"".join(row.hash for row in keys.rows))
-        for row, key_hash in zip(keys.rows, hashes, strict=True):
+        hashes = self._revealed(keys.key, KEYS, [row.hash for row in keys.rows])
+        digests = self._revealed(keys.key, DIGESTS, [row.digest for row in keys.rows])
+        for row, key_hash, digest in zip(keys.rows, hashes, digests, strict=True):
             if self._counts(keys.epoch, row):
-                yield FoundKey((row.topic, row.partition), row.record, row.seq, key_hash)
+                yield FoundKey((row.topic, row.partition), row.record, row.seq, key_hash, digest)
 
     def _in_batches(self, batches: Iterable[CommitBatch]) -> Iterator[FoundKey]:
         last = 0
@@ -79,9 +82,11 @@ class KeyWalk:
                     continue
                 last = entry.seq
                 found = idempotent(entry) if entry.idempotency else ()
-                hashes = self._revealed(epochs.get(entry.key_epoch), b"".join(key_hash for _, key_hash in found))
-                for (place, _), key_hash in zip(found, hashes, strict=True):
-                    yield FoundKey((entry.topic, entry.partition), entry.first + place, entry.seq, key_hash)
+                epoch, where = epochs.get(entry.key_epoch), (entry.topic, entry.partition)
+                hashes = self._revealed(epoch, KEYS, [key_hash for _, key_hash, _ in found])
+                digests = self._revealed(epoch, DIGESTS, [digest for _, _, digest in found])
+                for (place, _, _), key_hash, digest in zip(found, hashes, digests, strict=True):
+                    yield FoundKey(where, entry.first + place, entry.seq, key_hash, digest)
 
     def _counts(self, epoch: int, row: StoredKey) -> bool:
         where = (row.topic, row.partition)
@@ -90,24 +95,33 @@ class KeyWalk:
         starts = (start for start in self._starts[where] if start.epoch > epoch)
         return all(row.seq <= start.adopted_seq or row.record < start.first for start in starts)
 
-    def _revealed(self, key: TailKey | None, hashes: bytes) -> list[bytes]:
+    def _revealed(self, key: TailKey | None, purpose: Purpose, hashes: list[bytes]) -> list[bytes]:
+        """What was concealed; empty in the place of a digest that there is none of."""
         if not hashes:
             return []
-        if key not in self._concealing:
-            self._concealing[key] = concealed_by(self._log_id, self._keyring, self._cipher, key)
-        content = self._concealing[key].reveal(hashes)
-        return [content[at : at + _HASH_BYTES] for at in range(0, len(content), _HASH_BYTES)]
+        by = (key, purpose)
+        if by not in self._concealing:
+            self._concealing[by] = concealed_by(self._log_id, self._keyring, self._cipher, key, purpose)
+        content = self._concealing[by].reveal(b"".join(hashes))
+        found = [content[at : at + _HASH_BYTES] for at in range(0, len(content), _HASH_BYTES)]
+        if purpose == DIGESTS:
+            return [b"" if given == NO_DIGEST else one for given, one in zip(hashes, found, strict=True)]
+        return found
 
 
 def concealed_by(
-    log_id: bytes, keyring: Keyring | None, cipher: PayloadCipher | None, key: TailKey | None
-) -> Concealing:  # fmt: skip
+    log_id: bytes,
+    keyring: Keyring | None,
+    cipher: PayloadCipher | None,
+    key: TailKey | None,
+    purpose: Purpose = KEYS,
+) -> Concealing:
     """What reveals hashes that a key epoch conceals; raises Invalid where its key is missing, and Corrupt."""
     if key is None:
         return Concealing(log_id, None)
     vault = Vault(log_id, keyring, cipher)  # one for each: numbers of key epochs may come again in later lives
     vault.attach(lambda number: KeyEpoch(*key) if number == key.number else None)
-    return Concealing(log_id, vault.stamp_under(key.number))
+    return Concealing(log_id, vault.stamp_under(key.number), purpose)
 
 
 def _starts(manifest: StoreManifest) -> list[StartDocument]:

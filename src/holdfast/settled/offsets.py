@@ -67,7 +67,7 @@ def offsets_of(nested: Mapping[str, Mapping[str, Said]], *, least: int = EARLIES
 def _decoded(text: str | bytes) -> dict[str, dict[str, Said]]:
     try:
         return _decoder.decode(text)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeEncodeError):
         raise Invalid("these are not offsets by topic and partition", hint=_SHAPE) from None
 
 

@@ -26,6 +26,7 @@ SchemaMode = Literal["latest", "known", "strict"]
 Encrypted = Literal["open", "sealed"]
 Emit = Literal["rows", "segments"]
 
+_SINCE_S, _BEFORE_S = 631_152_000, 4_102_444_800
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KEYRING = re.compile(r"(env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:.{1,4096})\Z")
 _LOG_ID = re.compile(r"[0-9a-f]{32}\Z")
@@ -106,6 +107,13 @@ def _problems(options: ReadOptions) -> list[str | None]:
     ]
 
 
+def check_log_id(log_id: str) -> str:
+    """A log's id, or none."""
+    if not isinstance(log_id, str) or (log_id and not _LOG_ID.match(log_id)):
+        raise Invalid("a log's id is 32 hex digits", hint="log.id and `holdfast status` say it")
+    return log_id
+
+
 def _choice_problems(options: ReadOptions) -> list[str | None]:
     """Python callers may write anything; what nobody knows must not pass for a default."""
     choices = {"verify": Verify, "schema_mode": SchemaMode, "encrypted": Encrypted, "emit": Emit}
@@ -182,7 +190,7 @@ def parse_time(value: str) -> int:
     """
     text = value.strip()
     if text.lstrip("-").isdigit():
-        return int(text) * 1000
+        return _milliseconds(int(text)) * 1000
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -190,6 +198,15 @@ def parse_time(value: str) -> int:
     if moment.tzinfo is None:
         raise ValueError("must name its time zone, such as Z or +01:00")
     return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _milliseconds(moment: int) -> int:
+    """What can only be another unit, because it is a day of 1990 to 2100 in that one, is refused."""
+    if _SINCE_S <= moment < _BEFORE_S:
+        raise ValueError(f"must be milliseconds since 1970; this can only be seconds: give {moment * 1000}")
+    if _SINCE_S * 10**6 <= moment < _BEFORE_S * 10**6:
+        raise ValueError(f"must be milliseconds since 1970; this can only be microseconds: give {moment // 1000}")
+    return moment
 
 
 _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import frames
+from holdfast.arguments import flag, path_of, text, texts
+from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
 from holdfast.record import microseconds
 from holdfast.settled.offsets import format_marks, parse_marks, parse_offsets
-from holdfast.settled.options import Encrypted, ReadOptions, SchemaMode, Verify, store_environment
+from holdfast.settled.options import Encrypted, ReadOptions, SchemaMode, Verify, check_log_id, store_environment
 from holdfast.settled.resolve import Resolved, bounds_of, check_schemas, pieces, resolve
 from holdfast.settled.root import SettledRoot
+from holdfast.store.names import check_name
 from holdfast.store.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -39,8 +42,8 @@ def read(
     *,
     topic_pattern: str = "",
     columns: Sequence[str] | None = None,
-    starting_offsets: str = "earliest",
-    ending_offsets: str = "latest",
+    starting_offsets: str | Mapping[str, Mapping[str, int]] = "earliest",
+    ending_offsets: str | Mapping[str, Mapping[str, int]] = "latest",
     starting_timestamp: datetime | int | None = None,
     ending_timestamp: datetime | int | None = None,
     as_of: str | None = None,
@@ -62,43 +65,75 @@ def read(
 
     With a `keyring` nothing is believed that this log's keys did not sign; `log_id` also says which log must be there.
     """
+    if isinstance(keyring, Keyring):
+        raise Invalid(
+            "a reader takes a reference to a keyring, which can travel", hint="keyring='file:PATH' or 'env:NAME'"
+        )
     options = ReadOptions(
-        topics=(topic,) if isinstance(topic, str) else tuple(topic),
-        topic_pattern=topic_pattern,
-        columns=None if columns is None else tuple(columns),
+        topics=(check_name(topic),)
+        if isinstance(topic, str)
+        else tuple(map(check_name, texts(topic, "topic", "orders"))),
+        topic_pattern=text(topic_pattern, "topic_pattern", "orders-.*"),
+        columns=None if columns is None else texts(columns, "columns", "offset"),
         starting_offsets=_word(starting_offsets, ("earliest", "latest")),
         ending_offsets=_word(ending_offsets, ("latest",)),
-        since_us=_time(starting_timestamp),
-        before_us=_time(ending_timestamp),
-        as_of=None if as_of is None else parse_marks(as_of),
-        include_tail=include_tail,
+        since_us=_time(starting_timestamp, "starting_timestamp"),
+        before_us=_time(ending_timestamp, "ending_timestamp"),
+        as_of=None if as_of is None else parse_marks(text(as_of, "as_of", "what reading.marks says")),
+        include_tail=flag(include_tail, "include_tail"),
         verify=verify,
         schema_mode=schema_mode,
         encrypted=encrypted,
-        keyring=keyring,
-        log_id=log_id,
-        allow_unsigned=allow_unsigned,
-        fail_on_data_loss=fail_on_data_loss,
-        store=store if isinstance(store, StoreSettings) else _store(store or {}),
+        keyring=text(keyring, "keyring", "file:PATH"),
+        log_id=check_log_id(log_id),
+        allow_unsigned=flag(allow_unsigned, "allow_unsigned"),
+        fail_on_data_loss=flag(fail_on_data_loss, "fail_on_data_loss"),
+        store=store if isinstance(store, StoreSettings) else _store({} if store is None else store),
     )
-    return SettledReading(str(root), options)
+    return SettledReading(_root(root), options)
 
 
-def _store(given: Mapping[str, Any]) -> StoreSettings:
+def _root(root: object) -> str:
+    """Where a root is; relative directories are taken as such, for nothing is made there."""
+    return root if isinstance(root, str) and "://" in root else str(path_of(root, "a root"))
+
+
+def _store(given: object) -> StoreSettings:
+    if not isinstance(given, Mapping):
+        hint = "for instance store={'endpoint': 'https://…', 'region': 'eu-central-1'}"
+        raise Invalid(f"store is a mapping of settings, not {type(given).__name__}", hint=hint)
     try:
         return msgspec.convert({**store_environment(environ), **given}, StoreSettings)
     except msgspec.ValidationError as error:
         raise Invalid(f"store: {error}", hint="give settings of [store], such as endpoint and region") from None
 
 
-def _word(text: str, words: tuple[str, ...]) -> Any:
-    return text if text in words else parse_offsets(text)
+def _word(offsets: object, words: tuple[str, ...]) -> Any:
+    """One of these words, or offsets: as text, or as the dictionaries that the text stands for."""
+    if isinstance(offsets, str):
+        return offsets if offsets in words else parse_offsets(offsets)
+    if isinstance(offsets, Mapping):
+        try:
+            return parse_offsets(msgspec.json.encode(offsets))
+        except (TypeError, ValueError, msgspec.MsgspecError):
+            pass
+    raise Invalid(
+        f"offsets are one of {', '.join(words)}, or by topic and partition",
+        hint="""for instance {"orders": {"0": 1200}}; as a dictionary or as text""",
+    )
 
 
-def _time(moment: datetime | int | None) -> int | None:
+def _time(moment: object, name: str) -> int | None:
     if isinstance(moment, datetime) and moment.tzinfo is None:
-        raise Invalid("a time needs its zone", hint="datetime(…, tzinfo=UTC)")
-    return None if moment is None else microseconds(moment)
+        raise Invalid(f"{name} needs its zone", hint="datetime(…, tzinfo=UTC)")
+    if moment is None or isinstance(moment, datetime):
+        return None if moment is None else microseconds(moment)
+    if isinstance(moment, bool) or not isinstance(moment, int) or not -(2**62) < moment < 2**62:
+        raise Invalid(
+            f"{name} is a datetime with a zone, or microseconds since 1970 as an int, not {type(moment).__name__}",
+            hint="for instance datetime.fromisoformat('2026-01-31T12:00:00+00:00')",
+        )
+    return moment
 
 
 class SettledReading:
@@ -126,6 +161,15 @@ class SettledReading:
     def marks(self) -> str:
         """What is read of each partition, from where to where, and nothing else; text for `as_of`."""
         return format_marks(self._resolved.marks)
+
+    @property
+    def ends(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Where each partition begins and ends in this reading, its tail included, by topic and number."""
+        found = {(span.topic, span.partition): (span.start, span.end) for span in self._resolved.spans}
+        for span in () if self._tail is None else self._tail.spans:
+            where = (span.topic, span.partition)
+            found[where] = (min(found[where][0], span.start), max(found[where][1], span.end))
+        return found
 
     @property
     def schema(self) -> pa.Schema:

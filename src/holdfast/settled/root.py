@@ -28,6 +28,7 @@ from holdfast.store.port import Store
 from holdfast.store.root_form import RootForm
 from holdfast.store.root_store import RootStore
 from holdfast.store.settings import StoreSettings
+from holdfast.suggesting import listed, meant
 
 _opened: dict[tuple[str, StoreSettings], Store] = {}
 # A Spark executor reads hundreds of tasks in one process: they share connections, and nothing else.
@@ -97,9 +98,10 @@ class SettledRoot:
         """A topic as it is now; raises NotFound."""
         found = self._find(name)
         if found is None:
+            known = [one for one in self.store.folders(layout.TOPICS) if is_name(one)]
             raise NotFound(
-                f"there is no topic {name!r} at this root store={self.store.url}",
-                hint=f"there are: {', '.join(self.store.folders(layout.TOPICS)) or 'none; nothing is settled yet'}",
+                f"there is no topic {name!r} at this root{meant(name, known)} store={self.store.url}",
+                hint=listed(known) if known else "there are none; nothing is settled yet",
             )
         return found
 

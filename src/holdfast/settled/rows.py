@@ -116,5 +116,6 @@ def missing(store: Store, log: bytes, piece: Piece) -> Corrupt | NotFound:
         )
     return Corrupt(
         f"a segment is missing {span}", path=piece.key, topic=piece.topic, partition=piece.partition,
-        offset=piece.first, hint="`holdfast reconcile DIR --remote --fix` brings it back from the log that wrote it",
+        offset=piece.first,
+        hint="`holdfast reconcile DIR --remote --deep --fix` brings it back from the log that wrote it",
     )  # fmt: skip

@@ -110,6 +110,11 @@ def plan_tail(root: SettledRoot, resolved: Resolved, options: ReadOptions) -> Ta
     return TailPlan(tuple(spans), frozenset(named for named in schemas if named[0] in topics))
 
 
+def ends_on_store(root: SettledRoot, bytes_max: int) -> dict[Where, int]:
+    """Up to where the store has each partition of the log, in segments or in commit batches."""
+    return _patiently(lambda: _on_store(root, bytes_max), root.store)[0]
+
+
 def _asked_end(where: Where, options: ReadOptions, end: int) -> int:
     """Where a partition's tail ends for this read, if the store has it up to `end`."""
     asked = LATEST if isinstance(options.ending_offsets, str) else options.ending_offsets.get(where, LATEST)
@@ -408,5 +413,5 @@ def _nowhere(taking: _Taking) -> Corrupt:
     return Corrupt(
         f"records are neither in segments nor in commit batches any more offsets={taking.at}..{taking.end - 1}",
         path=layout.TAIL, topic=taking.topic, partition=taking.partition, offset=taking.at,
-        hint="read again; if it stays so, `holdfast reconcile --remote` on the log that ships here tells more",
+        hint="read again; if it stays so, `holdfast reconcile DIR --remote --deep` where it ships from tells more",
     )  # fmt: skip

@@ -26,7 +26,7 @@ from holdfast.store.port import Body
 
 _ROWS_MAX = 2**16
 """In one object that we write, but for those of one commit: reading and proving them holds the loop up for a moment."""
-_ROW_BYTES = 64
+_ROW_BYTES = 80
 """About; tells from its size how many rows an object has that others wrote."""
 _MERGED_MIN = 4
 """So many small objects are merged into one."""
@@ -139,9 +139,9 @@ class KeyCover:
         conceals = vault.epoch
         hashes = self._remembered.conceal(conceals, [row.hash for row in rows])
         stored = []
-        for row, concealed in zip(rows, hashes, strict=True):
+        for row, concealed, digest in zip(rows, hashes, self._remembered.digests(conceals, rows), strict=True):
             partition = by_id[row.partition_id]
-            stored.append(StoredKey(partition.topic, partition.number, row.record, row.seq, concealed))
+            stored.append(StoredKey(partition.topic, partition.number, row.record, row.seq, concealed, digest))
         key_epoch = self._remembered.key_epoch(conceals) if conceals else None
         made = KeyObject(vault.log_id, epoch, first_seq, last_seq, key_epoch, sorted(stored, key=lambda key: key.seq))
         key = layout.keys_key(epoch, first_seq, last_seq)

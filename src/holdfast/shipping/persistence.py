@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine
 from threading import Event as ThreadEvent
 from threading import Thread
@@ -22,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast import lifetimes
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
@@ -97,6 +99,10 @@ class Shipper:
         self._harbour = journal.topics.harbour
         self._harbour.ships = True
         self._harbour.timeout = settings.shipped_timeout_ms / 1000
+        self._harbour.why = self._why
+        self._is_closed = False
+        self._told = 0
+        """How many records are not on the store, by what was told at the end."""
         self._thread = Thread(target=self._work, name="holdfast-shipper", daemon=True)
 
     def start(self, patience: float) -> None:
@@ -134,9 +140,11 @@ class Shipper:
                 raise self._harbour.refusal.again()
             left = deadline - self._clock.monotonic()
             if left <= 0:
+                cause, remedy = self._why()
                 raise Unavailable(
-                    f"not all that is sealed is on the store within {timeout:g} s store={self._store.url}",
-                    hint="shipping goes on by itself; log.stats().shipping says what holds it up",
+                    f"not all that is sealed is on the store within {timeout:g} s{': ' * bool(cause)}{cause}"
+                    f" store={self._store.url}",
+                    hint=f"{remedy or 'log.stats().shipping says what holds it up'}; shipping goes on by itself",
                 )
             self._harbour.bell.sleep(lambda: is_settled() or self._harbour.refusal is not None, left)
 
@@ -210,7 +218,7 @@ class Shipper:
             lag_bytes=max(0, lag_bytes) if left and not is_fenced else 0,
             lag_seconds=0.0 if self._lane is None or is_fenced else self._lane.lag_seconds(now),
             stranded_records=left if is_fenced else 0,
-            unsettled_segments=sum(p.sealed.segments - shipment_of(p).settled_segments for p in partitions),
+            unsettled_segments=self._unsettled(),
             pool=PoolState() if self._remote is None else self._remote.pool(),
             requests={kind: count for kind, count in requests.items() if count},
             dollars=cost.dollars(requests),
@@ -225,24 +233,58 @@ class Shipper:
 
     def close(self, timeout: float) -> None:
         """Ship what is there within the time, write the marks down, end the thread, say what is left."""
-        loop, deadline = self._loop, self._clock.monotonic() + timeout
+        if self._is_closed:
+            self._tell_left(0.0)  # what came since, while the process ends
+            return
+        loop, started = self._loop, self._clock.monotonic()
         if loop is not None and self._thread.is_alive():
             self._call(loop, self._calls.stop.set)
             # Where the store is known to be away, waiting for it would be in vain.
             self._thread.join(min(timeout, 0.5) if self._escalation.state is not None else timeout)
             if self._thread.is_alive() and self._task is not None:
                 self._call(loop, self._task.cancel)
-            self._thread.join(max(2.0, deadline - self._clock.monotonic()))
-        left = self.unshipped()
-        if left and self._harbour.end is None:
-            logger.warning(
-                "closed with %d records that are not on the store yet; they are shipped after the next open",
-                sum(span.records for span in left),
-                extra={"action": "close_unshipped", "records": sum(span.records for span in left)},
-            )
+            self._thread.join(max(2.0, started + timeout - self._clock.monotonic()))
+        self._is_closed = True
+        self._told = -1 if self._harbour.end is None else sys.maxsize  # what ended it was told already
+        self._tell_left(self._clock.monotonic() - started)
         self._harbour.finish(Closed("the log is closed"))
         self.subscribers.end(None)
         self._store.close()
+
+    def _tell_left(self, waited: float) -> None:
+        """Say what is here only, since when, why, and what to do."""
+        records, segments = sum(span.records for span in self.unshipped()), self._unsettled()
+        if (not records and not segments) or records <= self._told:
+            return
+        self._told = records
+        cause, remedy = self._why()
+        logger.warning(
+            "closed with %s and %s that are not on the store, %s: %s; they are durable here and shipped after the next"
+            " open (%s) store=%s",
+            _counted(records, "record"), _counted(segments, "segment"), self._since(waited),
+            cause or ("the process ends" if lifetimes.is_ending() else "the time to drain was over"),
+            remedy or "holdfast ship DIR, or a longer shipping.drain_timeout_ms", self._store.url,
+            extra={"action": "close_unshipped", "records": records, "segments": segments},
+        )  # fmt: skip
+
+    def _since(self, waited: float) -> str:
+        since, loop = self.counters.failing_since, self._loop
+        if self.counters.failure is None or loop is None:
+            return f"after {waited:.0f} s of waiting"
+        return f"which takes nothing for {max(0.0, loop.time() - since):.0f} s"
+
+    def _why(self) -> tuple[str, str]:
+        """What holds shipping up, and the remedy, as far as is known."""
+        failure = self._harbour.trouble or self.counters.failure
+        if failure is not None:
+            return failure.message, failure.hint
+        if not self._harbour.is_known:
+            return "the store has not answered yet", "check store.url, store.endpoint and the network"
+        return "", ""
+
+    def _unsettled(self) -> int:
+        partitions = self._journal.topics.by_id.values()
+        return sum(p.sealed.segments - shipment_of(p).settled_segments for p in partitions)
 
     def _call(self, loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
         try:
@@ -275,6 +317,8 @@ class Shipper:
             _finish(loop, self._leave())
 
     def _end(self, error: BaseException) -> None:
+        if lifetimes.is_ending() and isinstance(error, RuntimeError):
+            return  # Python starts no more threads: what is left is shipped after the next open, and close() tells
         if not isinstance(error, HoldfastError):
             reason = f"{type(error).__name__}: {error}"
             defect = Unavailable(f"shipping stopped: {reason}", hint="this is a defect in holdfast; reopen the log")
@@ -282,7 +326,7 @@ class Shipper:
             logger.critical("shipping stopped: %s", reason, exc_info=error, extra={"action": "shipping_ended"})
             error = defect
         else:
-            logger.critical("shipping ended: %s", error.message, extra={"action": "shipping_ended"})
+            logger.critical("shipping ended: %s (%s)", error.message, error.hint, extra={"action": "shipping_ended"})
         if isinstance(error, Closed | RolledBack):
             self._journal.queue.hold("fenced", error)
         is_fenced = isinstance(error, Closed) and error.reason == "fenced"
@@ -347,7 +391,7 @@ class Shipper:
         """Wait a while, or for an order to rebuild the store; False when shipping is to stop."""
         loop = asyncio.get_running_loop()
         self._forgotten += 1
-        self.counters.failed("forgotten", lost.message)
+        self.counters.failed("forgotten", lost, loop.time())
         self._escalation.exhausted(loop.time(), _FORGOTTEN, "forgotten", lost.message)
         self._harbour.trouble_by(lost)
         self._contacted.set()
@@ -368,6 +412,10 @@ class Shipper:
             await self._fence.close()
         if self._remote is not None:
             await self._remote.close()
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _first(error: BaseException) -> BaseException:

@@ -15,7 +15,7 @@ from holdfast.journal import recovery, stored
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
 from holdfast.journal.rows import KeyRow
-from holdfast.store.commit_batch import TailKey
+from holdfast.store.commit_batch import NO_DIGEST, TailKey
 
 logger = logging.getLogger("holdfast.shipping")
 
@@ -64,6 +64,17 @@ class RememberedKeys:
         content = self._concealing[epoch].conceal(b"".join(hashes))
         return [content[at : at + 16] for at in range(0, len(content), 16)]
 
+    def digests(self, epoch: int, rows: Sequence[KeyRow]) -> list[bytes]:
+        """Digests of what keys stand for as they may lie on the store, under the key epoch of what they lie in."""
+        vault = self._journal.vault
+        found = []
+        for row in rows:
+            digest = row.digest or NO_DIGEST
+            if row.digest and row.key_epoch != epoch:
+                digest = vault.concealing(epoch).conceal(vault.concealing(row.key_epoch).reveal(row.digest))
+            found.append(digest)
+        return found
+
     def key_epoch(self, number: int) -> TailKey:
         """What is needed to open what a key epoch sealed or concealed, besides the key."""
         if number not in self._keys:
@@ -75,7 +86,12 @@ class RememberedKeys:
         return self._keys[number]
 
     def _is_proved(self, row: KeyRow) -> bool:
-        if len(row.hash) != 16 or row.partition_id not in self._journal.topics.by_id or row.record < 0:
+        if (
+            len(row.hash) != 16
+            or len(row.digest) not in (0, 16)
+            or row.partition_id not in self._journal.topics.by_id
+            or row.record < 0
+        ):
             return False
         try:
             return self._journal.vault.verify(row.key_epoch, row.message(), row.stamp)

@@ -135,7 +135,8 @@ class JournalSource:
         if not rows:
             return b""
         hashes = self._remembered.conceal(entry.key_epoch, [row.hash for row in rows])
-        return with_idempotent(zip((row.record - entry.first for row in rows), hashes, strict=True))
+        digests = self._remembered.digests(entry.key_epoch, rows)
+        return with_idempotent(zip((row.record - entry.first for row in rows), hashes, digests, strict=True))
 
     def unsettled(self) -> dict[Partition, int]:
         """Up to where partitions are sealed whose segments the store does not have all of."""

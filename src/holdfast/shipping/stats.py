@@ -6,6 +6,7 @@ from bisect import bisect_left
 
 import msgspec
 
+from holdfast.errors import HoldfastError
 from holdfast.journal.stats import BOUNDS, Histogram
 from holdfast.shipping import cost
 from holdfast.shipping.alarm import AlarmState
@@ -68,6 +69,10 @@ class Counters:
         self.acknowledged_bytes = self.backlog_bytes = 0
         self.retries: dict[str, int] = {}
         self.last_error: str | None = None
+        self.failure: HoldfastError | None = None
+        """What the store said last, while that was no success …"""
+        self.failing_since = 0.0
+        """… and since when that is so, on the loop's clock."""
         self.cost = cost.Counter()
         self._seconds = 0.0
         self._buckets = [0] * (len(BOUNDS) + 1)
@@ -87,10 +92,17 @@ class Counters:
         self._seconds += seconds
         self._buckets[bisect_left(BOUNDS, seconds)] += 1
 
-    def failed(self, cause: str, message: str) -> None:
+    def failed(self, cause: str, failure: HoldfastError, now: float) -> None:
         """An attempt failed."""
         self.retries = {**self.retries, cause: self.retries.get(cause, 0) + 1}
-        self.last_error = message
+        self.last_error = failure.message
+        if self.failure is None:
+            self.failing_since = now
+        self.failure = failure
+
+    def succeeded(self) -> None:
+        """An attempt was answered."""
+        self.failure = None
 
     def histogram(self) -> Histogram:
         """How long objects took."""

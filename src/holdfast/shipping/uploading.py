@@ -56,13 +56,14 @@ class Requests:
                 attempt += 1
                 await asyncio.sleep(self._note(what, attempt, failure))
             else:
+                self._counters.succeeded()
                 self._escalation.recovered(loop.time(), what)
                 return answer
 
     def _note(self, what: str, attempt: int, failure: StoreUnavailable | StoreRefused) -> float:
         """Count a failure, escalate it if it is time to, and say how long to wait."""
         settings, now = self._settings, asyncio.get_running_loop().time()
-        self._counters.failed(failure.cause, failure.message)
+        self._counters.failed(failure.cause, failure, now)
         refused = isinstance(failure, StoreRefused)
         if attempt > settings.max_retry_attempts or refused:
             self._escalation.exhausted(now, what, failure.cause, f"{what}: {failure.message}")

@@ -2,12 +2,13 @@
 
 One row per entry, laid out as `row_stream` does it (docs/formats/0006-store.md). Besides the entries a batch says up to
 where commits had been acknowledged as shipped when it was cut (`acked`), so that whoever finds a hole can tell damage
-from what was on its way; and the idempotency keys of its records, as hashes that are concealed in a log with keys.
+from what was on its way; and the idempotency keys of its records, as hashes, with digests of what they stand for, all
+of it concealed in a log with keys.
 
 Encoding is a pure function of the batch: equal batches are equal bytes, in every process. Decoding trusts nothing; what
 is not as it should be is `Corrupt` with the object's key. Digests and seals of the entries stay as they were stored;
 whoever has the journal's entry proves them, and that the log is the right one. Batches of format 1, without those two,
-are read as well.
+and of format 2, without the digests, are read as well.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ from holdfast.errors import Corrupt, Invalid
 from holdfast.store import layout, row_stream
 from holdfast.store.row_stream import DIGEST, Damaged, RowStream
 
-FORMAT = 2
+FORMAT = 3
 BYTES_MAX = 4 * 2**30
 """Of the object. A group has 1 GiB at most; S3 takes 5 GiB in one request."""
 ENTRIES_MAX = 2**22
 
 _CONTEXT = "holdfast 1 commit batch"
 _DIGEST_BYTES, _NO_SCHEMA = 16, bytes(16)
-_IDEMPOTENT = struct.Struct("<I16s")
+_IDEMPOTENT = struct.Struct("<I16s16s")
+_WITHOUT_DIGESTS = struct.Struct("<I16s")
+"""As format 2 has them."""
+NO_DIGEST = bytes(16)
+"""Of a key that was remembered without one."""
 _HINT = "the log that shipped it still has these entries, as entries or in segments"
 
 
@@ -55,7 +60,7 @@ class TailEntry(NamedTuple):
     schema: bytes = b""
     """Fingerprint of the schema of a typed entry; empty for raw records."""
     idempotency: bytes = b""
-    """For each record with an idempotency key its place in the entry and the key's hash; see `idempotent`."""
+    """For each record with an idempotency key its place in the entry, the key's hash and a digest; see `idempotent`."""
 
 
 class TailKey(NamedTuple):
@@ -93,7 +98,7 @@ _TYPES = {
 }  # fmt: skip
 SCHEMA = pa.schema([pa.field(name, _TYPES.get(name, _WHOLE), nullable=False) for name in TailEntry._fields])
 """The columns, without what stands in the metadata."""
-SCHEMAS = {1: pa.schema(list(SCHEMA)[:-1]), FORMAT: SCHEMA}
+SCHEMAS = {1: pa.schema(list(SCHEMA)[:-1]), 2: SCHEMA, FORMAT: SCHEMA}
 """By format."""
 STREAMS = {number: RowStream(schema, _CONTEXT) for number, schema in SCHEMAS.items()}
 
@@ -109,6 +114,8 @@ def encode(batch: CommitBatch) -> bytes:
     if wrong is not None:
         raise Invalid(f"these entries cannot be a commit batch: {wrong}", hint="this is a mistake in holdfast")
     columns["schema"] = [value or _NO_SCHEMA for value in columns["schema"]]
+    if batch.format == 2:
+        columns["idempotency"] = list(map(_without_digests, columns["idempotency"]))
     return STREAMS.get(batch.format, STREAMS[FORMAT]).encode(_metadata(batch), columns, BYTES_MAX)
 
 
@@ -128,6 +135,8 @@ def _decoded(data: memoryview, key: str) -> CommitBatch:
     columns = STREAMS[opened.format].columns(opened, ENTRIES_MAX)
     columns["schema"] = [b"" if value == _NO_SCHEMA else value for value in columns["schema"]]
     columns.setdefault("idempotency", [b""] * len(columns["seq"]))
+    if opened.format == 2:
+        columns["idempotency"] = list(map(_with_no_digests, columns["idempotency"]))
     entries = tuple(map(TailEntry._make, zip(*columns.values(), strict=True)))
     batch = _batch_of(opened.format, opened.metadata, entries)
     wrong = _problem(batch, columns)
@@ -136,14 +145,24 @@ def _decoded(data: memoryview, key: str) -> CommitBatch:
     return batch
 
 
-def idempotent(entry: TailEntry) -> list[tuple[int, bytes]]:
-    """Records of an entry that were given idempotency keys: place in the entry, and the hash as it stands here."""
+def idempotent(entry: TailEntry) -> list[tuple[int, bytes, bytes]]:
+    """Records of an entry that were given idempotency keys: place in the entry, hash and digest as they stand here."""
     return list(_IDEMPOTENT.iter_unpack(entry.idempotency))
 
 
-def with_idempotent(keys: Iterable[tuple[int, bytes]]) -> bytes:
-    """Places and hashes as they stand in an entry."""
-    return b"".join(_IDEMPOTENT.pack(place, key_hash) for place, key_hash in keys)
+def with_idempotent(keys: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Places, hashes and digests as they stand in an entry."""
+    return b"".join(_IDEMPOTENT.pack(*key) for key in keys)
+
+
+def _with_no_digests(keys: bytes) -> bytes:
+    if len(keys) % _WITHOUT_DIGESTS.size:
+        raise Damaged("is damaged: idempotency keys are none")
+    return with_idempotent((*key, NO_DIGEST) for key in _WITHOUT_DIGESTS.iter_unpack(keys))
+
+
+def _without_digests(keys: bytes) -> bytes:
+    return b"".join(_WITHOUT_DIGESTS.pack(*key[:2]) for key in _IDEMPOTENT.iter_unpack(keys))
 
 
 # -- what a batch must be ---------------------------------------------------------------------------------
@@ -199,7 +218,7 @@ def _are_idempotent(keys: bytes, count: int) -> bool:
     """Whether these are hashes of some of so many records, in their order."""
     if len(keys) % _IDEMPOTENT.size or len(keys) > _IDEMPOTENT.size * count:
         return False
-    places = [-1, *(place for place, _ in _IDEMPOTENT.iter_unpack(keys)), count]
+    places = [-1, *(place for place, _, _ in _IDEMPOTENT.iter_unpack(keys)), count]
     return not any(map(ge, places, places[1:]))
 
 

@@ -260,7 +260,8 @@ class DirectoryStore:
             raise StoreRefused(
                 message, cause="unsupported", hint="the file system must have hard links and sync directories"
             ) from error
-        raise StoreUnavailable(message, cause="disk", hint="check the disk: is it full, or failing?") from error
+        hint = disk.remedy(error, "check the disk: is it failing?")
+        raise StoreUnavailable(message, cause="disk", hint=hint) from error
 
 
 def _is_temporary(name: str) -> bool:

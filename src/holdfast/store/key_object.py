@@ -2,8 +2,8 @@
 
 Commit batches carry the keys of their own records; when batches go, an object of keys stays in their place, for as
 long as the window of keys reaches. One row per key, in the order in which keys were remembered, laid out as
-`row_stream` does it. Hashes are concealed in a log with keys: the object names the key epoch that it takes to read
-them.
+`row_stream` does it. Hashes, and digests of what keys stand for, are concealed in a log with keys: the object names the
+key epoch that it takes to read them. Objects of format 1, without digests, are read as well.
 
 Encoding is a pure function of the rows. Decoding trusts nothing: what is not as it should be is `Corrupt` with the
 object's key. Nothing here proves that the hashes are those that were written.
@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt, Invalid
 from holdfast.store import layout, row_stream
-from holdfast.store.commit_batch import TailKey, keys_as_json, keys_of_json
+from holdfast.store.commit_batch import NO_DIGEST, TailKey, keys_as_json, keys_of_json
 from holdfast.store.row_stream import DIGEST, Damaged, RowStream
 
-FORMAT = 1
+FORMAT = 2
 BYTES_MAX = 2**30
 ROWS_MAX = 2**22
 
@@ -42,6 +42,8 @@ class StoredKey(NamedTuple):
     seq: int
     hash: bytes
     """16 bytes, concealed in a log with keys."""
+    digest: bytes = NO_DIGEST
+    """Of what was appended under the key, concealed in a log with keys; zeros where it is not known."""
 
 
 class KeyObject(NamedTuple):
@@ -56,11 +58,14 @@ class KeyObject(NamedTuple):
     """The key epoch that conceals the hashes; None in a log without keys."""
     rows: Sequence[StoredKey]
     """In the order of their sequence numbers."""
+    format: int = FORMAT
 
 
-_TYPES = {"topic": pa.large_string(), "hash": DIGEST}
+_TYPES = {"topic": pa.large_string(), "hash": DIGEST, "digest": DIGEST}
 SCHEMA = pa.schema([pa.field(name, _TYPES.get(name, pa.int64()), nullable=False) for name in StoredKey._fields])
-STREAM = RowStream(SCHEMA, _CONTEXT)
+SCHEMAS = {1: pa.schema(list(SCHEMA)[:-1]), FORMAT: SCHEMA}
+"""By format."""
+STREAMS = {number: RowStream(schema, _CONTEXT) for number, schema in SCHEMAS.items()}
 
 
 def encode(keys: KeyObject) -> bytes:
@@ -69,15 +74,18 @@ def encode(keys: KeyObject) -> bytes:
     wrong = _problem(keys, columns)
     if wrong is not None:
         raise Invalid(f"these cannot be idempotency keys: {wrong}", hint="this is a mistake in holdfast")
-    return STREAM.encode(_metadata(keys), columns, BYTES_MAX)
+    if keys.format == 1:
+        del columns["digest"]
+    return STREAMS.get(keys.format, STREAMS[FORMAT]).encode(_metadata(keys), columns, BYTES_MAX)
 
 
 def decode(data: bytes | memoryview, key: str) -> KeyObject:
     """The keys in an object, whole and under its own key; raises Corrupt, or Invalid if a newer holdfast wrote it."""
     try:
-        opened = row_stream.opened(memoryview(data), key, _CONTEXT, BYTES_MAX, {FORMAT: SCHEMA})
-        columns = STREAM.columns(opened, ROWS_MAX)
-        keys = _keys_of(opened.metadata, columns)
+        opened = row_stream.opened(memoryview(data), key, _CONTEXT, BYTES_MAX, SCHEMAS)
+        columns = STREAMS[opened.format].columns(opened, ROWS_MAX)
+        columns.setdefault("digest", [NO_DIGEST] * len(columns["seq"]))
+        keys = _keys_of(opened.format, opened.metadata, columns)
         wrong = _problem(keys, columns)
         if wrong is not None:
             raise Damaged(f"is damaged: {wrong}")
@@ -105,14 +113,14 @@ def _problem(keys: KeyObject, columns: dict[str, Sequence[Any]]) -> str | None:
     numbers = (*columns["partition"], *columns["record"])
     if numbers and not 0 <= min(numbers) <= max(numbers) < _NUMBER_MAX:
         return "a number is too small or too large"
-    if not all(columns["topic"]) or not set(map(len, columns["hash"])) <= {16}:
+    if not all(columns["topic"]) or not {*map(len, columns["hash"]), *map(len, columns["digest"])} <= {16}:
         return "a row names no record"
     return None
 
 
 def _metadata(keys: KeyObject) -> dict[bytes, bytes]:
     return {
-        b"holdfast.format": b"%d" % FORMAT,
+        b"holdfast.format": b"%d" % keys.format,
         b"holdfast.log": keys.log_id.hex().encode(),
         b"holdfast.epoch": b"%d" % keys.epoch,
         b"holdfast.first_seq": b"%d" % keys.first_seq,
@@ -121,7 +129,7 @@ def _metadata(keys: KeyObject) -> dict[bytes, bytes]:
     }
 
 
-def _keys_of(metadata: dict[bytes, bytes], columns: dict[str, Sequence[Any]]) -> KeyObject:
+def _keys_of(found: int, metadata: dict[bytes, bytes], columns: dict[str, Sequence[Any]]) -> KeyObject:
     try:
         epochs = keys_of_json(metadata[b"holdfast.keys"])
         keys = KeyObject(
@@ -131,6 +139,7 @@ def _keys_of(metadata: dict[bytes, bytes], columns: dict[str, Sequence[Any]]) ->
             int(metadata[b"holdfast.last_seq"]),
             epochs[0] if epochs else None,
             tuple(map(StoredKey._make, zip(*columns.values(), strict=True))),
+            found,
         )
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
         raise Damaged("is damaged: its metadata cannot be read") from None

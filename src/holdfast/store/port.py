@@ -37,7 +37,9 @@ class StoreUnavailable(Unavailable):
     def __init__(
         self, message: str, *, cause: Cause = "other", retry_after: float = 0.0, hint: str | None = None
     ) -> None:
-        super().__init__(message, hint="the store may be back soon; it is tried again" if hint is None else hint)
+        super().__init__(
+            message, hint="check the address of the store and the network; it is tried again" if hint is None else hint
+        )
         self.cause: Cause = cause
         self.retry_after = retry_after
         """Seconds that the store asked to be left alone; 0 when it did not ask."""

@@ -25,8 +25,8 @@ from holdfast.store.port import Body, ObjectInfo
 
 _LOG_ID = re.compile(r"[0-9a-f]{32}\Z")
 _FORGED = (
-    "somebody without this log's key wrote it, or it was damaged: holdfast reconcile DIR --remote --fix puts the true"
-    " one back; what no log wrote can be removed by hand"
+    "somebody without this log's key wrote it, or it was damaged: holdfast reconcile DIR --remote --deep --fix puts the"
+    " true one back; what no log wrote can be removed by hand"
 )
 _ROTATED = "if keys were rotated, keep the older ones in the keyring; else somebody without the key wrote this object"
 
@@ -51,6 +51,11 @@ class RootForm:
         form._is_owner = True
         form.format, form._is_signed = root_format, signer is not None and root_format > documents.OLD_ROOT
         return form
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the root says that its objects are signed, once its `log.json` was seen."""
+        return self._is_signed
 
     @property
     def is_authentic(self) -> bool:

@@ -283,3 +283,13 @@ def test_over_udp_the_largest_content_fits_with_its_seal():
         assert alice.channel(ROOM).history() == []
         assert here.send(bytes(42_000), ROOM)
         assert here.stats().sent_total == 1
+
+
+@both
+def test_the_largest_message_fits_and_nothing_larger_is_opened(dialect):
+    alice, bob = member("alice", dialect), member("bob", dialect)
+    content = bytes(2**20)
+    assert bob.unwrap_received_message(alice.wrap_outgoing_message(content, ROOM)).content == content
+    route = alice.wrap_outgoing_message(b"x", ROOM)[:10]
+    with pytest.raises(Invalid, match="no sealed message"):
+        bob.unwrap_received_message(route + bytes(6 * 2**20))

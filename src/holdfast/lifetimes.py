@@ -1,0 +1,112 @@
+"""Logs that are open, and what becomes of them when the process forks or ends without closing them.
+
+A forked child forgets its parent's logs. At the end of the interpreter a log that is still open is finished in two
+steps, a net for whoever forgot to close it:
+
+    settle    when the main thread has ended: what was queued is made durable, sealed and shipped. Python takes the
+              executors down right after this, so it is the last moment for that; it is left out while other threads
+              (not daemons) still work, who may go on for days
+    close     after all of them have ended and after the application's own `atexit` calls, which may still append:
+              what is queued then is made durable, and the directory is let go of
+
+Both are bounded by the settings' time-outs. A process that is killed or calls `os._exit` runs neither.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import thread as executors
+from typing import Protocol
+from weakref import WeakSet
+
+logger = logging.getLogger("holdfast")
+
+
+class Opened(Protocol):
+    """An open log, as seen from here."""
+
+    def _forget(self) -> None:
+        """In a forked child: never touch what is the parent's."""
+
+    def _settle_at_exit(self) -> None:
+        """Make durable, seal and ship what is there; go on taking records."""
+
+    def _close_at_exit(self) -> None:
+        """Make durable what is there, and let go."""
+
+
+_opened: WeakSet[Opened] = WeakSet()
+_state = {"registered": False, "ending": False}
+
+
+def keep(log: Opened) -> None:
+    """A log is open."""
+    _opened.add(log)
+    if not _state["registered"]:
+        _register()
+
+
+def drop(log: Opened) -> None:
+    """It is not any more."""
+    _opened.discard(log)
+
+
+def is_ending() -> bool:
+    """Whether the interpreter has begun to end: executors take no more work, and threads may not be started."""
+    return _state["ending"]
+
+
+def _register() -> None:
+    _state["registered"] = True
+    os.register_at_fork(after_in_child=_after_fork)
+    _hook_exit()
+
+
+def _hook_exit() -> None:
+    # Called in reverse order: after the import of `executors`, which registers its own end in the same way.
+    hook = getattr(threading, "_register_atexit", None)
+    try:
+        if hook is not None:
+            hook(_settle_all)
+    except RuntimeError:  # the main thread has ended already
+        pass
+    atexit.register(_close_all)
+
+
+def _settle_all() -> None:
+    try:
+        if not _others_work():
+            for log in list(_opened):
+                _try(log._settle_at_exit)
+    finally:
+        _state["ending"] = True
+
+
+def _others_work() -> bool:
+    """Whether threads of the application go on; the workers of executors do not count, they wait for us to end."""
+    workers = set(getattr(executors, "_threads_queues", ()))
+    here = threading.current_thread()
+    return any(not (one is here or one.daemon or one in workers) for one in threading.enumerate())
+
+
+def _close_all() -> None:
+    for log in list(_opened):
+        _try(log._close_at_exit)
+
+
+def _try(step: Callable[[], None]) -> None:
+    try:
+        step()
+    except Exception:  # the next log has a right to its end, too
+        logger.exception("ending with an open log", extra={"action": "exit_failed"})
+
+
+def _after_fork() -> None:
+    for log in list(_opened):
+        log._forget()
+    _opened.clear()
+    _state["ending"] = False
