@@ -65,7 +65,10 @@ class Pending:
     def add(self, appended: Iterable[str], evicted: Sequence[str], notes: Sequence[Note]) -> None:
         """What one step did, in this order: an id that came and went at once only goes."""
         self._merge(appended, evicted)
-        self._keep_notes([*self._notes, *notes] if notes else self._notes)
+        if notes:
+            # Those of one step stay together, however many they are: a cascade may deliver more than history holds.
+            self._keep_notes(self._notes, self._notes_max - len(notes))
+            self._notes = [*self._notes, *notes]
 
     def remember(self, known: Sequence[Known]) -> None:
         """Ids to remember; by themselves they are no reason for a commit."""
@@ -94,7 +97,7 @@ class Pending:
             self._merge(batch.appends, batch.evicts, batch.returned)
             self._notes += batch.notes
             self.remember(batch.known)
-        self._keep_notes(self._notes)
+        self._keep_notes(self._notes, self._notes_max)
 
     def renew(self, message_ids: Iterable[str]) -> None:
         """All of history has to be said again, in its order."""
@@ -124,9 +127,9 @@ class Pending:
             self._returned.pop(message_id, None)
             self._evicts[message_id] = None
 
-    def _keep_notes(self, notes: list[Note]) -> None:
+    def _keep_notes(self, notes: list[Note], most: int) -> None:
         """Notes are for onlookers: while nothing can be kept, the oldest go."""
-        excess = len(notes) - self._notes_max
+        excess = min(len(notes), len(notes) - most)
         if excess > 0:
             self.notes_dropped += excess
             notes = notes[excess:]

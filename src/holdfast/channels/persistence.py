@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from holdfast.channels.message import SdsMessage
-from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known
+from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known, Note
 from holdfast.errors import Unavailable
 
 
@@ -178,8 +178,12 @@ class MemoryPersistence(Persistence):
     def find_messages(self, channel_id: str, wanted: Sequence[Known]) -> Iterable[SdsMessage]:
         """Those whose ids are remembered."""
         with self._calling(channel_id, "find_messages"):
-            left = self._kept(channel_id).left
-            return [left[known.message_id] for known in wanted if known.message_id in left]
+            told = self._kept(channel_id).told
+            found = [told[known.message_id] for known in wanted if known.message_id in told]
+        return [
+            SdsMessage(note.message_id, channel_id, note.lamport, note.content, note.sender_id, note.causes)
+            for note in found
+        ]
 
     def _calling(self, channel_id: str, name: str, *parts: str) -> Lock:
         self.calls.append((name, channel_id))
@@ -200,21 +204,21 @@ class _Kept:
         self.history: dict[str, SdsMessage] = {}
         self.hints: dict[str, bytes] = {}
         self.known: list[Known] = []
-        self.left: dict[str, SdsMessage] = {}
-        """Messages that have left history, and whose ids are remembered."""
+        self.told: dict[str, Note] = {}
+        """What is known of messages whose ids are remembered, as a log has it in its topic."""
 
     def change(self, update: HistoryUpdate) -> None:
         self.known += update.known
         excess = len(self.known) - update.remembered if update.remembered else 0
         if excess > 0:
             for forgotten in self.known[:excess]:
-                self.left.pop(forgotten.message_id, None)
+                self.told.pop(forgotten.message_id, None)
             del self.known[:excess]
+        self.told.update((note.message_id, note) for note in update.notes if note.kind in ("sent", "delivered"))
         for message_id in update.displaced:
             self.history.pop(message_id, None)
         for message in update.append:
             self.history[message.message_id] = message
         for message_id in update.evict:
-            if message_id in self.history:
-                self.left[message_id] = self.history.pop(message_id)
+            self.history.pop(message_id, None)
             self.hints.pop(message_id, None)
