@@ -17,17 +17,27 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import TypeVar, get_args
+from typing import TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
 
+from holdfast.channel_known import KnownBlocks
+from holdfast.channel_records import Read, columns, find_messages, note_size
 from holdfast.channels.message import SdsMessage, raw, text
 from holdfast.channels.persistence import Commit, Persistence
-from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Note, NoteKind
-from holdfast.channels.storage import Migration, decode_meta, encode_meta, store_message, stored_message
+from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known, Note
+from holdfast.channels.storage import (
+    Migration,
+    decode_known,
+    decode_meta,
+    decode_newest,
+    encode_meta,
+    store_message,
+    stored_message,
+)
 from holdfast.errors import Corrupt
-from holdfast.journal.columns import Columns, Extra, encode_headers
+from holdfast.journal.columns import Columns
 from holdfast.journal.group import Make, Operation, Unit
 from holdfast.journal.journal import Journal
 from holdfast.journal.partition import Partition
@@ -37,8 +47,7 @@ from holdfast.journal.ticket import UnitTicket
 One = TypeVar("One")
 
 _SPACES = "channel/"
-_META, _MESSAGE, _WAITING, _HINT = b"m", b"h", b"w", b"r"
-_KINDS = {kind: kind.encode() for kind in get_args(NoteKind)}
+_META, _MESSAGE, _WAITING, _HINT, _KNOWN = b"m", b"h", b"w", b"r", b"k"
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
@@ -75,13 +84,15 @@ class LogPersistence(Persistence):
         partition: Partition | None = None,
         migrations: Mapping[int, Migration] | None = None,
         ack_timeout_ms: float | None = None,
+        read: Read | None = None,
     ) -> None:
-        """What happens goes to `partition`, if there is one."""
+        """What happens goes to `partition`, if there is one, and `read` finds it there."""
         self._journal = journal
         self._participant = raw(participant_id)
         self._prefix = _SPACES + quote(participant_id, safe="", errors="surrogateescape") + "/"
         self._partition = partition
         self._migrations = migrations
+        self._read = read
         self._timeout = (journal.settings.ack_timeout_ms if ack_timeout_ms is None else ack_timeout_ms) / 1000
         self._places: dict[str, _Places] = {}
         self._lock = Lock()
@@ -92,6 +103,7 @@ class LogPersistence(Persistence):
         history: dict[str, SdsMessage] = {}
         waiting: dict[str, SdsMessage] = {}
         hints: dict[str, bytes] = {}
+        blocks: list[list[Known]] = []
         places = _Places()
         for key, number, body in self._journal.load_space(self._prefix + channel_id):
             if key == _META:
@@ -107,14 +119,20 @@ class LogPersistence(Persistence):
             elif key[:1] == _HINT:
                 hints[text(key[1:])] = body
                 places.hints.add(text(key[1:]))
+            elif key[:1] == _KNOWN:
+                blocks.append(decode_known(body))
+                places.known.found(number, len(blocks[-1]))
             else:
                 raise Corrupt(f"an item of a channel is none that was ever kept channel={channel_id!r}")
         meta = ChannelMeta()
         if snapshot is not None:
             meta = decode_meta(snapshot, self._migrations, {**waiting, **history})
+            blocks.append(decode_newest(snapshot))
+            for known in blocks[-1]:
+                places.known.add(known)
         with self._lock:
             self._places[channel_id] = places
-        return ChannelData(meta, tuple(history.values()), hints)
+        return ChannelData(meta, tuple(history.values()), hints, tuple(known for block in blocks for known in block))
 
     def commit(
         self, channel_id: str, meta: ChannelMeta, update: HistoryUpdate, *, reissue: bool = False
@@ -156,7 +174,8 @@ class LogPersistence(Persistence):
         for message in (*update.append, *waiting):
             size += message.size
         for note in update.notes:
-            size += _note_size(note)
+            size += note_size(note)
+        size += _known_size(update)
         if size <= most:
             return [Part(meta, update, (), size)]
         return _split(meta, update, waiting, most)
@@ -173,12 +192,14 @@ class LogPersistence(Persistence):
             meta = part.meta
             notes += part.update.notes
             changes.add(part.update, part.waiting)
-        puts = changes.puts
+        puts, blocks = changes.puts, places.known.due()
+        for number, body in blocks.items():
+            puts[_block(number)] = (_block(number), number, body)
         if meta is not None:
             named = changes.wait_for(meta, again=again)
-            puts[_META] = (_META, 0, encode_meta(meta, elsewhere=named))
+            puts[_META] = (_META, 0, encode_meta(meta, elsewhere=named, newest=places.known.newest))
             changes.delete_owed()
-        places.await_deletion(unit, list(changes.deletes))
+        places.await_outcome(unit, list(changes.deletes), list(blocks))
         operations, _ = self._journal.space_change(
             self._prefix + channel_id, changes.items(), list(changes.deletes), append=self._records(channel_id, notes)
         )
@@ -204,6 +225,12 @@ class LogPersistence(Persistence):
 
         places.newest = None  # else a later commit, which removes it, would come before it
         self._journal.gather(hint, make, append=(None, 0), size=len(hint), timeout=self._timeout)
+
+    def find_messages(self, channel_id: str, wanted: Sequence[Known]) -> Iterable[SdsMessage]:
+        """Those that the topic still has."""
+        if self._read is None:
+            return ()
+        return find_messages(self._read, self._participant, channel_id, wanted)
 
     def drop_channel(self, channel_id: str) -> None:
         """Forget a channel, durably."""
@@ -235,35 +262,24 @@ class LogPersistence(Persistence):
         return places
 
     def _records(self, channel_id: str, notes: Sequence[Note]) -> tuple[Partition, Columns] | None:
-        """What happened, as records: the content is the payload, the channel the key, the rest headers."""
         if self._partition is None or not notes:
             return None
-        key = raw(channel_id)
-        extras: dict[int, Extra] = {}
-        for number, note in enumerate(notes):
-            headers = {
-                "participant_id": self._participant, "message_id": raw(note.message_id),
-                "sender_id": raw(note.sender_id), "lamport": b"%d" % note.lamport,
-            }  # fmt: skip
-            if note.kind == "delivered":
-                headers["waited_ms"] = b"%d" % note.waited_ms
-            if note.missing:
-                headers["missing"] = _joined(note.missing)
-            extras[number] = (key, _KINDS[note.kind], encode_headers(headers))
-        return self._partition, Columns([note.content for note in notes], [note.at_ms * 1000 for note in notes], extras)
+        return self._partition, columns(self._participant, channel_id, notes)
 
 
 _OWED_MAX = 20_000
 """Beyond that, what should have been deleted while nothing could be kept is found, and goes, after the next loading."""
-
-_MISSING_BYTES_MAX = 8_192
-"""Of all the ids that a message waits for: as many as fit into this, so that headers stay below their limit."""
 
 
 def _about(meta: ChannelMeta) -> int:
     """A snapshot's bytes, roughly."""
     entries = len(meta.outgoing) + len(meta.incoming) + len(meta.met)
     return 64 * (entries + 2) + 128 * (len(meta.requests) + len(meta.responses))
+
+
+def _known_size(update: HistoryUpdate) -> int:
+    """At most so many bytes of ids."""
+    return sum(4 * (len(known.message_id) + len(known.sender_id)) + 32 for known in update.known)
 
 
 def _waiting(meta: ChannelMeta) -> tuple[SdsMessage, ...]:
@@ -279,9 +295,10 @@ def _split(meta: ChannelMeta, update: HistoryUpdate, waiting: Sequence[SdsMessag
         parts.append(Part(None, HistoryUpdate(messages, displaced=behind), (), size))
     parts += [Part(None, HistoryUpdate(), messages, size) for messages, size in _chunks(waiting, _message_size, most)]
     parts += [
-        Part(None, HistoryUpdate(notes=notes), (), size) for notes, size in _chunks(update.notes, _note_size, most)
+        Part(None, HistoryUpdate(notes=notes), (), size) for notes, size in _chunks(update.notes, note_size, most)
     ]
-    return [*parts, Part(meta, HistoryUpdate(evict=update.evict), (), _about(meta))]
+    last = HistoryUpdate(evict=update.evict, known=update.known, remembered=update.remembered)
+    return [*parts, Part(meta, last, (), _about(meta) + _known_size(update))]
 
 
 def _chunks(items: Sequence[One], size_of: Callable[[One], int], most: int) -> Iterator[tuple[tuple[One, ...], int]]:
@@ -302,23 +319,14 @@ def _message_size(message: SdsMessage) -> int:
     return message.size
 
 
-def _note_size(note: Note) -> int:
-    """A record's bytes, or a few more."""
-    ids = len(note.message_id) + len(note.sender_id) + (sum(map(len, note.missing)) if note.missing else 0)
-    return len(note.content) + min(4 * ids, _MISSING_BYTES_MAX) + 4_096
-
-
-def _joined(ids: Sequence[str]) -> bytes:
-    """Ids, one per line: as many as fit, and none of them cut."""
-    joined = b"\n".join(map(raw, ids))
-    if len(joined) > _MISSING_BYTES_MAX:
-        joined = joined[: _MISSING_BYTES_MAX + 1].rpartition(b"\n")[0]
-    return joined
-
-
 def _key(number: int) -> bytes:
     """The key of a message of history: neighbours in time are neighbours on disk."""
     return _MESSAGE + number.to_bytes(8, "big")
+
+
+def _block(number: int) -> bytes:
+    """The key of a block of ids that are remembered."""
+    return _KNOWN + number.to_bytes(8, "big")
 
 
 class _Changes:
@@ -346,6 +354,9 @@ class _Changes:
             self._put(_key(number), number, message)
         for message_id in update.evict:
             self._delete(places.forget(message_id))
+        for known in update.known:
+            places.known.add(known)
+        self._delete(map(_block, places.known.trim(update.remembered)))
         for message in waiting:
             if message.message_id not in places:
                 places.waiting.add(message.message_id)
@@ -403,10 +414,11 @@ class _Places:
         self._numbers: dict[str, int] = {}
         """Where the messages of history stand in its order."""
         self._next = 1
-        self._deleting: deque[tuple[Unit, Sequence[bytes]]] = deque()
-        """Units under way, and the keys that they delete."""
+        self._under_way: deque[tuple[Unit, Sequence[bytes], Sequence[int]]] = deque()
+        """Units under way, the keys that they delete, and the blocks of known ids that they put."""
         self._owed: dict[bytes, None] = {}
         """Keys that were to be deleted by commits that failed."""
+        self.known = KnownBlocks()
         self.waiting: set[str] = set()
         self.ahead: set[str] = set()
         """Of what waits, what was put again already by earlier parts of the commit that says everything again."""
@@ -449,8 +461,9 @@ class _Places:
 
     def settle(self, *, again: bool) -> None:
         """Take notice of what became of units; if all is said again, those still under way are bound to fail."""
-        while self._deleting and (again or self._deleting[0][0].group.done):
-            unit, keys = self._deleting.popleft()
+        while self._under_way and (again or self._under_way[0][0].group.done):
+            unit, keys, blocks = self._under_way.popleft()
+            self.known.settle(blocks, is_stored=unit.is_stored)
             if not unit.is_stored:
                 for key in keys[: max(0, _OWED_MAX - len(self._owed))]:
                     self._owed[key] = None
@@ -464,7 +477,8 @@ class _Places:
         owed, self._owed = self._owed, {}
         return {key: None for key in owed if key not in puts} if owed else owed
 
-    def await_deletion(self, unit: Unit, keys: Sequence[bytes]) -> None:
-        """A unit that deletes these keys is made."""
-        if keys:
-            self._deleting.append((unit, keys))
+    def await_outcome(self, unit: Unit, keys: Sequence[bytes], blocks: Sequence[int]) -> None:
+        """A unit that deletes these keys, and puts these blocks, is made."""
+        self.known.hand_over(blocks)
+        if keys or blocks:
+            self._under_way.append((unit, keys, blocks))

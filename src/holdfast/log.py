@@ -327,9 +327,9 @@ class Log:
 
         if self._journal.read_only:
             raise Invalid("this log is open for reading only", hint="kept_channels() and kept_channel() look at them")
-        partition = None
+        partition = read = None
         if topic is not None:
-            self.topic(topic, partitions=1)
+            read = self.topic(topic, partitions=1).read
             partition = self._journal.topics.partitions[topic][0]
         settings = self.settings.channels
         most = min(settings.content_bytes_max, self.settings.journal.payload_bytes_max)
@@ -342,7 +342,9 @@ class Log:
                 )
             opened = Channels(
                 participant_id,
-                LogPersistence(self._journal, participant_id, partition, migrations, settings.ack_timeout_ms),
+                LogPersistence(
+                    self._journal, participant_id, partition, migrations, settings.ack_timeout_ms, read=read
+                ),
                 settings=msgspec.structs.replace(settings, content_bytes_max=most),
                 clock=self._clock,
                 retrieval_hint=retrieval_hint,

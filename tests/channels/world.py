@@ -72,6 +72,9 @@ class Disk(MemoryPersistence):
         self.notes += update.notes
         for message in update.append:
             self.causes[message.message_id] = [entry.message_id for entry in message.causal_history]
+        for note in update.notes:  # what came and went in one step is in no history
+            if note.kind == "delivered":
+                self.causes[note.message_id] = [entry.message_id for entry in note.causes]
         self.newest = {note.message_id for note in update.notes if note.kind == "delivered"}
         self.delivered |= self.newest
         self.sent.update(note.message_id for note in update.notes if note.kind == "sent")

@@ -13,8 +13,8 @@ from holdfast.channels import ChannelMeta, HistoryEntry, SdsMessage
 from holdfast.channels.derived_ids import check_derived_id, with_derived_id
 from holdfast.channels.detect import dialect
 from holdfast.channels.sealed import ChannelSeal
-from holdfast.channels.snapshot import Buffered, RepairRequest, Unacknowledged
-from holdfast.channels.storage import decode_meta, encode_meta
+from holdfast.channels.snapshot import Buffered, Known, RepairRequest, Unacknowledged
+from holdfast.channels.storage import decode_known, decode_meta, encode_known, encode_meta
 
 pytestmark = pytest.mark.unit
 
@@ -47,6 +47,13 @@ def test_the_examples_of_snapshots_are_what_is_written_and_read():
     assert shown["named"] == encode_meta(META, elsewhere={"m1", "m4"})
     assert decode_meta(shown["snapshot"]) == META
     assert decode_meta(shown["named"], elsewhere={"m1": M1, "m4": M4}) == META
+
+
+def test_the_example_of_an_id_is_what_is_written_and_read():
+    """With its time and its sender."""
+    known = Known("k1", 1_700_000_000_123, "bob")
+    assert examples()["k1 of bob"] == encode_known(known)
+    assert decode_known(examples()["k1 of bob"]) == [known]
 
 
 def test_the_example_of_a_sealed_packet_opens_and_that_of_a_derived_id_is_what_is_made():

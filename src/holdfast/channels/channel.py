@@ -19,12 +19,13 @@ from threading import Lock
 import msgspec
 
 from holdfast.channels.dialect import DialectName
-from holdfast.channels.events import Event, MessageReady
-from holdfast.channels.lamport import AheadOfClock
+from holdfast.channels.events import Event, MessageReady, RepairReady
+from holdfast.channels.lamport import AheadOfClock, sendable
+from holdfast.channels.message import SdsMessage
 from holdfast.channels.pending import Batch, Pending
 from holdfast.channels.persistence import Commit, Persistence
 from holdfast.channels.protocol import step
-from holdfast.channels.snapshot import Buffered, ChannelMeta, Unacknowledged
+from holdfast.channels.snapshot import Buffered, ChannelMeta, Known, Unacknowledged
 from holdfast.channels.state import ChannelState
 from holdfast.channels.steps import Input, Step
 from holdfast.errors import Closed, Corrupt, HoldfastError, Invalid, Unavailable
@@ -170,6 +171,7 @@ class Channel:
             _, effects = step(self.state, given, self._now())
             self._count(effects)
             self._pending.add(effects.appended, effects.evicted, effects.notes)
+            self._pending.remember(effects.known)
             flight = Flight(effects.events)
             if effects.changed or self._dirty or self._pending:
                 self._commit(flight)
@@ -185,10 +187,11 @@ class Channel:
                 self._commit(Flight([]))
             return self._flights[-1] if self._flights else None
 
-    def evict(self, message_ids: list[str]) -> None:
-        """After loading: these are beyond the limit, and go with the next commit."""
+    def mend(self, beyond: list[str], unknown: list[Known]) -> None:
+        """After loading: what is beyond the limits goes, and what was not remembered is, with the next commit."""
         with self.lock:
-            self._pending.add((), message_ids, ())
+            self._pending.add((), beyond, ())
+            self._pending.remember(unknown)
 
     def settle(self, flight: Flight) -> None:
         """Take notice of commits whose outcome is known by now; that of this one should be."""
@@ -200,12 +203,13 @@ class Channel:
     def doubt(self) -> None:
         """It could not be dropped, or so it seems: what is kept of it is said again with the next commit, all of it."""
         self._pending.renew(self.state.history.ids())
+        self._pending.remember([self.state.known_of(message) for message in self.state.history.messages()])
         self._dirty = True
 
     def _commit(self, flight: Flight) -> None:
         if self._dirty and any(one.batch is not None for one in self._flights):
             return  # what is kept next must be complete, and what is under way may yet fail: it waits for that
-        flight.batch, update = self._pending.take(self.state.history)
+        flight.batch, update = self._pending.take(self.state.history, len(self.state.known))
         flight.settled = False
         self._commits += 1
         before = self._flights[-1].commit if self._flights else None
@@ -292,6 +296,34 @@ class Channel:
                     "a retrieval hint was not kept channel=%s: %s", self.id, as_failure(error).message,
                     extra={"action": "channel_hint_not_kept", "channel": self.id},
                 )  # fmt: skip
+
+    # -- answering from the log ---------------------------------------------------------------------------
+
+    def find(self, wanted: Sequence[Known]) -> list[SdsMessage]:
+        """Messages that have left history, if the backend finds them; under no lock, for that may take a while."""
+        try:
+            return list(self._backend.find_messages(self.id, wanted))
+        except Exception as error:
+            logger.warning(
+                "messages that others asked for were not found channel=%s: %s", self.id, as_failure(error).message,
+                extra={"action": "channel_not_found", "channel": self.id},
+            )  # fmt: skip
+            return []
+
+    def answer(self, messages: Sequence[SdsMessage]) -> None:
+        """Have these broadcast for those who asked, as far as the budget goes."""
+        rules, guard, now = self.state.rules, self.state.guard, self._now()
+        events: list[Event] = []
+        with self.lock:
+            for message in messages:
+                if not guard.may_answer:
+                    guard.withheld += 1
+                    continue
+                data = rules.dialect.encode(sendable(message, rules.dialect, rules.settings, now))
+                guard.answer(message.message_id, len(data), now)
+                events.append(RepairReady(self.id, message.message_id, data))
+            self._events.append(Flight(events))
+        self.tell()
 
     def forget(self) -> None:
         """It was removed: nothing of it will be kept any more; what happened before is still told."""

@@ -11,34 +11,35 @@ from holdfast.channels.events import MessageReady
 from holdfast.channels.lamport import after_hearing, bounds
 from holdfast.channels.message import SdsMessage
 from holdfast.channels.repairing import settle
-from holdfast.channels.snapshot import Buffered, Note, NoteKind
+from holdfast.channels.snapshot import Buffered, Known, Note, NoteKind
 from holdfast.channels.state import ChannelState
 from holdfast.channels.steps import Step
 
 
-def deliver(
-    state: ChannelState, message: SdsMessage, now: int, received: int, effects: Step, *, again: bool = False
-) -> None:
+def deliver(state: ChannelState, message: SdsMessage, now: int, received: int, effects: Step) -> None:
     """Put a message into history and tell of it, unless it is our own."""
     rules = state.rules
     assert message.lamport is not None
     if not rules.dialect.ticks_on_receipt:
         most = bounds(rules.dialect, rules.settings, now)
         state.lamport = after_hearing(state.lamport, message.lamport, most, tick=0)
-    state.met.pop(message.message_id, None)
-    remember(state, message, effects)
+    remember(state, message, now, effects)
     effects.changed = True
     if rules.participant_id and message.sender_id == rules.participant_id:
         return  # it came back to us: we know it
     waited = max(0, now - received)
     effects.notes.append(note("delivered", message, now, waited_ms=waited))
     effects.events.append(
-        MessageReady(rules.channel_id, message.message_id, message.sender_id, message.content, message.lamport, again)
+        MessageReady(rules.channel_id, message.message_id, message.sender_id, message.content, message.lamport)
     )
 
 
-def remember(state: ChannelState, message: SdsMessage, effects: Step) -> None:
-    """Put a message into history; what has to go for it, goes."""
+def remember(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
+    """Put a message into history, and its id among those that are known; what has to go for it, goes."""
+    state.unmark(message.message_id)
+    known = Known(message.message_id, now, message.sender_id)
+    if state.known.add(known):
+        effects.known.append(known)
     effects.appended.append(message.message_id)
     for gone in state.history.add(message, state.lamport):
         state.hints.pop(gone, None)
@@ -79,9 +80,11 @@ def mark_met(state: ChannelState, message_ids: Sequence[str], now: int, effects:
     """These ids count as delivered; with `lost`, because nobody has them."""
     fresh = [message_id for message_id in dict.fromkeys(message_ids) if not state.has(message_id)]
     for message_id in fresh:
-        if not lost and not state.filter.knows(message_id):  # our filter acknowledges: never what nobody has
-            state.filter.add(message_id)
+        if not lost:  # our filter acknowledges: never what nobody has
+            state.show(message_id)
         state.mark(state.met, message_id)
+        if lost:
+            state.mark(state.lost, message_id)
         settle(state, message_id)
         effects.changed = True
     deliver_released(state, released(state, fresh), now, effects)
@@ -90,4 +93,7 @@ def mark_met(state: ChannelState, message_ids: Sequence[str], now: int, effects:
 def note(kind: NoteKind, message: SdsMessage, now: int, *, waited_ms: int = 0, missing: tuple[str, ...] = ()) -> Note:
     """Something that happened, for those who look at it from outside."""
     content = message.content if kind in ("sent", "delivered") else b""
-    return Note(kind, message.message_id, message.sender_id, message.lamport or 0, now, content, waited_ms, missing)
+    causes = message.causal_history if content else ()
+    return Note(
+        kind, message.message_id, message.sender_id, message.lamport or 0, now, content, waited_ms, missing, causes
+    )

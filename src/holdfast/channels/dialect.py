@@ -6,6 +6,7 @@ no unit of time; the rules of the protocol are the same for both (`holdfast.chan
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from holdfast.channels.message import SdsMessage
@@ -32,6 +33,16 @@ class RollingFilter(Protocol):
 
     def add(self, message_id: str) -> None:
         """Remember an id."""
+
+    @property
+    def rolled(self) -> bool:
+        """Whether it has forgotten some."""
+
+    def __len__(self) -> int:
+        """How many ids it remembers."""
+
+    def restore(self, ids: Sequence[str], *, rolled: bool) -> None:
+        """Remember these and no others, as if they had been added one by one, and others had gone before."""
 
     def clean(self) -> None:
         """Forget the oldest ids, if there are too many."""

@@ -18,7 +18,7 @@ would acknowledge everything. Not thread safe; nothing is stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from holdfast.channels.hashing import farmhash64, javascript_units, murmur3_32, murmur3_32_units
@@ -127,6 +127,7 @@ class RollingBloom:
         "_keep",
         "_known",
         "_max",
+        "_rolled",
         "_shape",
         "_size",
         "_tail",
@@ -138,6 +139,7 @@ class RollingBloom:
         if flavour.grows:
             shape_of(max(capacity, self._max), error_rate)  # what it will roll into must be possible, too
         self._size = capacity
+        self._rolled = False
         self._fill([])
 
     @property
@@ -153,11 +155,27 @@ class RollingBloom:
         if len(self._ids) > self._max:
             self.clean()
 
+    @property
+    def rolled(self) -> bool:
+        """Whether it has forgotten some."""
+        return self._rolled
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def restore(self, ids: Sequence[str], *, rolled: bool) -> None:
+        """Remember these and no others."""
+        self._rolled = rolled
+        if rolled and self._flavour.grows:
+            self._size = self._max
+        self._fill(list(ids)[-max(1, self._max) :])
+
     def clean(self) -> None:
         """Forget the oldest ids, if there are too many."""
         excess = len(self._ids) - self._max
         if excess <= 0:
             return
+        self._rolled = True
         if self._flavour.grows:
             self._size = self._max
         self._fill(self._ids[len(self._ids) - self._keep :])

@@ -343,28 +343,42 @@ class Channels:
         await self._sweep_async(self._send_sync)
 
     def _send_sync(self) -> steps.SendSync:
-        return steps.SendSync(self._message_id(None))
+        return steps.SendSync(self._message_id(None), self._carried_bytes_max)
 
-    def _sweep(self, given: Callable[[], Input]) -> None:
-        for channel, flight in self._swept(given):  # all commits go together; then wait for each
+    def _sweep(self, given: Callable[[], Input], *, hurried: bool = False) -> None:
+        for channel, effects, flight in self._swept(given, hurried):  # all commits go together; then wait for each
             await_kept(channel, flight, self.settings.ack_timeout_ms / 1000)
+            if effects.wanted:
+                channel.answer(channel.find(effects.wanted))
 
-    async def _sweep_async(self, given: Callable[[], Input]) -> None:
+    async def _sweep_async(self, given: Callable[[], Input], *, hurried: bool = False) -> None:
         if self.backend.blocks:
-            await asyncio.to_thread(self._sweep, given)
+            await asyncio.to_thread(self._sweep, given, hurried=hurried)
             return
-        for channel, flight in self._swept(given):
+        for channel, effects, flight in self._swept(given, hurried):
             await kept_async(channel, flight)
+            if effects.wanted:
+                channel.answer(await asyncio.to_thread(channel.find, effects.wanted))
 
-    def _swept(self, given: Callable[[], Input]) -> list[tuple[Channel, Flight]]:
+    def _swept(self, given: Callable[[], Input], hurried: bool) -> list[tuple[Channel, Step, Flight]]:
         self._check_open()
-        flights = []
+        taken = []
         for channel in self._open.all():
+            if hurried and not channel.state.hurried:
+                continue
             try:
-                flights.append((channel, channel.take(given())[1]))
+                taken.append((channel, *channel.take(given())))
+                if taken[-1][1].sync_due:
+                    taken.append((channel, *channel.take(self._send_sync())))
             except Closed:
                 pass  # it was removed meanwhile
-        return flights
+        return taken
+
+    def _hurry(self) -> None:
+        self._sweep(steps.SweepRepairs, hurried=True)
+
+    async def _hurry_async(self) -> None:
+        await self._sweep_async(steps.SweepRepairs, hurried=True)
 
     def start_periodic_tasks(self) -> None:
         """Sweep and sync from a thread of their own, from now on; starting again changes nothing.
@@ -372,12 +386,12 @@ class Channels:
         Callbacks come from that thread. On an event loop, use `run_periodic_tasks_async` instead.
         """
         self._check_open()
-        self._timers.start(self.run_buffer_sweep, self.run_repair_sweep, self.run_periodic_sync)
+        self._timers.start(self.run_buffer_sweep, self.run_repair_sweep, self.run_periodic_sync, self._hurry)
 
     async def run_periodic_tasks_async(self) -> None:
         """Sweep and sync on this event loop, until it is cancelled or the channels are closed."""
         tasks = self.run_buffer_sweep_async, self.run_repair_sweep_async, self.run_periodic_sync_async
-        await self._timers.run(lambda: self._closed, *tasks)
+        await self._timers.run(lambda: self._closed, *tasks, self._hurry_async)
 
     def stop_periodic_tasks(self) -> None:
         """Stop sweeping; returns when the last sweep has ended."""

@@ -198,10 +198,9 @@ class OpenChannels:
     def _load(self, channel_id: str, name: DialectName | None) -> Channel:
         data = self._kept(channel_id)
         rules, data = self._rules(channel_id, name, data)
-        state, beyond = restored(rules, data, self._now())
+        state, beyond, unknown = restored(rules, data, self._now())
         channel = Channel(state, self._backend, self._tell, self._now)
-        if beyond:
-            channel.evict(beyond)
+        channel.mend(beyond, unknown)
         if any(not buffered.missing for buffered in state.incoming.values()):
             channel.take(Resume())
         self._channels[channel_id] = channel

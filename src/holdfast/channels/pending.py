@@ -14,22 +14,24 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from itertools import dropwhile
 
-from holdfast.channels.snapshot import HistoryUpdate, Note
+from holdfast.channels.snapshot import HistoryUpdate, Known, Note
 from holdfast.channels.state import History
 
 
 class Batch:
     """What one commit took."""
 
-    __slots__ = ("appends", "evicts", "notes", "returned")
+    __slots__ = ("appends", "evicts", "known", "notes", "returned")
 
     def __init__(
-        self, appends: dict[str, None], evicts: dict[str, None], notes: list[Note], returned: dict[str, None]
-    ) -> None:
+        self, appends: dict[str, None], evicts: dict[str, None], notes: list[Note], returned: dict[str, None],
+        known: list[Known],
+    ) -> None:  # fmt: skip
         self.appends = appends
         self.evicts = evicts
         self.notes = notes
         self.returned = returned
+        self.known = known
 
     def displaced(self) -> tuple[str, ...]:
         """Those behind one that is put at the end come after it."""
@@ -48,6 +50,7 @@ class Pending:
         self._notes: list[Note] = []
         self._returned: dict[str, None] = {}
         """Ids to append that are to be evicted first, if they are still where they were."""
+        self._known: list[Known] = []
         self._flying: list[Batch] = []
         self.notes_dropped = 0
 
@@ -56,19 +59,28 @@ class Pending:
 
     def ids(self) -> tuple[str, ...]:
         """Every id that is not known to be kept, or known to be gone, in flight or not."""
-        batches = [*self._flying, Batch(self._appends, self._evicts, [], {})]
+        batches = [*self._flying, Batch(self._appends, self._evicts, [], {}, [])]
         return tuple(dict.fromkeys(one for batch in batches for one in (*batch.appends, *batch.evicts)))
 
     def add(self, appended: Iterable[str], evicted: Sequence[str], notes: Sequence[Note]) -> None:
         """What one step did, in this order: an id that came and went at once only goes."""
         self._merge(appended, evicted)
-        self._keep_notes([*self._notes, *notes] if notes else self._notes)
+        if notes:
+            # Those of one step stay together, however many they are: a cascade may deliver more than history holds.
+            self._keep_notes(self._notes, self._notes_max - len(notes))
+            self._notes = [*self._notes, *notes]
 
-    def take(self, history: History) -> tuple[Batch, HistoryUpdate]:
-        """Everything that waits, as the update for one commit."""
+    def remember(self, known: Sequence[Known]) -> None:
+        """Ids to remember; by themselves they are no reason for a commit."""
+        self._known += known
+
+    def take(self, history: History, remembered: int = 0) -> tuple[Batch, HistoryUpdate]:
+        """Everything that waits, as the update for one commit; so many ids are remembered with it."""
         batch = self._all()
         found = tuple([message for one in batch.appends if (message := history.get(one)) is not None])
-        update = HistoryUpdate(found, tuple(batch.evicts), tuple(batch.notes), batch.displaced())
+        update = HistoryUpdate(
+            found, tuple(batch.evicts), tuple(batch.notes), batch.displaced(), tuple(batch.known), remembered
+        )
         self._flying.append(batch)
         return batch, update
 
@@ -84,7 +96,8 @@ class Pending:
                 self._flying.remove(batch)
             self._merge(batch.appends, batch.evicts, batch.returned)
             self._notes += batch.notes
-        self._keep_notes(self._notes)
+            self.remember(batch.known)
+        self._keep_notes(self._notes, self._notes_max)
 
     def renew(self, message_ids: Iterable[str]) -> None:
         """All of history has to be said again, in its order."""
@@ -97,7 +110,8 @@ class Pending:
 
     def _all(self) -> Batch:
         """Everything that waits; nothing does any more."""
-        batch = Batch(self._appends, self._evicts, self._notes, self._returned)
+        batch = Batch(self._appends, self._evicts, self._notes, self._returned, self._known)
+        self._known = []
         self._appends, self._evicts, self._notes, self._returned = {}, {}, [], {}
         return batch
 
@@ -113,9 +127,9 @@ class Pending:
             self._returned.pop(message_id, None)
             self._evicts[message_id] = None
 
-    def _keep_notes(self, notes: list[Note]) -> None:
+    def _keep_notes(self, notes: list[Note], most: int) -> None:
         """Notes are for onlookers: while nothing can be kept, the oldest go."""
-        excess = len(notes) - self._notes_max
+        excess = min(len(notes), len(notes) - most)
         if excess > 0:
             self.notes_dropped += excess
             notes = notes[excess:]

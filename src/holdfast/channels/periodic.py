@@ -14,11 +14,14 @@ from typing import Any, Generic, TypeVar
 from holdfast.channels.settings import ChannelSettings
 from holdfast.clock import Clock
 
+HURRY_INTERVAL_MS = 500
+"""How often repairs are looked at in channels where somebody is far behind; elsewhere nothing is done."""
 _SHORTEST_S = 0.001
 """However late it is: no busy loop."""
 
 logger = logging.getLogger("holdfast.channels")
 
+Sync = Callable[[], None]
 Coro = Callable[[], Coroutine[Any, Any, None]]
 Task = TypeVar("Task", Callable[[], None], Callable[[], Coroutine[Any, Any, None]])
 
@@ -82,11 +85,11 @@ class Timers:
         self._lock = Lock()
         self._thread: PeriodicThread | None = None
 
-    def start(self, buffers: Callable[[], None], repairs: Callable[[], None], sync: Callable[[], None]) -> None:
+    def start(self, buffers: Sync, repairs: Sync, sync: Sync, hurry: Sync) -> None:
         """From a thread of their own; starting again changes nothing."""
         with self._lock:
             if self._thread is None:
-                self._thread = PeriodicThread(self._schedule(buffers, repairs, sync))
+                self._thread = PeriodicThread(self._schedule(buffers, repairs, sync, hurry))
 
     def stop(self) -> None:
         """Returns when the last task has ended."""
@@ -95,20 +98,21 @@ class Timers:
         if thread is not None:
             thread.stop()
 
-    async def run(self, is_over: Callable[[], bool], buffers: Coro, repairs: Coro, sync: Coro) -> None:
+    async def run(self, is_over: Callable[[], bool], buffers: Coro, repairs: Coro, sync: Coro, hurry: Coro) -> None:
         """On this event loop, until it is over, or cancelled."""
-        await run_until(is_over, self._schedule(buffers, repairs, sync))
+        await run_until(is_over, self._schedule(buffers, repairs, sync, hurry))
 
     def forget(self) -> None:
         """In a forked child: the thread is the parent's."""
         self._lock, self._thread = Lock(), None
 
-    def _schedule(self, buffers: Task, repairs: Task, sync: Task) -> Schedule[Task]:
+    def _schedule(self, buffers: Task, repairs: Task, sync: Task, hurry: Task) -> Schedule[Task]:
         settings = self._settings
         tasks: list[tuple[int, Task]] = [
             (settings.buffer_sweep_interval_ms, buffers),
             (settings.repair_sweep_interval_ms, repairs),
             (settings.sync_interval_ms, sync),
+            (HURRY_INTERVAL_MS, hurry),
         ]
         return Schedule(tasks, self._clock)
 

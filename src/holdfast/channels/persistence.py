@@ -14,12 +14,12 @@ channel along, and returns the same `Commit` for each.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from threading import Lock
 from typing import Any, Protocol
 
 from holdfast.channels.message import SdsMessage
-from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate
+from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known, Note
 from holdfast.errors import Unavailable
 
 
@@ -47,7 +47,11 @@ class Persistence:
         raise NotImplementedError
 
     def update_history(self, channel_id: str, update: HistoryUpdate) -> None:
-        """Append messages (replacing those with the same id, in their place unless `displaced`), then evict."""
+        """Append messages (replacing those with the same id, in their place unless `displaced`), then evict.
+
+        `update.known` and `update.remembered` may be passed over: then what has left history is not known any more
+        after a restart, and would be delivered again.
+        """
         raise NotImplementedError
 
     def load_channel(self, channel_id: str) -> ChannelData:
@@ -66,10 +70,18 @@ class Persistence:
         self, channel_id: str, meta: ChannelMeta, update: HistoryUpdate, *, reissue: bool = False
     ) -> Commit | None:
         """Keep a snapshot and a change of history together; None = it is durable."""
-        if update.append or update.evict:
+        if update.append or update.evict or update.known:
             self.update_history(channel_id, update)
         self.save_channel_meta(channel_id, meta)
         return None
+
+    def find_messages(self, channel_id: str, wanted: Sequence[Known]) -> Iterable[SdsMessage]:
+        """Messages that have left history, as far as they can still be found; by default none can.
+
+        It is called outside of all locks, on an event loop in a thread, and may take its time. What it raises is
+        logged, and is as if it had found nothing.
+        """
+        return ()
 
     def close(self) -> None:
         """Nothing more will be asked of it."""
@@ -141,7 +153,7 @@ class MemoryPersistence(Persistence):
         """What was saved."""
         with self._calling(channel_id, "load_channel"):
             kept = self._channels.get(channel_id) or _Kept()
-            return ChannelData(kept.meta, tuple(kept.history.values()), dict(kept.hints))
+            return ChannelData(kept.meta, tuple(kept.history.values()), dict(kept.hints), tuple(kept.known))
 
     def drop_channel(self, channel_id: str) -> None:
         """Forget it."""
@@ -163,6 +175,16 @@ class MemoryPersistence(Persistence):
             kept.change(update)
         return None
 
+    def find_messages(self, channel_id: str, wanted: Sequence[Known]) -> Iterable[SdsMessage]:
+        """Those whose ids are remembered."""
+        with self._calling(channel_id, "find_messages"):
+            told = self._kept(channel_id).told
+            found = [told[known.message_id] for known in wanted if known.message_id in told]
+        return [
+            SdsMessage(note.message_id, channel_id, note.lamport, note.content, note.sender_id, note.causes)
+            for note in found
+        ]
+
     def _calling(self, channel_id: str, name: str, *parts: str) -> Lock:
         self.calls.append((name, channel_id))
         failing = next((one for one in (name, *parts) if one in self.failing_ops), None)
@@ -181,8 +203,18 @@ class _Kept:
         self.meta = ChannelMeta()
         self.history: dict[str, SdsMessage] = {}
         self.hints: dict[str, bytes] = {}
+        self.known: list[Known] = []
+        self.told: dict[str, Note] = {}
+        """What is known of messages whose ids are remembered, as a log has it in its topic."""
 
     def change(self, update: HistoryUpdate) -> None:
+        self.known += update.known
+        excess = len(self.known) - update.remembered if update.remembered else 0
+        if excess > 0:
+            for forgotten in self.known[:excess]:
+                self.told.pop(forgotten.message_id, None)
+            del self.known[:excess]
+        self.told.update((note.message_id, note) for note in update.notes if note.kind in ("sent", "delivered"))
         for message_id in update.displaced:
             self.history.pop(message_id, None)
         for message in update.append:

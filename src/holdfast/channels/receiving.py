@@ -7,6 +7,7 @@ import msgspec
 from holdfast.channels.delivering import deliver, deliver_released, note, released
 from holdfast.channels.derived_ids import check_derived_id
 from holdfast.channels.events import MessageReady, MessageSent, MissingDependencies
+from holdfast.channels.helping import heard_help, is_far_behind
 from holdfast.channels.lamport import Bounds, after_hearing, bounds, check
 from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.repairing import ask_for, settle, take_requests
@@ -33,31 +34,36 @@ def receive(state: ChannelState, message: SdsMessage, now: int, effects: Step) -
         effects.received = _received(message, duplicate=True, own=own)
         return
     # Whoever sent it again has answered for us, and nobody has to be asked.
+    was_asked = message_id in state.asked and message_id in state.requests
     effects.changed = settle(state, message_id)
-    if message_id in state.history or (message_id in state.synced and message.kind == "sync"):
+    if (
+        message_id in state.history
+        or message_id in state.known
+        or (message_id in state.synced and message.kind == "sync")
+    ):
         effects.received = _received(message, duplicate=True, own=own)
         return
     waiting = state.incoming.get(message_id)
     if waiting is None:
         if not own:
             _review_acknowledgements(state, message, now, effects)
-        take_requests(state, message.repair_request, now, effects)
+        take_requests(state, message, now, effects)
     else:
         message = waiting.message  # the first one counts: another with its id may be forged
     missing = _missing(state, message, waiting)
+    behind = bool(missing) and is_far_behind(state, message, missing, was_asked)
     if message.kind == "sync":
-        _receive_sync(state, message, missing, own, now, effects)
+        _receive_sync(state, message, missing, own, behind, now, effects)
     elif missing:
-        _wait(state, message, missing, waiting, own, now, effects)
+        _wait(state, message, missing, waiting, own, behind, now, effects)
     else:
-        again = waiting is None and state.filter.knows(message_id) and message_id not in state.met
         if waiting is None:
-            state.filter.add(message_id)
+            state.show(message_id)
             _hear(state, lamport, most)
         state.unbuffer(message_id)
-        deliver(state, message.without_bloom(), now, waiting.received_ms if waiting else now, effects, again=again)
+        deliver(state, message.without_bloom(), now, waiting.received_ms if waiting else now, effects)
         deliver_released(state, released(state, [message_id]), now, effects)
-        effects.received = _received(message, duplicate=again, own=own)
+        effects.received = _received(message, own=own)
 
 
 def _check(rules: Rules, message: SdsMessage) -> None:
@@ -90,20 +96,21 @@ def _receive_ephemeral(state: ChannelState, message: SdsMessage, effects: Step) 
 
 
 def _receive_sync(
-    state: ChannelState, message: SdsMessage, missing: list[HistoryEntry], own: bool, now: int, effects: Step
-) -> None:
+    state: ChannelState, message: SdsMessage, missing: list[HistoryEntry], own: bool, behind: bool, now: int,
+    effects: Step,
+) -> None:  # fmt: skip
     """What somebody knows: it is no part of the conversation, but says what we lack."""
     assert message.lamport is not None
     _hear(state, message.lamport, bounds(state.rules.dialect, state.rules.settings, now))
+    heard_help(state, message)
     state.mark(state.synced, message.message_id)
     is_awaited = message.message_id in state.waiting
     effects.changed = effects.changed or state.rules.dialect.ticks_on_receipt or is_awaited
-    # What was here nobody needs: it would come back, let another one leave, which somebody names, and so on for ever.
-    missing = [entry for entry in missing if not state.had(entry.message_id)]
     if missing:
         effects.events.append(MissingDependencies(state.rules.channel_id, message.message_id, tuple(missing)))
-    if missing and len(state.incoming) < state.rules.settings.incoming_max:  # else first what makes room
-        effects.changed = ask_for(state, missing, now) or effects.changed
+    has_room = len(state.incoming) < state.rules.settings.incoming_max
+    if missing and (has_room or state.behind):  # else first what makes room; help begins with that
+        effects.changed = ask_for(state, missing, now, behind=behind) or effects.changed
     deliver_released(state, released(state, [message.message_id]), now, effects)
     effects.received = _received(message, own=own)
 
@@ -153,6 +160,7 @@ def _wait(
     missing: list[HistoryEntry],
     waiting: Buffered | None,
     own: bool,
+    behind: bool,
     now: int,
     effects: Step,
 ) -> None:
@@ -160,7 +168,7 @@ def _wait(
     assert message.lamport is not None
     refused = waiting is None and not _has_room(state, message)
     if waiting is None and not refused:
-        state.filter.add(message.message_id)
+        state.show(message.message_id)
         _hear(state, message.lamport, bounds(rules.dialect, rules.settings, now))
     ids = tuple(dict.fromkeys(entry.message_id for entry in missing))
     if not refused and (waiting is None or ids != waiting.missing):
@@ -176,9 +184,9 @@ def _wait(
         wanted = missing[:room]
         if len(missing) < room // 2:
             wanted.append(HistoryEntry(message.message_id, b"", message.sender_id))
-        asked = ask_for(state, wanted, now)
+        asked = ask_for(state, wanted, now, behind=behind)
     else:
-        asked = ask_for(state, missing, now)
+        asked = ask_for(state, missing, now, behind=behind)
     effects.changed = asked or effects.changed
     effects.received = Received(
         message.channel_id, message.message_id, message.sender_id, message.content, tuple(missing),

@@ -10,36 +10,52 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from holdfast.channels.events import RepairReady
+from holdfast.channels.helping import AGAIN_MS, BULK, SPREAD_MS, is_behind, offer, spread
 from holdfast.channels.lamport import sendable
-from holdfast.channels.message import ENTRIES_BYTES_MAX, HistoryEntry
-from holdfast.channels.snapshot import RepairRequest, RepairResponse
+from holdfast.channels.message import ENTRIES_BYTES_MAX, HistoryEntry, SdsMessage
+from holdfast.channels.snapshot import Known, RepairRequest, RepairResponse
 from holdfast.channels.state import ChannelState
 from holdfast.channels.steps import Step
 from holdfast.channels.wire import write_entry
 
+FEW = 3
+"""Who asks for more at once is behind: nobody else does by default."""
+ANSWER_MS = 2_000
+"""Within this time somebody who is behind is answered."""
+WANTED_MAX = 200
+"""So many are looked for in the log at once."""
 ALWAYS_FIT = 20
 """Entries of the largest ids and hints: less than half of ENTRIES_BYTES_MAX."""
 
+_SIZE = 1_024
+"""What an answer from the log is taken for, as long as it is not found."""
 _PATIENCE_MS = 60_000
 """How long an answer waits for the budget, at least."""
 
 
-def due_requests(state: ChannelState, now: int) -> tuple[HistoryEntry, ...]:
-    """What to ask for now: what messages here wait for, then what only syncs have named; the most overdue first."""
+def due_requests(state: ChannelState, now: int, *, bytes_max: int | None = None) -> tuple[HistoryEntry, ...]:
+    """What to ask for now: what messages here wait for, then what only syncs have named; the most overdue first.
+
+    For many at once, in so many bytes, if we are behind.
+    """
     if not state.requests:
         return ()
-    due = sorted(
-        (message_id not in state.waiting, request.due_ms, message_id)
+    due = [
+        (message_id not in state.waiting, request.due_ms, request.entry)
         for message_id, request in state.requests.items()
         if request.due_ms <= now
-    )
-    asked = [state.requests[message_id].entry for *_, message_id in due[: state.rules.settings.repair_requests_max]]
-    return tuple(asked if len(asked) <= ALWAYS_FIT else fitting(asked))
+    ]
+    due.sort(key=lambda found: found[:2])  # of those due at once, those that were missed first
+    most = state.rules.settings.repair_requests_max
+    if bytes_max is not None and state.behind and most:
+        most = max(most, BULK)
+    asked = [entry for *_, entry in due[:most]]
+    return tuple(asked if len(asked) <= ALWAYS_FIT else fitting(asked, bytes_max))
 
 
-def fitting(entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
+def fitting(entries: Sequence[HistoryEntry], bytes_max: int | None = None) -> Sequence[HistoryEntry]:
     """The first ones, as far as half of what a message may name in bytes: else long ids of strangers silence us."""
-    left = ENTRIES_BYTES_MAX // 2
+    left = ENTRIES_BYTES_MAX // 2 if bytes_max is None else min(bytes_max, ENTRIES_BYTES_MAX // 2)
     for number, entry in enumerate(entries):
         left -= len(write_entry(entry))
         if left < 0:
@@ -47,8 +63,8 @@ def fitting(entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
     return entries
 
 
-def ask_for(state: ChannelState, missing: Sequence[HistoryEntry], now: int) -> bool:
-    """Ask for missing messages, in a while; tells whether there is anything new to ask for."""
+def ask_for(state: ChannelState, missing: Sequence[HistoryEntry], now: int, *, behind: bool = False) -> bool:
+    """Ask for missing messages, in a while, or soon if we are behind; tells whether anything has changed."""
     rules = state.rules
     if not rules.participant_id:
         return False
@@ -56,17 +72,34 @@ def ask_for(state: ChannelState, missing: Sequence[HistoryEntry], now: int) -> b
     for entry in missing:
         # What waits here already is not missing on the network's account.
         if entry.message_id not in state.requests and entry.message_id not in state.incoming:
-            state.requests[entry.message_id] = RepairRequest(_bare(entry), rules.request_due(entry.message_id, now))
+            due = rules.request_due(entry.message_id, now)
+            state.requests[entry.message_id] = RepairRequest(_bare(entry), due)
             asked = True
+    if state.requests and (behind or state.behind) and (asked or not state.behind):
+        _hurry(state, now)
+        asked = True
     if asked:
         _trim(state.requests, rules.settings.repairs_max)
     return asked
 
 
+def _hurry(state: ChannelState, now: int) -> None:
+    """We are behind: what was never asked for is asked for soon, all of it at once."""
+    state.behind = True
+    soon = now + spread(state, SPREAD_MS)
+    for message_id, request in state.requests.items():
+        if request.due_ms > soon and message_id not in state.asked:
+            state.requests[message_id] = RepairRequest(request.entry, soon)
+
+
 def ask_later(state: ChannelState, message_id: str, now: int) -> None:
-    """Let a request wait anew."""
+    """Let a request wait anew; if we are behind only a little, and longer each time."""
     entry = state.requests[message_id].entry
-    state.requests[message_id] = RepairRequest(entry, state.rules.request_due(message_id, now))
+    due = state.rules.request_due(message_id, now)
+    if state.behind:
+        times = max(0, state.asked.get(message_id, 1) - 1)
+        due = min(due, now + AGAIN_MS * 2 ** min(times, 16) + spread(state, SPREAD_MS))
+    state.requests[message_id] = RepairRequest(entry, due)
 
 
 def settle(state: ChannelState, message_id: str) -> bool:
@@ -76,22 +109,52 @@ def settle(state: ChannelState, message_id: str) -> bool:
     return asked is not None or answered is not None
 
 
-def take_requests(state: ChannelState, requests: Sequence[HistoryEntry], now: int, effects: Step) -> None:
+def take_requests(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
     """What others ask for: nobody else has to ask just now, and perhaps we can answer."""
     rules = state.rules
-    for entry in requests[: rules.settings.repair_taken_max]:
+    if not message.repair_request:
+        return
+    is_hurried = _is_asked_by_one_behind(state, message, now)
+    for entry in message.repair_request[: rules.settings.repair_taken_max]:
         message_id = entry.message_id
         if message_id in state.requests and state.guard.may_postpone(message_id):
             ask_later(state, message_id, now)
             effects.changed = True
-        known = state.history.get(message_id)
-        if known is None or not rules.participant_id or not entry.sender_id or message_id in state.responses:
+        if not rules.participant_id or not entry.sender_id or message_id in state.responses:
+            continue
+        if not _can_answer(state, message_id):
             continue
         if rules.dialect.responds(rules.participant_id, entry.sender_id, message_id, rules.settings.response_groups):
-            due = state.guard.not_before(message_id, rules.response_due(entry.sender_id, message_id, now))
+            due = rules.response_due(entry.sender_id, message_id, now, ANSWER_MS if is_hurried else None)
+            due = state.guard.not_before(message_id, due)
             state.responses[message_id] = RepairResponse(_bare(entry), due)
+            state.answering = state.answering or is_hurried
             effects.changed = True
     _trim(state.responses, rules.settings.repairs_max)
+
+
+def _is_asked_by_one_behind(state: ChannelState, message: SdsMessage, now: int) -> bool:
+    """Whether whoever asks is far behind; then we prepare to help."""
+    rules = state.rules
+    if not rules.participant_id or message.sender_id == rules.participant_id:
+        return False
+    settings = rules.settings
+    theirs = rules.dialect.read_filter(message.bloom_filter, settings.bloom_capacity, settings.bloom_error_rate)
+    many = len(message.repair_request) > FEW
+    if theirs is None:
+        return many
+    if not (many or is_behind(state, message, theirs)):
+        return False
+    offer(state, message, theirs, now)
+    return True
+
+
+def _can_answer(state: ChannelState, message_id: str) -> bool:
+    """Whether we have it at hand, or its record may be in the log."""
+    if message_id in state.history:
+        return True
+    place = state.known.get(message_id)
+    return place is not None and place.at_ms > 0
 
 
 def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
@@ -118,6 +181,27 @@ def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
     state.guard.forget_all_but(state.requests)
     room = rules.settings.repairs_max - len(state.requests)
     effects.changed = ask_for(state, list(islice(_unasked(state), room)), now) or effects.changed
+    _look_ahead(state, now, effects)
+
+
+def _look_ahead(state: ChannelState, now: int, effects: Step) -> None:
+    """Whether a sync message should go out at once, and whether there is still reason to hurry."""
+    soon = now + 2 * ANSWER_MS
+    state.answering = state.answering and any(response.due_ms <= soon for response in state.responses.values())
+    if state.behind and not (state.requests or state.incoming):
+        state.behind = False
+    if state.behind and state.requests and state.rules.settings.repair_requests_max:
+        nearly_done = len(state.requests) * 4 <= state.asked_for and now - state.asked_ms >= SPREAD_MS
+        if nearly_done:  # what is left leads to more: ask for it, so that others help with the next ones
+            for message_id, request in state.requests.items():
+                state.requests[message_id] = RepairRequest(request.entry, min(request.due_ms, now))
+            effects.changed = True
+        if any(request.due_ms <= now for request in state.requests.values()):
+            effects.sync_due = True
+    if state.help is not None and not -ANSWER_MS <= now - state.help.due_ms <= ANSWER_MS:
+        state.help = None  # the clock moved, or nobody looked for long
+    if state.help is not None and state.help.due_ms <= now:
+        effects.sync_due = True
 
 
 def _answer(state: ChannelState, now: int, effects: Step) -> None:
@@ -131,22 +215,30 @@ def _answer(state: ChannelState, now: int, effects: Step) -> None:
     for due_ms, message_id in due:
         if not guard.may_answer and now - due_ms <= max(rules.t_max_ms, _PATIENCE_MS):
             continue
+        if not _is_at_hand(state, message_id) and len(effects.wanted) >= WANTED_MAX:
+            continue  # the next time
         response = state.responses.pop(message_id)
         effects.changed = True
         if not guard.may_answer:  # it has waited for long enough: whoever still lacks it asks again
             guard.withheld += 1
             continue
-        known = state.history.get(message_id)
+        known, place = state.history.get(message_id), state.known.get(message_id)
         message = None if known is None else sendable(known, rules.dialect, rules.settings, now)
         data = response.data if message is None else rules.dialect.encode(message)
-        if data:  # else it has left history meanwhile: somebody else may have it
+        if data:
             guard.answer(message_id, len(data), now)
             effects.events.append(RepairReady(rules.channel_id, message_id, data))
+        elif place is not None and place.at_ms:  # else it has left history meanwhile: somebody else may have it
+            effects.wanted.append(Known(message_id, place.at_ms, place.sender_id))
+
+
+def _is_at_hand(state: ChannelState, message_id: str) -> bool:
+    return message_id in state.history or bool(state.responses[message_id].data)
 
 
 def _answer_size(state: ChannelState, message_id: str) -> int:
     known = state.history.get(message_id)
-    return len(state.responses[message_id].data) if known is None else known.size
+    return (len(state.responses[message_id].data) or _SIZE) if known is None else known.size
 
 
 def _unasked(state: ChannelState) -> Iterator[HistoryEntry]:
@@ -173,5 +265,5 @@ def _bare(entry: HistoryEntry) -> HistoryEntry:
 def _trim(repairs: dict[str, RepairRequest] | dict[str, RepairResponse], most: int) -> None:
     """Keep those that are due first."""
     if len(repairs) > most:
-        for message_id in sorted(repairs, key=lambda one: (repairs[one].due_ms, one))[most:]:
+        for message_id in sorted(repairs, key=lambda one: repairs[one].due_ms)[most:]:
             del repairs[message_id]

@@ -18,6 +18,10 @@ from holdfast.channels.state import ChannelState
 from holdfast.channels.steps import Send, SendEphemeral, SendSync, Step
 from holdfast.errors import Full, Invalid
 
+BULK_BYTES_MAX = 2**16
+"""What a sync message may ask for, and name, each, when somebody is behind."""
+_ENVELOPE_BYTES = 4_096
+"""What a message has besides its filter and its entries: three ids, at most."""
 _ASKED_MAX = 5
 """How often we ask for a message that no other one waits for."""
 
@@ -44,8 +48,8 @@ def send(state: ChannelState, given: Send, now: int, effects: Step) -> None:
     _went_out(state, message, now)
     message = message.without_bloom()
     state.outgoing.append(Unacknowledged(message, now))
-    state.filter.add(message.message_id)
-    remember(state, message, effects)
+    state.show(message.message_id)
+    remember(state, message, now, effects)
     effects.notes.append(note("sent", message, now))
     effects.changed = True
     # After a loss of state others may know our message, and name it, before we send it again.
@@ -58,9 +62,19 @@ def send_sync(state: ChannelState, given: SendSync, now: int, effects: Step) -> 
     if not (state.history or state.requests):
         return
     rules = state.rules
-    message = _message(state, given.message_id, b"", _loose_ends(state), now)
+    room = BULK_BYTES_MAX
+    if given.bytes_max is not None:
+        room = max(0, min(room, (given.bytes_max - len(state.filter.to_bytes()) - _ENVELOPE_BYTES) // 2))
+    is_help = state.help is not None and state.help.due_ms <= now
+    causes = tuple(fitting(state.help.entries, room)) if state.help is not None and is_help else _loose_ends(state)
+    message = _message(state, given.message_id, b"", causes, now, room)
     effects.data = rules.dialect.encode(message)
-    state.syncs += 1
+    if is_help:
+        state.help, state.helped_ms = None, now
+    else:
+        state.syncs += 1
+    if state.behind and message.repair_request:
+        state.asked_ms, state.asked_for = now, len(message.repair_request)
     _went_out(state, message, now)
     state.mark(state.synced, message.message_id)
     effects.events.append(PeriodicSync(rules.channel_id, effects.data))
@@ -102,14 +116,15 @@ def _check_carried(data: bytes, message: SdsMessage, most: int | None) -> None:
 
 
 def _message(
-    state: ChannelState, message_id: str, content: bytes, causes: tuple[HistoryEntry, ...], now: int
-) -> SdsMessage:
+    state: ChannelState, message_id: str, content: bytes, causes: tuple[HistoryEntry, ...], now: int,
+    bytes_max: int | None = None,
+) -> SdsMessage:  # fmt: skip
     """A message as it would be sent now; nothing is changed yet, for it may be refused."""
     rules, dialect = state.rules, state.rules.dialect
     lamport = for_sending(state.lamport, dialect, bounds(dialect, rules.settings, now), now)
     message = SdsMessage(
         message_id, rules.channel_id, lamport, content, rules.participant_id, causes, state.filter.to_bytes(),
-        due_requests(state, now),
+        due_requests(state, now, bytes_max=bytes_max),
     )  # fmt: skip
     return with_derived_id(message) if rules.settings.derived_ids else message
 
@@ -128,9 +143,25 @@ def _went_out(state: ChannelState, message: SdsMessage, now: int) -> None:
 
 
 def causal_history(state: ChannelState, fresh: Mapping[str, bytes] | None = None) -> tuple[HistoryEntry, ...]:
-    """The newest messages, as a message sent now would name them, with these hints before those that are known."""
+    """What a message sent now names, with these hints before those that are known: loose ends, and then the newest."""
     hints = {**state.hints, **fresh} if fresh else state.hints
-    return _entries(state.history.tail(state.rules.settings.causal_history_max), hints)
+    most = state.rules.settings.causal_history_max
+    newest = state.history.tail(most)
+    return _entries(_with_loose_ends(state, newest) if len(state.history.loose) > 1 else newest, hints)
+
+
+def _with_loose_ends(state: ChannelState, newest: Sequence[SdsMessage]) -> Sequence[SdsMessage]:
+    """The newest, but of those that others name so many fewer as there are loose ends besides, the oldest first.
+
+    One that nobody has named for half of a history is left to sync messages: others may have let it go by now.
+    """
+    loose = state.history.loose
+    chosen = {message.message_id for message in newest}
+    recent = loose.among(max(1, state.rules.settings.history_max // 2))
+    besides = [message_id for message_id in recent if message_id not in chosen]
+    given = [message.message_id for message in newest if message.message_id not in loose][: len(besides)]
+    added = [message for message_id in besides[: len(given)] if (message := state.history.get(message_id)) is not None]
+    return [*added, *(message for message in newest if message.message_id not in given)]
 
 
 def _entries(messages: Sequence[SdsMessage], hints: Mapping[str, bytes]) -> tuple[HistoryEntry, ...]:
@@ -147,12 +178,10 @@ def _loose_ends(state: ChannelState) -> tuple[HistoryEntry, ...]:
     one of them would never learn of it. From the loose ends, all of history is found.
     """
     most = state.rules.settings.causal_history_max
-    messages = state.history.messages()
-    named = {entry.message_id for message in messages for entry in message.causal_history}
-    loose = [message.message_id for message in messages if message.message_id not in named]
+    loose = list(state.history.loose)
     if len(loose) > most:
         turn = state.syncs * most % len(loose)
         loose = [*loose[turn:], *loose[:turn]]
     newest = [message.message_id for message in reversed(state.history.tail(most))]
     chosen = set(list(dict.fromkeys([*loose, *newest]))[:most])
-    return _entries([message for message in messages if message.message_id in chosen], state.hints)
+    return _entries([message for message in state.history.messages() if message.message_id in chosen], state.hints)

@@ -33,7 +33,10 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often the filter may say yes by mistake when it is full."""
 
     history_max: int = 1_000
-    """Messages that a channel remembers, for duplicates, causal history and repair; the oldest go first."""
+    """Messages that a channel has at hand, for causal history and repair; the oldest go first."""
+
+    remembered_max: int = 100_000
+    """Ids that a channel remembers, so that nothing is delivered twice; each takes about 200 bytes of memory."""
 
     causal_history_max: int = 10
     """Messages that a sent message names as its causes."""
@@ -141,22 +144,24 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             problems.append("channels.keyring must be a reference, 'env:NAME' or 'file:PATH'")
         if self.history_max > self.bloom_capacity:
             problems.append("channels.history_max must not exceed channels.bloom_capacity")
+        if self.remembered_max < self.history_max:
+            problems.append("channels.remembered_max must not be below channels.history_max")
         if problems:
             raise Invalid("; ".join(problems), hint="see the reference of settings")
 
 
 _LEAST = {
-    "bloom_capacity": 1, "history_max": 1, "causal_history_max": 1, "content_bytes_max": 1, "outgoing_max": 1,
-    "incoming_max": 1, "incoming_bytes_max": 1, "repairs_max": 1, "resend_interval_ms": 1, "resend_backoff": 1,
-    "resend_attempts_max": 0, "sync_interval_ms": 0, "buffer_sweep_interval_ms": 1, "repair_sweep_interval_ms": 1,
-    "repair_t_min_ms": 0, "repair_t_max_ms": 0, "repair_requests_max": 0, "response_groups": 1, "lost_after_ms": 0,
+    "bloom_capacity": 1, "history_max": 1, "remembered_max": 1, "causal_history_max": 1, "content_bytes_max": 1,
+    "outgoing_max": 1, "incoming_max": 1, "incoming_bytes_max": 1, "repairs_max": 1, "resend_interval_ms": 1,
+    "resend_backoff": 1, "resend_attempts_max": 0, "sync_interval_ms": 0, "buffer_sweep_interval_ms": 1,
+    "repair_sweep_interval_ms": 1, "repair_t_min_ms": 0, "repair_t_max_ms": 0, "repair_requests_max": 0,
     "repair_bytes_max": 1, "repair_bytes_per_s": 1, "repair_cooldown_ms": 0, "repair_taken_max": 1,
-    "lamport_jump_max_ms": 60_000, "channels_max": 1, "ack_timeout_ms": 0,
+    "response_groups": 1, "lost_after_ms": 0, "lamport_jump_max_ms": 60_000, "channels_max": 1, "ack_timeout_ms": 0,
     "topic_bytes_max": 0, "topic_age_max_ms": 0,
 }  # fmt: skip
 
 _MOST = {
     "causal_history_max": ENTRIES_MAX, "repair_requests_max": ENTRIES_MAX, "content_bytes_max": CONTENT_BYTES_MAX,
-    "history_max": 30_000, "outgoing_max": 20_000, "incoming_max": 20_000,
+    "history_max": 30_000, "remembered_max": 1_000_000, "outgoing_max": 20_000, "incoming_max": 20_000,
 }  # fmt: skip
 """What the wire formats carry, and what a log keeps of one channel: 100,000 items, hints among them."""

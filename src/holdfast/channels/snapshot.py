@@ -64,6 +64,21 @@ class ChannelMeta(msgspec.Struct, frozen=True, gc=False):
     """Empty where a version of the encoding does not say."""
     sealed: bool = False
     """Its messages travel under a key: without one it must not be opened again."""
+    lost: tuple[str, ...] = ()
+    """Those of `met` that nobody has: our filter must not say that we do."""
+    filter_ids: int = 0
+    """How many ids the filter holds; the newest ones."""
+    filter_rolled: bool = False
+    """Whether the filter has forgotten some already: its size may be another one since."""
+
+
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """A message that was sent or delivered here, as it is remembered for good."""
+
+    message_id: str
+    at_ms: int = 0
+    """The time of its note, and so of its record in the log; 0 = not known."""
+    sender_id: str = ""
 
 
 class ChannelData(msgspec.Struct, frozen=True, gc=False):
@@ -74,6 +89,8 @@ class ChannelData(msgspec.Struct, frozen=True, gc=False):
     """In the order in which it was appended."""
     hints: Mapping[str, bytes] = {}
     """Retrieval hints of messages in history."""
+    known: tuple[Known, ...] = ()
+    """Ids that are remembered, also those that have left history, oldest first; an id that comes again counts once."""
 
 
 NoteKind = Literal["sent", "delivered", "missing", "acknowledged", "given_up", "lost"]
@@ -91,6 +108,8 @@ class Note(msgspec.Struct, frozen=True, gc=False):
     waited_ms: int = 0
     """Of a delivered message: how long it waited for others."""
     missing: tuple[str, ...] = ()
+    causes: tuple[HistoryEntry, ...] = ()
+    """Of a message that was sent or delivered: what it names, so that it can be sent again from its record."""
 
 
 class HistoryUpdate(msgspec.Struct, frozen=True, gc=False):
@@ -102,8 +121,12 @@ class HistoryUpdate(msgspec.Struct, frozen=True, gc=False):
     notes: tuple[Note, ...] = ()
     displaced: tuple[str, ...] = ()
     """Ids to append that go to the end even if they are there: one was evicted, and came back, before it was kept."""
+    known: tuple[Known, ...] = ()
+    """Ids to remember behind those that are; a backend that does not keep them knows history's own after a restart."""
+    remembered: int = 0
+    """How many ids are to be remembered in all, once `known` is added: of more the oldest may go; 0 = all of them."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do: then no call is made."""
-        return not (self.append or self.evict or self.notes)
+        return not (self.append or self.evict or self.notes or self.known)

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.channels.events import Event
 from holdfast.channels.message import HistoryEntry, SdsMessage
-from holdfast.channels.snapshot import Note
+from holdfast.channels.snapshot import Known, Note
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -33,6 +33,8 @@ class SendSync(msgspec.Struct, frozen=True, gc=False):
     """Tell others what we know and what we miss, if there is anything to tell."""
 
     message_id: str
+    bytes_max: int | None = None
+    """The largest message that the transport can carry."""
 
 
 class Receive(msgspec.Struct, frozen=True, gc=False):
@@ -82,7 +84,10 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 class Step:
     """The effects of one step."""
 
-    __slots__ = ("appended", "changed", "data", "events", "evicted", "message_id", "notes", "received")
+    __slots__ = (
+        "appended", "changed", "data", "events", "evicted", "known", "message_id", "notes", "received", "sync_due",
+        "wanted",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -91,9 +96,15 @@ class Step:
         self.evicted: list[str] = []
         self.changed = False
         """There is something new to keep, besides history."""
+        self.known: list[Known] = []
+        """Ids to remember for good."""
         self.notes: list[Note] = []
         self.data: bytes | None = None
         """What to broadcast."""
         self.message_id = ""
         """Of what was sent."""
         self.received: Received | None = None
+        self.sync_due = False
+        """There is something to ask for, or to tell, that should not wait for the next sync message."""
+        self.wanted: list[Known] = []
+        """Messages beyond history that somebody asked for: to be found in the log and sent again."""

@@ -1,8 +1,9 @@
 """How a channel's state is stored: protobuf, with an explicit version in every snapshot.
 
-Version 1 is what nim-sds writes, byte for byte. Version 2 is ours and the one that is written: the same fields, but
-stored messages have no filter (19 KB each, and worth nothing later) and may be named instead of repeated, and more is
-kept: whose filters knew a message, since when a message waits, which ids count as met, the dialect. Messages are stored
+Version 1 is what nim-sds writes, byte for byte. Version 2 is ours: the same fields, but stored messages have no filter
+(19 KB each, and worth nothing later) and may be named instead of repeated, and more is kept: whose filters knew a
+message, since when a message waits, which ids count as met, the dialect. Version 3 is the one that is written: it says
+how much the filter holds, and may carry the newest of the ids that are remembered beyond history. Messages are stored
 in nim's wire format, whatever format their channel speaks.
 
 A version that is not known is refused, and so is a snapshot in which anything does not decode: half a state is worse
@@ -23,6 +24,7 @@ from holdfast.channels.snapshot import (
     ChannelData,
     ChannelMeta,
     HistoryUpdate,
+    Known,
     RepairRequest,
     RepairResponse,
     Unacknowledged,
@@ -30,17 +32,19 @@ from holdfast.channels.snapshot import (
 from holdfast.channels.wire import read_entry, write_entry
 from holdfast.errors import Corrupt, Invalid
 
-Version = Literal[1, 2]
-VERSION: Version = 2
-KNOWN = (1, 2)
+Version = Literal[1, 2, 3]
+VERSION: Version = 3
+KNOWN = (1, 2, 3)
 
 Migration = Callable[[bytes], bytes]
 """From a snapshot of some version to one of a version that is known."""
 
-_F1, _F2, _F3, _F4, _F5, _F6, _F7, _F8 = (bytes((number << 3 | 2,)) for number in range(1, 9))
+_F1, _F2, _F3, _F4, _F5, _F6, _F7, _F8, _, _, _F11, _F12 = (bytes((number << 3 | 2,)) for number in range(1, 13))
+_N9, _N10 = (bytes((number << 3,)) for number in (9, 10))
 _N1, _N2, _N3, _N4 = (bytes((number << 3,)) for number in range(1, 5))
 _SEALED = b"\x78\x01"
 _BYTES = 2
+_MET, _LOST = 0x3A, 0x5A
 
 Value = TypeVar("Value")
 
@@ -48,8 +52,13 @@ Value = TypeVar("Value")
 # -- snapshots ------------------------------------------------------------------------------------------------
 
 
-def encode_meta(meta: ChannelMeta, version: Version = VERSION, elsewhere: Container[str] = ()) -> bytes:
-    """A snapshot's bytes. Messages whose ids are `elsewhere` are named, not repeated (version 2 only)."""
+def encode_meta(
+    meta: ChannelMeta, version: Version = VERSION, elsewhere: Container[str] = (), newest: bytes = b""
+) -> bytes:
+    """A snapshot's bytes. Messages whose ids are `elsewhere` are named, not repeated (from version 2 on).
+
+    `newest` are ids that are remembered (`encode_known`), where a backend keeps the newest of them in the snapshot.
+    """
     parts = [_N1, varint(version), _N2, varint(meta.lamport)]
     parts += [delimited(_F3, _unacknowledged(entry, version, elsewhere)) for entry in meta.outgoing]
     parts += [delimited(_F4, _buffered(entry, version, elsewhere)) for entry in meta.incoming]
@@ -64,6 +73,11 @@ def encode_meta(meta: ChannelMeta, version: Version = VERSION, elsewhere: Contai
         parts.append(delimited(_F8, meta.dialect.encode()))
         if meta.sealed:
             parts.append(_SEALED)
+    if version > 2:
+        parts += [_N9, varint(meta.filter_ids), _N10, varint(meta.filter_rolled)]
+        parts += [delimited(_F11, raw(message_id)) for message_id in meta.lost]
+        if newest:
+            parts.append(delimited(_F12, newest))
     return b"".join(parts)
 
 
@@ -129,11 +143,11 @@ def _read_meta(data: bytes, elsewhere: Mapping[str, SdsMessage]) -> ChannelMeta:
     incoming: list[Buffered] = []
     requests: dict[str, RepairRequest] = {}
     responses: dict[str, RepairResponse] = {}
-    met: list[str] = []
+    ids: dict[int, list[str]] = {_MET: [], _LOST: []}
     dialect: DialectName | Literal[""] = ""
     for tag, start, stop in fields(data, 0, len(data)):
         match tag:
-            case 0x10 | 0x78:
+            case 0x10 | 0x48 | 0x50 | 0x78:
                 numbers[tag] = start
             case 0x1A:
                 outgoing.append(_read_unacknowledged(data, start, stop, elsewhere))
@@ -145,15 +159,16 @@ def _read_meta(data: bytes, elsewhere: Mapping[str, SdsMessage]) -> ChannelMeta:
             case 0x32:
                 key, body = _read_keyed(data, start, stop)
                 responses[key] = _read_response(body)
-            case 0x3A:
-                met.append(text(data[start:stop]))
+            case 0x3A | 0x5A:
+                ids[tag].append(text(data[start:stop]))
             case 0x42:
                 dialect = _dialect(text(data[start:stop]))
     if 0x10 not in numbers:
         raise Invalid("a snapshot has no Lamport time")
     return ChannelMeta(
         numbers[0x10], tuple(outgoing), tuple(incoming), tuple(requests.values()), tuple(responses.values()),
-        tuple(met), dialect, bool(numbers.get(0x78)),
+        tuple(ids[_MET]), dialect, bool(numbers.get(0x78)), tuple(ids[_LOST]), numbers.get(0x48, 0),
+        bool(numbers.get(0x50)),
     )  # fmt: skip
 
 
@@ -213,6 +228,31 @@ def _dialect(name: str) -> DialectName | Literal[""]:
     return name  # type: ignore[return-value]
 
 
+# -- ids that are remembered ----------------------------------------------------------------------------------
+
+
+def encode_known(known: Known) -> bytes:
+    """An id that is remembered; several stand one after the other."""
+    body = delimited(_F1, raw(known.message_id)) + _number(_N2, known.at_ms)
+    return delimited(_F1, body + delimited(_F3, raw(known.sender_id)) if known.sender_id else body)
+
+
+def decode_known(data: bytes) -> list[Known]:
+    """Ids that are remembered; Corrupt when they are none."""
+    return _whole(lambda: [_read_known(body) for body in _delimited(data, 1)])
+
+
+def decode_newest(data: bytes) -> list[Known]:
+    """Those that stand in a snapshot."""
+    return _whole(lambda: [known for body in _delimited(data, 12) for known in decode_known(body)])
+
+
+def _read_known(data: bytes) -> Known:
+    values = {tag: (start, stop) for tag, start, stop in fields(data, 0, len(data))}
+    sender_id = text(_needed(data, values, 0x1A)) if 0x1A in values else ""
+    return Known(text(_needed(data, values, 0x0A)), _given(values, 0x10), sender_id)
+
+
 # -- whole channels and changes -------------------------------------------------------------------------------
 
 
@@ -220,7 +260,8 @@ def encode_data(data: ChannelData, version: Version = VERSION) -> bytes:
     """A snapshot with its history."""
     stored = store_message if version > 1 else NIM.encode
     history = b"".join(delimited(_F2, stored(message)) for message in data.history)
-    return delimited(_F1, encode_meta(data.meta, version)) + history
+    known = b"".join(map(encode_known, data.known)) if version > 2 else b""
+    return delimited(_F1, encode_meta(data.meta, version)) + history + (delimited(_F3, known) if known else b"")
 
 
 def decode_data(data: bytes, migrations: Mapping[int, Migration] | None = None) -> ChannelData:
@@ -229,22 +270,30 @@ def decode_data(data: bytes, migrations: Mapping[int, Migration] | None = None) 
     if not metas:
         raise Corrupt("a channel has no snapshot", hint="it is damaged, or no channel")
     history = _whole(lambda: tuple(NIM.decode(body) for body in _delimited(data, 2)))
-    return ChannelData(decode_meta(metas[-1], migrations), history)
+    known = [one for body in _delimited(data, 3) for one in decode_known(body)]
+    return ChannelData(decode_meta(metas[-1], migrations), history, known=tuple(known))
 
 
 def encode_update(update: HistoryUpdate, version: Version = VERSION) -> bytes:
     """A change of history; an empty one is nothing to encode."""
-    if not (update.append or update.evict):
+    if not (update.append or update.evict or update.known):
         raise Invalid("an empty change of history cannot be stored", hint="make no call")
     stored = store_message if version > 1 else NIM.encode
     appended = b"".join(delimited(_F1, stored(message)) for message in update.append)
-    return appended + b"".join(delimited(_F2, raw(message_id)) for message_id in update.evict)
+    evicted = b"".join(delimited(_F2, raw(message_id)) for message_id in update.evict)
+    if version < 3 or not update.known:
+        return appended + evicted
+    known = delimited(_F3, b"".join(map(encode_known, update.known)))
+    return appended + evicted + known + (_number(_N4, update.remembered) if update.remembered else b"")
 
 
 def decode_update(data: bytes) -> HistoryUpdate:
     """A change of history; Corrupt when it is none."""
     appended = _whole(lambda: tuple(NIM.decode(body) for body in _delimited(data, 1)))
-    return HistoryUpdate(appended, tuple(text(body) for body in _delimited(data, 2)))
+    known = [one for body in _delimited(data, 3) for one in decode_known(body)]
+    numbers = [value for tag, value, _ in fields(data, 0, len(data)) if tag == 4 << 3]
+    evicted = tuple(text(body) for body in _delimited(data, 2))
+    return HistoryUpdate(appended, evicted, known=tuple(known), remembered=numbers[-1] if numbers else 0)
 
 
 def store_message(message: SdsMessage) -> bytes:

@@ -77,6 +77,9 @@ def sample_meta(lamport: int = 1, prefix: str = "") -> ChannelMeta:
         met=("seen elsewhere", "\udcfe"),
         dialect="rfc",
         sealed=True,
+        lost=("\udcfe",),
+        filter_ids=300,
+        filter_rolled=True,
     )
 
 

@@ -11,7 +11,7 @@ from holdfast.channels.dialect import DialectName
 from holdfast.channels.events import Event, MessageReady
 from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.settings import ChannelSettings
-from holdfast.channels.snapshot import ChannelData
+from holdfast.channels.snapshot import ChannelData, Known
 from holdfast.channels.state import ChannelState, Rules, restored
 from holdfast.channels.steps import Received, Step
 
@@ -50,10 +50,13 @@ class Machine:
         self.state = ChannelState(self.rules)
         self.now = now
         self.events: list[Event] = []
+        self.known: list[Known] = []
 
     def take(self, given: steps.Input) -> Step:
         self.state, effects = protocol.step(self.state, given, self.now)
         self.events += effects.events
+        self.known += effects.known
+        del self.known[: -len(self.state.known)]
         return effects
 
     def send(
@@ -103,8 +106,11 @@ class Machine:
 
     def restart(self) -> None:
         """As if it had been kept and loaded again."""
-        kept = ChannelData(self.state.snapshot(), tuple(self.state.history.messages()), dict(self.state.hints))
-        self.state, _ = restored(self.rules, kept, self.now)
+        kept = ChannelData(
+            self.state.snapshot(), tuple(self.state.history.messages()), dict(self.state.hints), tuple(self.known)
+        )
+        self.state, _, unknown = restored(self.rules, kept, self.now)
+        self.known += unknown
 
     def check(self) -> None:
         """What holds in every state."""
@@ -131,4 +137,7 @@ class Machine:
         assert len(state.responses) <= settings.repairs_max
         assert len(state.filter.ids) <= settings.bloom_capacity * 6 // 5
         assert set(state.hints) <= set(ids)
+        assert len(state.known) <= settings.remembered_max
+        assert all(message_id in state.known for message_id in ids)
+        assert set(state.lost) <= set(state.met)
         assert not any(kept.bloom_filter for kept in state.history.messages())

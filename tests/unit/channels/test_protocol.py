@@ -253,18 +253,47 @@ def test_history_keeps_the_newest_and_evicts_the_oldest(dialect):
 
 
 @both
-def test_delivery_after_eviction_says_that_it_is_a_repetition(dialect):
-    """History forgot it; the filter did not."""
+def test_what_has_left_history_is_not_delivered_again(dialect):
+    """History let it go; its id is known, before and after a restart."""
     alice = Machine(dialect=dialect, history_max=1)
     alice.receive(message("b1"))
     alice.receive(message("b2"))
-    received = alice.receive(message("b1"))
-    assert received.duplicate
-    assert [(event.message_id, event.duplicate) for event in alice.told(MessageReady)] == [
-        ("b1", False),
-        ("b2", False),
-        ("b1", True),
-    ]
+    for _ in range(2):
+        effects = alice.take(Receive(message("b1")))
+        assert effects.received.duplicate
+        assert not effects.changed
+        assert not effects.notes
+        assert alice.state.history.ids() == ["b2"]
+        alice.restart()
+    assert alice.ready == ["b1", "b2"]
+
+
+@both
+def test_what_was_here_does_not_wait_and_is_not_delivered_when_what_it_names_comes(dialect):
+    """Whether it comes alone or with causes that are not here: a duplicate is one before it waits."""
+    alice = Machine(dialect=dialect, history_max=1)
+    alice.receive(message("b1", "met"))
+    alice.mark("met")
+    alice.receive(message("b2"))
+    assert alice.ready == ["b1", "b2"]
+    for number in range(1_001):  # what was marked is forgotten by now
+        alice.mark(f"other {number}")
+    assert alice.receive(message("b1", "met")).duplicate
+    assert not alice.state.incoming
+    assert alice.receive(message("met")).missing == ()
+    assert alice.ready == ["b1", "b2", "met"]
+
+
+@both
+def test_beyond_what_is_remembered_a_message_is_new(dialect):
+    """The bound is in ids; the oldest go first."""
+    alice = Machine(dialect=dialect, history_max=2, remembered_max=3)
+    for number in range(5):
+        alice.receive(message(f"b{number}"))
+        alice.check()
+    assert alice.receive(message("b2")).duplicate
+    assert not alice.receive(message("b1")).duplicate
+    assert alice.ready == ["b0", "b1", "b2", "b3", "b4", "b1"]
 
 
 @both

@@ -1,4 +1,4 @@
-"""How channels are stored: version 1 byte for byte as nim-sds, version 2 by its golden bytes, damage refused."""
+"""How channels are stored: version 1 byte for byte as nim-sds, 2 and 3 by their golden bytes, damage refused."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import msgspec
 import pytest
@@ -21,15 +22,19 @@ from holdfast.channels.snapshot import (
     ChannelData,
     ChannelMeta,
     HistoryUpdate,
+    Known,
     RepairRequest,
     RepairResponse,
     Unacknowledged,
 )
 from holdfast.channels.storage import (
     decode_data,
+    decode_known,
     decode_meta,
+    decode_newest,
     decode_update,
     encode_data,
+    encode_known,
     encode_meta,
     encode_update,
     store_message,
@@ -41,6 +46,7 @@ from holdfast.testing.channel_contract import sample_message, sample_meta
 pytestmark = pytest.mark.unit
 
 GOLDEN = Path(__file__).parent / "data" / "storage_v2.json"
+GOLDEN_3 = Path(__file__).parent / "data" / "storage_v3.json"
 VECTOR = NIM_VECTORS["channel_meta"]
 
 frugal = settings(max_examples=25, deadline=None)
@@ -71,10 +77,14 @@ def metas(draw: st.DrawFn, version: int) -> ChannelMeta:
         tuple(draw(st.lists(st.builds(RepairResponse, entries, times, st.binary(max_size=40)), **unique))),
         tuple(draw(st.lists(ids, max_size=2))) if version > 1 else (),
         draw(st.sampled_from(["", "nim", "rfc"])) if version > 1 else "",
+        draw(st.booleans()) if version > 1 else False,
+        tuple(draw(st.lists(ids, max_size=2))) if version > 2 else (),
+        draw(times) if version > 2 else 0,
+        draw(st.booleans()) if version > 2 else False,
     )
 
 
-versions = pytest.mark.parametrize("version", [1, 2])
+versions = pytest.mark.parametrize("version", [1, 2, 3])
 
 
 # -- version 1, as recorded -----------------------------------------------------------------------------------
@@ -119,16 +129,16 @@ def test_what_nim_sds_accepts_is_accepted_and_the_rest_refused(case):
 # -- version 2, as we wrote it --------------------------------------------------------------------------------
 
 
-def golden() -> dict[str, bytes]:
-    """What the golden file is made of; whoever changes version 2 breaks snapshots that are on disk."""
-    meta = msgspec.structs.replace(sample_meta(5), sealed=False)  # which is written only where there is a key
+def golden(version: Literal[2, 3] = 2) -> dict[str, bytes]:
+    """What the golden files are made of; whoever changes a version breaks snapshots that are on disk."""
+    meta = msgspec.structs.replace(sample_meta(5), sealed=version > 2)
     history = (sample_message("h1"), sample_message("h2", b"", "h1"), sample_message("\udcff", b"\0"))
     return {
-        "meta": encode_meta(meta),
-        "named": encode_meta(meta, elsewhere={"o1", "i1"}),
-        "empty": encode_meta(ChannelMeta()),
-        "data": encode_data(ChannelData(meta, history)),
-        "update": encode_update(HistoryUpdate(history, ("gone", "\udcfe"))),
+        "meta": encode_meta(meta, version),
+        "named": encode_meta(meta, version, elsewhere={"o1", "i1"}),
+        "empty": encode_meta(ChannelMeta(), version),
+        "data": encode_data(ChannelData(meta, history), version),
+        "update": encode_update(HistoryUpdate(history, ("gone", "\udcfe")), version),
         "message": store_message(msgspec.structs.replace(history[1], bloom_filter=b"not kept")),
     }
 
@@ -142,7 +152,7 @@ def test_version_two_is_written_as_it_always_was():
 def test_version_two_is_read_as_it_always_was():
     """From the recorded bytes to the values that they were made of."""
     recorded = {name: bytes.fromhex(data) for name, data in json.loads(GOLDEN.read_text())["bytes"].items()}
-    meta = msgspec.structs.replace(sample_meta(5), sealed=False)  # which is written only where there is a key
+    meta = msgspec.structs.replace(sample_meta(5), sealed=False, lost=(), filter_ids=0, filter_rolled=False)
     named = {entry.message.message_id: entry.message for entry in (*meta.outgoing, *meta.incoming)}
     assert decode_meta(recorded["meta"]) == meta
     assert decode_meta(recorded["named"], elsewhere=named) == meta
@@ -151,6 +161,50 @@ def test_version_two_is_read_as_it_always_was():
     assert [one.message_id for one in decode_data(recorded["data"]).history] == ["h1", "h2", "\udcff"]
     assert decode_update(recorded["update"]).evict == ("gone", "\udcfe")
     assert stored_message(recorded["message"]) == sample_message("h2", b"", "h1")
+
+
+# -- version 3 ------------------------------------------------------------------------------------------------
+
+REMEMBERED = (Known("k1", 1_700_000_000_123, "bob"), Known("\udcff", 0, ""), Known("k" * 300, 5, "\udcfe"))
+
+
+def golden_3() -> dict[str, bytes]:
+    meta = sample_meta(5)
+    known = b"".join(map(encode_known, REMEMBERED))
+    return golden(3) | {
+        "filter": encode_meta(meta),
+        "newest": encode_meta(meta, newest=known),
+        "known": known,
+        "remembered": encode_data(ChannelData(meta, known=REMEMBERED)),
+        "remembering": encode_update(HistoryUpdate(known=REMEMBERED, remembered=7)),
+    }
+
+
+def test_version_three_is_written_as_it_always_was():
+    """Byte for byte."""
+    recorded = json.loads(GOLDEN_3.read_text())
+    assert {name: data.hex() for name, data in golden_3().items()} == recorded["bytes"]
+
+
+def test_version_three_is_read_as_it_always_was():
+    """From the recorded bytes to the values that they were made of."""
+    recorded = {name: bytes.fromhex(data) for name, data in json.loads(GOLDEN_3.read_text())["bytes"].items()}
+    meta = sample_meta(5)
+    assert decode_meta(recorded["meta"]) == sample_meta(5)
+    assert decode_meta(recorded["filter"]) == decode_meta(recorded["newest"]) == meta
+    assert decode_newest(recorded["filter"]) == []
+    assert decode_newest(recorded["newest"]) == decode_known(recorded["known"]) == list(REMEMBERED)
+    assert decode_data(recorded["remembered"]) == ChannelData(meta, known=REMEMBERED)
+    assert decode_update(recorded["remembering"]) == HistoryUpdate(known=REMEMBERED, remembered=7)
+
+
+@pytest.mark.parametrize("damaged", [b"\x0a", b"\x0a\x05\x0a\x01", b"\x0a\x02\x10\x05", b"\x0a\x00"])
+def test_ids_that_do_not_decode_are_damage(damaged):
+    """As everything that we stored ourselves."""
+    with pytest.raises(Corrupt):
+        decode_known(damaged)
+    with pytest.raises(Corrupt):
+        decode_newest(encode_meta(ChannelMeta(), newest=damaged))
 
 
 # -- the twelve of nim-sds ------------------------------------------------------------------------------------
@@ -205,7 +259,7 @@ def test_a_full_snapshot_comes_back_in_order(version):
     assert decode_meta(encode_meta(meta, version)) == meta
 
 
-@pytest.mark.parametrize("version", [0, 3, 999, 2**32 + 1, 2**64 - 1])
+@pytest.mark.parametrize("version", [0, 4, 999, 2**32 + 1, 2**64 - 1])
 def test_an_unknown_version_is_refused_by_name(version):
     """Loudly, with the number and the way out."""
     with pytest.raises(Corrupt, match=f"version={version} ") as caught:
@@ -447,7 +501,21 @@ def test_any_bytes_are_corrupt_or_a_snapshot(blob):
 
 # Everything nested is bytes: of a field that is there twice the last one counts, where google would merge.
 TYPES = {
-    "Meta": {1: "number", 2: "number", 3: "many", 4: "many", 5: "many", 6: "many", 7: "many", 8: "bytes"},
+    "Meta": {
+        1: "number",
+        2: "number",
+        3: "many",
+        4: "many",
+        5: "many",
+        6: "many",
+        7: "many",
+        8: "bytes",
+        9: "number",
+        10: "number",
+        11: "many",
+        12: "many",
+        15: "number",
+    },
     "Unacked": {1: "bytes", 2: "number", 3: "number", 4: "number", 5: "bytes"},
     "Incoming": {1: "bytes", 2: "many", 3: "number", 5: "bytes", 6: "bytes"},
     "KeyValue": {1: "bytes", 2: "bytes"},
@@ -513,6 +581,10 @@ def google_meta(blob: bytes) -> ChannelMeta:
         tuple(RepairResponse(entry(one.f1), one.f3, one.f2) for one in back),
         tuple(map(text, meta.f7)),
         meta.f8.decode(),
+        bool(meta.f15),
+        tuple(map(text, meta.f11)),
+        meta.f9,
+        bool(meta.f10),
     )
 
 
@@ -538,4 +610,7 @@ def google_written(meta: ChannelMeta, version: int) -> bytes:
         written.f6.append(types.KeyValue(f1=raw(one.entry.message_id), f2=body).SerializeToString())
     written.f7.extend(map(raw, meta.met))
     written.f8 = meta.dialect.encode()
+    written.f15 = int(meta.sealed)
+    written.f9, written.f10 = meta.filter_ids, int(meta.filter_rolled)
+    written.f11.extend(map(raw, meta.lost))
     return written.SerializeToString()

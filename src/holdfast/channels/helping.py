@@ -1,0 +1,126 @@
+"""Catching up: how a participant that is far behind gets on, and how others help.
+
+Who was away finds out with the first message that it hears: it names what is not here, all of it. Asking patiently, for
+three at a time, each naming ten more, would take hours. So whoever is *behind* asks promptly and for hundreds at once,
+in a sync message made for that, and asks again soon, then ever more rarely, until nothing is waited for.
+
+Who hears such a request answers promptly, too, and *helps*: the filter that came with it tells what the other one has,
+so a sync message names what it lacks, oldest first, hundreds at once. One round of help spares fifty of asking.
+
+All of this is ordinary SDS: requests and names, more and sooner. Times are spread by participant, within a second or
+two; whoever hears another one ask for the same, or help with the same, waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.channels.dialect import Filter
+from holdfast.channels.message import HistoryEntry, SdsMessage
+from holdfast.channels.state import ChannelState
+
+BEHIND = 10
+"""So many missing messages at once are no accident of the network."""
+BULK = 256
+"""The most that are asked for, or named to help, at once: 20 KB, with usual ids."""
+SPREAD_MS = 1_000
+"""Over this time participants spread what they do promptly."""
+AGAIN_MS = 5_000
+"""After this time what nobody answered is asked for again, then after twice as long, and so on."""
+HELP_PAUSE_MS = 1_000
+"""We help no more often than this."""
+_PROBES = 4
+"""So many ids in a row that somebody has, or lacks, tell on which side of a gap they are."""
+_MARGIN = 32
+"""Before a gap others may be missing, too: not everybody hears everything in the same order."""
+
+
+class Help(msgspec.Struct, frozen=True):
+    """What to name for somebody who is behind."""
+
+    entries: tuple[HistoryEntry, ...]
+    due_ms: int
+
+
+def spread(state: ChannelState, within_ms: int) -> int:
+    """Our own share of a short time: the same for all messages, so that they go together."""
+    rules = state.rules
+    return rules.dialect.request_delay_ms(rules.participant_id, rules.channel_id, 0, min(within_ms, rules.t_max_ms))
+
+
+def is_far_behind(state: ChannelState, message: SdsMessage, missing: Sequence[HistoryEntry], was_asked: bool) -> bool:
+    """Whether we lack much: an answer lacks something itself, nothing that a message names is here, or many are not."""
+    enough = max(2, min(BEHIND, state.rules.settings.causal_history_max))
+    return (
+        (was_asked and bool(missing))
+        or enough <= len(missing) == len(message.causal_history)
+        or len(state.requests) >= BEHIND
+    )
+
+
+def offer(state: ChannelState, message: SdsMessage, theirs: Filter, now: int) -> None:
+    """Prepare to help the sender of a request, unless we do already."""
+    if state.help is not None or 0 <= now - state.helped_ms < HELP_PAUSE_MS:
+        return
+    ids = state.filter.ids
+    until = _first(ids, {entry.message_id for entry in message.repair_request})
+    lacked = _lacked(ids, until, theirs)
+    entries = [entry for entry in (_entry(state, message_id) for message_id in lacked) if entry is not None]
+    if len(entries) > len(message.repair_request):
+        state.help = Help(tuple(entries), now + spread(state, SPREAD_MS))
+
+
+def is_behind(state: ChannelState, message: SdsMessage, theirs: Filter) -> bool:
+    """Whether somebody who asks for a message lacks those before it, too."""
+    ids = state.filter.ids
+    until = _first(ids, {entry.message_id for entry in message.repair_request})
+    before = ids[max(0, until - _PROBES) : until]
+    return len(before) == _PROBES and not any(message_id in theirs for message_id in before)
+
+
+def heard_help(state: ChannelState, message: SdsMessage) -> None:
+    """Somebody names things: if it is what we were about to name, that is done."""
+    if state.help is not None:
+        named = {entry.message_id for entry in message.causal_history}
+        if sum(entry.message_id in named for entry in state.help.entries) * 2 >= len(state.help.entries):
+            state.help = None
+
+
+def _entry(state: ChannelState, message_id: str) -> HistoryEntry | None:
+    """A message that we could answer with."""
+    place = state.known.get(message_id)
+    if place is None or not place.sender_id or not (place.at_ms or message_id in state.history):
+        return None
+    return HistoryEntry(message_id, b"", place.sender_id)
+
+
+def _first(ids: Sequence[str], asked: set[str]) -> int:
+    return next((at for at, message_id in enumerate(ids) if message_id in asked), 0)
+
+
+def _lacked(ids: Sequence[str], until: int, theirs: Filter) -> list[str]:
+    """Ids that somebody lacks, from the beginning of a gap that lasts at least up to there."""
+
+    def has(at: int) -> bool:
+        return all(message_id in theirs for message_id in ids[at : at + _PROBES])
+
+    step, known = 1, until - _PROBES
+    while known > 0 and not has(known):
+        known, step = known - step, step * 2
+    if known <= 0:  # its filter does not reach back so far: what came just before must do
+        start = max(0, until - BULK)
+    else:
+        low, high = known, min(until, known + step)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if has(middle) else (low, middle)
+        start = max(0, low - _MARGIN)
+    lacked: list[str] = []
+    for message_id in ids[start : start + 2 * BULK]:
+        if message_id not in theirs:
+            lacked.append(message_id)
+            if len(lacked) == BULK:
+                break
+    return lacked
