@@ -67,6 +67,13 @@ def test_at_the_end_it_is_sealed_and_shipped_too(tmp_path, way):
         assert log.marks("orders")[0] == holdfast.Marks(RECORDS, RECORDS, RECORDS, RECORDS, RECORDS)
 
 
+def test_a_service_in_threads_outlives_the_main_thread(tmp_path):
+    """Sealing and shipping go on, although Python's executors take no more work from then on."""
+    assert run("service", tmp_path / "log", tmp_path / "store") == ""
+    with holdfast.open(tmp_path / "log", read_only=True) as log:
+        assert log.marks("orders")[0] == holdfast.Marks(3, 3, 3, 3, 3)
+
+
 @pytest.mark.parametrize("way", ["executor", "at_exit"])
 def test_what_comes_too_late_to_be_shipped_is_told(tmp_path, way):
     """Durable, not shipped: a line says how many, and the next open ships them."""
