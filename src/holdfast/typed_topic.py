@@ -20,7 +20,7 @@ from holdfast.calling import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.following import Follower
-from holdfast.intake import Intake, time_of
+from holdfast.intake import Intake
 from holdfast.journal import frame
 from holdfast.journal.columns import Encoded
 from holdfast.journal.spread import Spread
@@ -232,7 +232,7 @@ class TypedTopic:
 
     def _times(self, batch: pa.RecordBatch, time: int | datetime | str | None) -> tuple[bytes, int, int]:
         if not isinstance(time, str):
-            moment = self._clock.now_us() if time is None else time_of(time)
+            moment = self._clock.now_us() if time is None else self._intake.time(time)
             return pack("<q", moment), moment, moment
         from holdfast.segments.rows import times_of
 
