@@ -95,7 +95,8 @@ def read(
 
 def _root(root: object) -> str:
     """Where a root is; relative directories are taken as such, for nothing is made there."""
-    return root if isinstance(root, str) and "://" in root else str(path_of(root, "a root"))
+    is_url = isinstance(root, str) and ("://" in root or root.startswith("file:")) and "\0" not in root
+    return str(root) if is_url else str(path_of(root, "a root"))
 
 
 def _store(given: object) -> StoreSettings:
@@ -125,7 +126,7 @@ def _word(offsets: object, words: tuple[str, ...]) -> Any:
 
 def _time(moment: object, name: str) -> int | None:
     if isinstance(moment, datetime) and moment.tzinfo is None:
-        raise Invalid(f"{name} needs its zone", hint="datetime(…, tzinfo=UTC)")
+        raise Invalid(f"a time needs its zone: {name}", hint="datetime(…, tzinfo=UTC)")
     if moment is None or isinstance(moment, datetime):
         return None if moment is None else microseconds(moment)
     if isinstance(moment, bool) or not isinstance(moment, int) or not -(2**62) < moment < 2**62:
