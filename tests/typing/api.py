@@ -8,7 +8,20 @@ from pathlib import Path
 from typing import assert_type
 
 import holdfast
-from holdfast import BatchTicket, Keyring, Log, Marks, PayloadCipher, Receipt, Record, Settings, Stats, Ticket, Topic
+from holdfast import (
+    BatchTicket,
+    Keyring,
+    Log,
+    Marks,
+    PayloadCipher,
+    Receipt,
+    Record,
+    Settings,
+    Stats,
+    Ticket,
+    Topic,
+    TypedTopic,
+)
 
 
 def blocking(log: Log) -> None:
@@ -17,6 +30,10 @@ def blocking(log: Log) -> None:
     assert_type(topic.append(b"x", key="k", headers={"a": b"b", "c": "d"}, time=datetime.now(UTC)), Receipt)
     assert_type(topic.submit(b"x", idempotency_key=b"k", timeout=1.5), Ticket)
     assert_type(topic.submit(b"x").result(timeout=1), Receipt)
+    assert_type(topic.append(b"x", idempotency_key="k").repeated, bool)
+    assert_type(log.read_only, bool)
+    assert_type(log.topic("rows", schema="latest", partitions=2, key="customer"), TypedTopic)
+    assert_type(log.topic("rows", schema="latest").key, str | None)
     assert_type(topic.offer(b"x", partition=1), bool)
     assert_type(topic.append_batch([b"x", Record(b"y", key=b"k")]), Sequence[Receipt])
     assert_type(topic.submit_batch([b"x"]), BatchTicket)
