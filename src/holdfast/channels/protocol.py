@@ -11,7 +11,7 @@ Rules that differ from the originals, on purpose (docs/decisions/0009 has all of
 - `ready` comes in causal order, dependents after what they depend on, and among equals by (Lamport time, id).
 - What was delivered, or sent, is known for good, far beyond history, and is not delivered again; what has left history
   is answered from the log.
-- A message of ours that comes back and that we do not know any more is put into history, and not delivered to ourselves.
+- A message of ours that comes back and that we do not know any more is put into history, not delivered to ourselves.
 - Who is far behind asks at once, and for many; others help, and name what its filter lacks.
 - A buffered message that is received again keeps what it waits for; only what came meanwhile is taken off.
 - A request for repair stays until the message is here: each time that it is sent, or heard from others, it waits anew.
