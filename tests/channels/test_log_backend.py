@@ -64,36 +64,39 @@ def full_disk(log: Log) -> Iterator[None]:
 
 
 class TestLogBackend(PersistenceContract):
+    remembers = finds = True
+    participant = "alice"
+
     @pytest.fixture
     def persistence(self, open_log) -> Persistence:
         self.open_log = open_log
-        self.log = open_log()
-        return LogPersistence(self.log._journal, "alice")
+        return self.opened()
+
+    def opened(self) -> Persistence:
+        self.log = self.open_log()
+        topic = self.log.topic("_channels", partitions=1)
+        (partition,) = self.log._journal.topics.partitions["_channels"]
+        return LogPersistence(self.log._journal, self.participant, partition, read=topic.read)
 
     def reopen(self, persistence: Persistence) -> Persistence:
         self.log.close()
-        self.log = self.open_log()
-        return LogPersistence(self.log._journal, "alice")
+        return self.opened()
 
     def failing(self, persistence: Persistence) -> Iterator[None]:
         return full_disk(self.log)
 
 
 class TestSealedLogBackend(TestLogBackend):
+    participant = "\udcff/ü %2F"
+
     @pytest.fixture
     def persistence(self, open_log, keyring) -> Persistence:
         self.open_log = lambda: open_log(keyring=keyring)
-        self.log = self.open_log()
-        return LogPersistence(self.log._journal, "\udcff/ü %2F", self.partition())
-
-    def partition(self):
-        self.log.topic("_channels")
-        return self.log._journal.topics.partitions["_channels"][0]
+        return self.opened()
 
     def reopen(self, persistence: Persistence) -> Persistence:
         self.log.close()
-        self.log = self.open_log()
-        return LogPersistence(self.log._journal, "\udcff/ü %2F", self.partition())
+        return self.opened()
 
 
 class TestSqliteBackend(PersistenceContract):

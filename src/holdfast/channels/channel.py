@@ -27,7 +27,7 @@ from holdfast.channels.persistence import Commit, Persistence
 from holdfast.channels.protocol import step
 from holdfast.channels.snapshot import Buffered, ChannelMeta, Known, Unacknowledged
 from holdfast.channels.state import ChannelState
-from holdfast.channels.steps import Input, Step
+from holdfast.channels.steps import Input, Receive, Step
 from holdfast.errors import Closed, Corrupt, HoldfastError, Invalid, Unavailable
 
 logger = logging.getLogger("holdfast.channels")
@@ -109,7 +109,7 @@ class Channel:
         self._error: HoldfastError | None = None
         self._dirty = False
         """What is kept is older than what is in memory, and no commit under way will change that."""
-        self.removed = False
+        self.removed = self._warned = False
         self._delivered = self._duplicates = self._refused = self._commits = self._commits_failed = 0
 
     # -- looking ------------------------------------------------------------------------------------------
@@ -170,6 +170,8 @@ class Channel:
             self._settle()
             _, effects = step(self.state, given, self._now())
             self._count(effects)
+            if isinstance(given, Receive) and given.message.content and not self._warned:
+                self._warn_of_history(len(given.message.causal_history))
             self._pending.add(effects.appended, effects.evicted, effects.notes)
             self._pending.remember(effects.known)
             flight = Flight(effects.events)
@@ -268,6 +270,17 @@ class Channel:
                 "channel is kept again channel=%s", self.id, extra={"action": "channel_kept", "channel": self.id}
             )
         self._failing_since = self._error = None
+
+    def _warn_of_history(self, named: int) -> None:
+        """Once: it costs reads of the log for what history should have at hand, and nobody else would tell."""
+        most = self.state.rules.settings.history_max
+        if named > most:
+            self._warned = True
+            logger.warning(
+                "a peer's messages name more causes (%d) than channels.history_max has at hand (%d): raise it to %d or "
+                "more channel=%s", named, most, 2 * named, self.id,
+                extra={"action": "channel_history_short", "channel": self.id},
+            )  # fmt: skip
 
     def _count(self, effects: Step) -> None:
         if effects.received is not None:

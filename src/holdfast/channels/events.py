@@ -17,7 +17,7 @@ class MessageReady(msgspec.Struct, frozen=True, gc=False):
     lamport: int | None
     """None of an ephemeral message."""
     duplicate: bool = False
-    """It was delivered before, and left history since."""
+    """Always False: what was delivered is not delivered again."""
 
 
 class MessageSent(msgspec.Struct, frozen=True, gc=False):

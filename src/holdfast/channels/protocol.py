@@ -9,11 +9,14 @@ to keep.
 Rules that differ from the originals, on purpose (docs/decisions/0009 has all of them):
 
 - `ready` comes in causal order, dependents after what they depend on, and among equals by (Lamport time, id).
-- A message of ours that comes back and is not in history any more is put there, without being delivered to ourselves.
+- What was delivered, or sent, is known for good, far beyond history, and is not delivered again; what has left history
+  is answered from the log.
+- A message of ours that comes back and that we do not know any more is put into history, not delivered to ourselves.
+- Who is far behind asks at once, and for many; others help, and name what its filter lacks.
 - A buffered message that is received again keeps what it waits for; only what came meanwhile is taken off.
 - A request for repair stays until the message is here: each time that it is sent, or heard from others, it waits anew.
   One that only a sync message gave rise to goes after a few times.
-- A sync message names the messages that no other one names before the newest, so that everything is named by something.
+- A message names the messages that no other one names before the newest, so that everything is named by something.
 - A filter that says yes to everything acknowledges nothing. Lamport times are bounded by the wall clock (`lamport`).
 - Messages are kept without the filter that came with them; what is sent again has today's filter, or none.
 """

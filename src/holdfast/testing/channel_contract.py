@@ -36,6 +36,8 @@ from holdfast.channels.snapshot import (
     ChannelData,
     ChannelMeta,
     HistoryUpdate,
+    Known,
+    Note,
     RepairRequest,
     RepairResponse,
     Unacknowledged,
@@ -91,6 +93,12 @@ class PersistenceContract:
 
     keeps = True
     """Whether anything is kept; of a backend that keeps nothing little is asked."""
+
+    remembers = False
+    """Whether ids are remembered beyond history (`HistoryUpdate.known`); then it is proved that they are."""
+
+    finds = False
+    """Whether `find_messages` finds what has left history; then it is proved that it does."""
 
     @pytest.fixture
     def persistence(self) -> Persistence:
@@ -226,6 +234,77 @@ class PersistenceContract:
         self.commit(persistence, ChannelMeta(), HistoryUpdate((), ("a",)))
         self.commit(persistence, ChannelMeta(), HistoryUpdate(some("a")))
         self.expect(persistence, ChannelData(ChannelMeta(), some("b", "a")))
+
+    # -- ids beyond history -------------------------------------------------------------------------------
+
+    def test_ids_are_remembered_in_their_order(self, persistence: Persistence) -> None:
+        """Over many commits, beyond history, and over a restart; with times and senders."""
+        self._remembering()
+        known = remembered(100)
+        for number, one in enumerate(known):
+            self.commit(persistence, ChannelMeta(number), HistoryUpdate(some(one.message_id), (), known=(one,)))
+        self.commit(persistence, ChannelMeta(100), HistoryUpdate((), tuple(one.message_id for one in known[:90])))
+        assert unique(persistence.load_channel(ROOM).known) == known
+        persistence = self.reopen(persistence)
+        assert unique(persistence.load_channel(ROOM).known) == known
+        more = remembered(140)[100:]
+        self.commit(persistence, ChannelMeta(101), HistoryUpdate(known=tuple(more)))
+        assert unique(self.reopen(persistence).load_channel(ROOM).known) == remembered(140)
+
+    def test_of_too_many_ids_the_oldest_go(self, persistence: Persistence) -> None:
+        """All that are to be remembered are, and not many more."""
+        self._remembering()
+        known = remembered(400)
+        for at in range(0, 400, 10):
+            self.commit(persistence, ChannelMeta(at), HistoryUpdate(known=tuple(known[at : at + 10]), remembered=120))
+        for _ in range(2):
+            found = unique(persistence.load_channel(ROOM).known)
+            assert found[-120:] == known[-120:]
+            assert len(found) < 200
+            persistence = self.reopen(persistence)
+
+    def test_ids_whose_commit_failed_and_comes_again_are_remembered(self, persistence: Persistence) -> None:
+        """None of those before is lost with it, however many there are."""
+        self._remembering()
+        known = remembered(80)
+        self.commit(persistence, sample_meta(1), HistoryUpdate(known=tuple(known[:30])))
+        with self._failing(persistence), pytest.raises(Exception):  # noqa: B017, PT011 - any failure is one
+            self.commit(persistence, sample_meta(2), HistoryUpdate(some("a"), known=tuple(known[30:70])))
+        again = HistoryUpdate(some("a", "b"), known=tuple(known[30:]))
+        self.commit(persistence, sample_meta(3), again, reissue=True)
+        assert unique(self.reopen(persistence).load_channel(ROOM).known) == known
+
+    def test_ids_go_with_their_channel(self, persistence: Persistence) -> None:
+        """A channel that is kept again has none of them."""
+        self._remembering()
+        self.commit(persistence, ChannelMeta(1), HistoryUpdate(known=tuple(remembered(70))))
+        persistence.drop_channel(ROOM)
+        assert persistence.load_channel(ROOM).known == ()
+
+    def test_what_has_left_history_is_found(self, persistence: Persistence) -> None:
+        """As it was, by its id and its time; what never was here is not, and nothing else is given."""
+        if not (self.keeps and self.finds):
+            pytest.skip("nothing is found beyond history: see `finds`")
+        messages = [sample_message(f"m{number}", b"%d" % number, "x", "y") for number in range(50)]
+        notes = [
+            Note("sent" if number % 3 else "delivered", one.message_id, one.sender_id, one.lamport or 0, 1_000 * number,
+                 one.content, causes=one.causal_history)
+            for number, one in enumerate(messages)
+        ]  # fmt: skip
+        for message, note in zip(messages, notes, strict=True):
+            known = Known(message.message_id, note.at_ms, message.sender_id)
+            self.commit(persistence, ChannelMeta(), HistoryUpdate((message,), notes=(note,), known=(known,)))
+        self.commit(persistence, ChannelMeta(), HistoryUpdate((), tuple(one.message_id for one in messages)))
+        wanted = [Known(f"m{number}", 1_000 * number, "bob") for number in (3, 4, 5, 40)]
+        found = list(persistence.find_messages(ROOM, [*wanted, Known("never here", 5_000, "bob")]))
+        assert sorted(found, key=lambda one: one.message_id) == [messages[number] for number in (3, 4, 40, 5)]
+        assert list(persistence.find_messages("another room", wanted)) == []
+        found = list(self.reopen(persistence).find_messages(ROOM, wanted))
+        assert {one.message_id for one in found} == {"m3", "m4", "m5", "m40"}
+
+    def _remembering(self) -> None:
+        if not (self.keeps and self.remembers):
+            pytest.skip("ids are not remembered beyond history: see `remembers`")
 
     # -- commits ------------------------------------------------------------------------------------------
 
@@ -389,6 +468,22 @@ class PersistenceContract:
         persistence = self.reopen(persistence)
         self.expect(persistence, ChannelData())
         self.expect(persistence, ChannelData(sample_meta(), some("a")), "other")
+
+
+def remembered(count: int) -> list[Known]:
+    """Ids to remember, of all kinds."""
+    return [
+        Known(f"k{number}" if number % 7 else f"\udcff{number}" * 20, 1_700_000_000_000 + number, "bob" * (number % 3))
+        for number in range(count)
+    ]
+
+
+def unique(known: Iterable[Known]) -> list[Known]:
+    """Each id once: a backend may have what came again twice."""
+    found: dict[str, Known] = {}
+    for one in known:
+        found.setdefault(one.message_id, one)
+    return list(found.values())
 
 
 def some(*message_ids: str) -> tuple[SdsMessage, ...]:

@@ -800,3 +800,18 @@ def test_messages_do_not_create_more_channels_than_allowed():
     alice.unwrap_received_message(bob.wrap_outgoing_message(b"y", "c0"))
     alice.ensure_channel("c2")
     assert alice.channels() == ["c0", "c1", "c2"]
+
+
+def test_a_history_shorter_than_what_a_peer_names_is_warned_of_once_and_stalls_nothing(caplog):
+    """With the remedy; what has left history is known, and nobody waits for it."""
+    ready = []
+    channels = Channels("alice", settings=ChannelSettings(history_max=2))
+    channels.set_callbacks(message_ready=lambda event: ready.append(event.message_id))
+    channels.ensure_channel("room")
+    for number in range(6):
+        causes = [f"b{cause}" for cause in range(number)]
+        channels.unwrap_received_message(encoded(f"b{number}", *causes))
+    assert ready == [f"b{number}" for number in range(6)]
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == 1
+    assert "raise it to 6" in warned[0]

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.unit
 
 
 class TestMemory(PersistenceContract):
+    remembers = finds = True
+
     @pytest.fixture
     def persistence(self) -> Persistence:
         return MemoryPersistence()
