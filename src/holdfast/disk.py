@@ -19,7 +19,8 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from types import ModuleType
@@ -146,6 +147,23 @@ def write_new_file(path: Path, content: bytes, mode: int = 0o600, *, token: str)
         link(temporary, path)
     finally:
         discard(temporary)
+
+
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Nobody else is in here with this file, whose name may go to another one meanwhile; waits for those who are.
+
+    Raises what `open_file` raises.
+    """
+    while True:
+        descriptor = open_file(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):  # else it was replaced while we waited
+                yield
+                return
+        finally:
+            os.close(descriptor)
 
 
 def _create_anew(path: Path, mode: int) -> int:

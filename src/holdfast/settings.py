@@ -140,7 +140,7 @@ def _build_section(
     taken: dict[str, Any] = {}
     for key, value in keys.items():
         if not isinstance(key, str) or key not in types:
-            problems.append(_unknown("setting", f"{name}.{key}", [f"{name}.{known}" for known in types]))
+            problems.append(_unknown("setting", str(key), list(types), f"{name}."))
             continue
         try:
             taken[key] = msgspec.convert(_quantity(key, value), types[key], strict=False)
@@ -164,8 +164,8 @@ def _quantity(key: str, value: Any) -> Any:
     return parse_bytes(value) if "bytes" in key else value
 
 
-def _unknown(what: str, name: str, known: list[str]) -> str:
-    return f"unknown {what} {name!r}{meant(name, known)}"
+def _unknown(what: str, name: str, known: list[str], section: str = "") -> str:
+    return f"unknown {what} {section + name!r}{meant(name, known, section)}"
 
 
 def _read_file(file: str | Path | None, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -8,15 +8,17 @@ from difflib import get_close_matches
 _LISTED_MAX = 20
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def meant(name: str, known: Iterable[str], before: str = "") -> str:
     """`, did you mean 'orders'?` where a known name is close, else nothing; capitals do not matter.
+
+    `before` is what all of them begin with, and counts for nothing.
 
     >>> meant("ordres", ["orders", "trades"])
     ", did you mean 'orders'?"
     """
     by_lower = {one.lower(): one for one in known}
     close = get_close_matches(name.lower(), by_lower, n=1)
-    return f", did you mean {by_lower[close[0]]!r}?" if close else ""
+    return f", did you mean {before + by_lower[close[0]]!r}?" if close else ""
 
 
 def listed(known: Iterable[str]) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import Keyring
+from holdfast.cli.keys import _made
 from tests.cli.conftest import Run, objects
 
 pytestmark = pytest.mark.disk
@@ -76,14 +78,32 @@ def test_rotation_keeps_the_older_keys(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_in_use(run: Run) -> None:
-    """Two keys of one name would shadow each other: refused, also today's date twice."""
-    assert run("keys", "new", "keyring").exit_code == 0
+    """Two keys of one name would shadow each other: refused."""
+    assert run("keys", "new", "keyring", "--id", "old").exit_code == 0
     before = Path("keyring").read_bytes()
-    result = run("keys", "rotate", "keyring")
+    result = run("keys", "rotate", "keyring", "--id", "old")
     assert (result.exit_code, "is in use" in result.stderr) == (1, True)
     assert Path("keyring").read_bytes() == before
     assert run("keys", "new", "other", "--id", "no/name").exit_code == 1
     assert not Path("other").exists()
+
+
+def test_rotating_twice_on_a_day(run: Run) -> None:
+    """Without a name of one's own each key gets one that is free."""
+    assert run("keys", "new", "keyring").exit_code == 0
+    for _ in range(2):
+        assert run("keys", "rotate", "keyring").exit_code == 0
+    day = Keyring.from_file("keyring").ids[-1]
+    assert Keyring.from_file("keyring").ids == (f"{day}-3", f"{day}-2", day)
+
+
+def test_rotating_at_once_loses_no_key(run: Run) -> None:
+    """A log may use a new key from the moment when it is there."""
+    assert run("keys", "new", "keyring", "--id", "first").exit_code == 0
+    names = [f"k{n}" for n in range(8)]
+    with ThreadPoolExecutor(8) as threads:  # each with a descriptor of its own, as processes have
+        list(threads.map(lambda name: _made(Path("keyring").absolute(), name, is_new=False), names))
+    assert sorted(Keyring.from_file("keyring").ids) == ["first", *names]
 
 
 def test_a_link_is_not_rotated(run: Run, tmp_path: Path) -> None:

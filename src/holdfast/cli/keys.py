@@ -8,13 +8,15 @@ takes the new key into use.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 
 import click
 import msgspec
 
-from holdfast import Keyring, SystemClock
+from holdfast import Keyring, SystemClock, disk
 from holdfast.cli.glance import SEGMENTS_SINCE, database, glance, looking
 from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
@@ -52,7 +54,9 @@ class _Use(msgspec.Struct):
 @click.command("keys", epilog=EPILOG)
 @click.argument("action", type=click.Choice([NEW, ROTATE, LIST]))
 @click.argument("file", metavar="FILE")
-@click.option("--id", "key_id", metavar="ID", help="The new key's name.  [default: today's date]")
+@click.option(
+    "--id", "key_id", metavar="ID", help="The new key's name.  [default: today's date, with a number if that is taken]"
+)
 @click.option(
     "--log", "directory", metavar="DIR", type=click.Path(path_type=Path),
     help="With list: also what this log has under each key, and keys that it needs and FILE lacks.",
@@ -70,7 +74,7 @@ def keys_command(
     if action == LIST:
         keyring = Keyring.from_reference(file if file.startswith(("env:", "file:")) else f"file:{file}")
     else:
-        keyring = _made(_path(file), key_id or _today(), is_new=action == NEW)
+        keyring = _made(_path(file), key_id, is_new=action == NEW)
     _tell(_lines(keyring, {} if directory is None else _uses(directory), with_log=directory is not None), as_json)
     if action != LIST:
         done = "made" if action == NEW else "rotated"
@@ -84,19 +88,24 @@ def _path(file: str) -> Path:
     return Path(file.removeprefix("file:"))
 
 
-def _today() -> str:
-    return datetime.fromtimestamp(SystemClock().now_us() / 1_000_000, UTC).date().isoformat()
+def _free(taken: Collection[str]) -> str:
+    """A name for a new key: the day's, or, where the day has one already, that with a number."""
+    today = datetime.fromtimestamp(SystemClock().now_us() / 1_000_000, UTC).date().isoformat()
+    return next(name for name in chain([today], (f"{today}-{n}" for n in count(2))) if name not in taken)
 
 
-def _made(path: Path, key_id: str, *, is_new: bool) -> Keyring:
+def _made(path: Path, key_id: str | None, *, is_new: bool) -> Keyring:
     if is_new:
-        keyring = Keyring.generate(key_id)
+        keyring = Keyring.generate(key_id or _free(()))
         keyring.save(path, replace=False)
         return keyring
     if path.is_symlink():  # a secret that is mounted: replacing the link would leave the secret as it was
         raise Invalid(f"this is a link path={path}", hint="give the file that it leads to")
-    keyring = Keyring.from_file(path).rotated(key_id)
-    keyring.save(path)
+    keyring = Keyring.from_file(path)  # whatever is wrong with it is told here
+    with disk.alone_with(path):  # of two who rotate at once, one would lose a key that a log may use already
+        keyring = Keyring.from_file(path)
+        keyring = keyring.rotated(key_id or _free(keyring.ids))
+        keyring.save(path)
     return keyring
 
 
