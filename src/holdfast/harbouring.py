@@ -13,6 +13,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.calling import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.journal import Journal
@@ -122,6 +123,13 @@ def _has_shipped(journal: Journal) -> bool:
     return bool(shipping and shipping.shipped_seq) or any(row.slots for row in shipments if row is not None)
 
 
-def start(shipper: Shipper) -> None:
-    """Begin to ship."""
-    shipper.start(_FIRST_CONTACT_S)
+def start(shipper: Shipper) -> bool:
+    """Begin to ship; whether the store's first word was waited for, which is not so in a coroutine."""
+    waits = not in_coroutine()
+    shipper.start(_FIRST_CONTACT_S if waits else 0.0)
+    return waits
+
+
+def first_word(shipper: Shipper) -> None:
+    """Wait a moment for the store's first word; raises Invalid where the root is not this log's."""
+    shipper.first_word(_FIRST_CONTACT_S)

@@ -6,7 +6,7 @@ records that fit. Limits come from the journal's settings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from blake3 import blake3
@@ -14,7 +14,7 @@ from blake3 import blake3
 from holdfast.errors import Invalid
 from holdfast.journal.columns import Extra, decode_headers, encode_headers
 from holdfast.journal.settings import JournalSettings
-from holdfast.record import Record, microseconds
+from holdfast.record import Record, microseconds, stamped_at
 
 Headers = Mapping[str, bytes | str]
 
@@ -22,6 +22,7 @@ _INT64 = 2**63
 _KIND_BYTES_MAX = 255
 _HASH_BYTES = 16
 _DIGEST_CONTEXT = b"holdfast 1 idempotent content\0"
+_PART_CONTEXT = b"holdfast 1 idempotent part\0"
 _ABSENT = b"\xff" * 8
 
 
@@ -79,6 +80,12 @@ class Intake:
             told += (_ABSENT,) if part is None else (len(part).to_bytes(8, "little"), part)
         return key, key_hash + blake3(b"".join(told)).digest(length=_HASH_BYTES)
 
+    def unique_part(self, unique: bytes, number: int) -> bytes:
+        """The same for a part of what a key stands for: rows of one batch in several partitions."""
+        part = _PART_CONTEXT + number.to_bytes(4, "little")
+        digest = blake3(part + unique).digest(length=_HASH_BYTES)
+        return blake3(part + unique[:_HASH_BYTES]).digest(length=_HASH_BYTES) + digest
+
     def unique_record(
         self, idempotency_key: bytes | str, payload: bytes, extra: Extra | None
     ) -> tuple[bytes, bytes]:  # fmt: skip
@@ -89,8 +96,8 @@ class Intake:
         return self.unique(idempotency_key, payload, key, kind, headers)
 
     def time(self, time: int | datetime) -> int:
-        """A time in microseconds."""
-        return time_of(time)
+        """The time of a record in microseconds."""
+        return time_of(time, stamped_at)
 
     def record(self, given: object) -> tuple[Record, bytes, Extra | None, int]:
         """One record of a batch: itself, its payload, its extras and its size."""
@@ -136,11 +143,11 @@ class Intake:
         return encoded
 
 
-def time_of(time: int | datetime) -> int:
+def time_of(time: int | datetime, taken: Callable[[int | datetime], int] = microseconds) -> int:
     """A user's time in microseconds since 1970, or Invalid."""
     if isinstance(time, datetime) and time.tzinfo is None:
         raise Invalid("a time needs a time zone", hint="use datetime.now(UTC), or microseconds as an int")
-    moment = microseconds(time)
+    moment = taken(time)
     if not isinstance(moment, int) or not -_INT64 < moment < _INT64:
         raise Invalid("a time is a datetime or microseconds since 1970", hint="it must fit in 64 bits")
     return moment

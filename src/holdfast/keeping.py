@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from holdfast import lifetimes
 from holdfast.channels.settings import TOPIC
 from holdfast.clock import Clock
 from holdfast.directory import Directory
@@ -148,8 +147,6 @@ class Keeping:
 
     def _seal_all(self, timeout: float) -> None:
         assert self._roller is not None
-        if lifetimes.is_ending():  # no segment can be written any more: that takes threads
-            return
         try:
             self._roller.seal(list(self._journal.topics.by_id.values()), timeout)
         except HoldfastError as error:  # the records are durable in the journal: no reason not to close

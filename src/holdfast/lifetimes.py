@@ -19,11 +19,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from concurrent.futures import thread as executors
-from typing import Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 logger = logging.getLogger("holdfast")
+
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 
 class Opened(Protocol):
@@ -37,6 +41,41 @@ class Opened(Protocol):
 
     def _close_at_exit(self) -> None:
         """Make durable what is there, and let go."""
+
+
+class Threads(executors.ThreadPoolExecutor):
+    """An executor that goes on when the main thread has ended, while other threads of the application still work.
+
+    Python's own take no more work from then on. Each call then gets a thread of its own; or it is made at once, where
+    there was to be one thread only, or where none can be started any more.
+    """
+
+    def submit(
+        self, call: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Future[Result]:
+        """As `Executor.submit`."""
+        if not is_ending():
+            try:
+                return super().submit(call, *args, **kwargs)
+            except RuntimeError:
+                if not is_ending():  # this very one was shut down
+                    raise
+        future: Future[Result] = Future()
+        if self._max_workers == 1:  # one call after the other
+            _run(future, call, args, kwargs)
+            return future
+        try:
+            threading.Thread(target=_run, args=(future, call, args, kwargs), name="holdfast-late", daemon=True).start()
+        except RuntimeError:
+            _run(future, call, args, kwargs)
+        return future
+
+
+def _run(future: Future[Any], call: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    try:
+        future.set_result(call(*args, **kwargs))
+    except BaseException as error:
+        future.set_exception(error)
 
 
 _opened: WeakSet[Opened] = WeakSet()

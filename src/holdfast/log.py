@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from asyncio import to_thread
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -138,6 +139,8 @@ class Log:
         self._open = False
         self._store_reconciler: StoreReconciler | None = None
         self._channels: list[Channels] = []
+        self._has_waited = True
+        """For the store's first word; a coroutine that opens a log does that in `async with`, off its loop."""
         self._forgotten_records = 0
         """Records that were queued when the process began to end."""
         opened = _look if read_only else _own
@@ -158,7 +161,7 @@ class Log:
 
     def _start_shipping(self, shipper: Shipper) -> None:
         try:
-            harbouring.start(shipper)
+            self._has_waited = harbouring.start(shipper)
         except BaseException:
             shipper.close(0)
             self._keeping.close(0)
@@ -188,7 +191,13 @@ class Log:
     def topic(self, name: str, *, partitions: int | None = None, first_offset: int = 0) -> Topic: ...
     @overload
     def topic(
-        self, name: str, *, schema: pa.Schema | Literal["latest"], partitions: int | None = None, first_offset: int = 0
+        self,
+        name: str,
+        *,
+        schema: pa.Schema | Literal["latest"],
+        partitions: int | None = None,
+        key: str | None = None,
+        first_offset: int = 0,
     ) -> TypedTopic: ...
     def topic(
         self,
@@ -196,30 +205,40 @@ class Log:
         *,
         schema: pa.Schema | Literal["latest"] | None = None,
         partitions: int | None = None,
+        key: str | None = None,
         first_offset: int = 0,
     ) -> Topic | TypedTopic:
         """The topic of this name, created on first use with so many partitions (default 1).
 
         With a `schema` it is a typed topic: its rows have these columns. A schema that only adds nullable columns
         to the present one starts a new version; any other change is Invalid. `schema="latest"` takes the topic
-        as it is. `first_offset` is where the partitions of a new topic begin, for logs that continue another one.
+        as it is. `key` names the column whose value says to which partition a row of a new typed topic goes; rows with
+        one value stay together, in order. `first_offset` is where the partitions of a new topic begin, for logs that
+        continue another one.
         """
         topic = self._topics.get(name if isinstance(name, str) else check_name(name))
         if topic is None:
             with self._lock:
                 topic = self._topics.get(name)
                 if topic is None:
-                    topic = self._topics[check_name(name)] = self._topic(name, schema, partitions, first_offset)
+                    topic = self._topics[check_name(name)] = self._topic(name, schema, partitions, first_offset, key)
         if partitions is not None and partitions != topic.partitions:
             raise Invalid(
                 f"topic {name!r} has {topic.partitions} partitions, not {partitions}",
                 hint="the number of partitions is fixed when a topic is created",
             )
         self._check_kind(topic, schema)
+        if key is not None:
+            _check_key(topic, key)
         return topic
 
     def _topic(
-        self, name: str, schema: pa.Schema | Literal["latest"] | None, partitions: int | None, first_offset: int
+        self,
+        name: str,
+        schema: pa.Schema | Literal["latest"] | None,
+        partitions: int | None,
+        first_offset: int,
+        key: str | None,
     ) -> Topic | TypedTopic:
         journal = self._journal
         journal.refresh()
@@ -227,18 +246,22 @@ class Log:
             if journal.read_only or schema == "latest":
                 raise no_topic(name, journal.topics.partitions)
             count = 1 if partitions is None else whole(partitions, "partitions")
-            self._create(name, schema, count, whole(first_offset, "first_offset"))
+            self._create(name, schema, count, whole(first_offset, "first_offset"), key)
         parts = Partitions(name, journal.topics.partitions[name], journal, self._manifest, self._clock)
         typed = name in journal.topics.schemas
         return TypedTopic(name, parts, self._clock) if typed else Topic(name, parts, self._clock)
 
-    def _create(self, name: str, schema: pa.Schema | None, partitions: int, first_offset: int) -> None:
+    def _create(
+        self, name: str, schema: pa.Schema | None, partitions: int, first_offset: int, key: str | None
+    ) -> None:  # fmt: skip
         if schema is None:
+            if key is not None:
+                raise _keyed_per_record()
             self._journal.create_topic(name, partitions, first_offset)
             return
-        from holdfast.segments.schema import declare
+        from holdfast.segments.key_column import keyed
 
-        declared = declare(schema)
+        declared = keyed(schema, key)
         self._journal.create_topic(name, partitions, first_offset, declared.fingerprint, declared.serialize())
 
     def _check_kind(self, topic: Topic | TypedTopic, schema: pa.Schema | Literal["latest"] | None) -> None:
@@ -551,7 +574,40 @@ class Log:
         self._journal.forget()
         self._directory.release()
 
+    # -- asyncio ------------------------------------------------------------------------------------------
+
+    async def seal_async(self, topic: str | None = None, *, timeout: float | None = None) -> None:
+        """What `seal` does, for coroutines."""
+        await to_thread(self.seal, topic, timeout=timeout)
+
+    async def ship_async(self, timeout: float | None = None) -> None:
+        """What `ship` does, for coroutines."""
+        await to_thread(self.ship, timeout)
+
+    async def flush_async(self, timeout: float | None = None) -> None:
+        """What `flush` does, for coroutines."""
+        await to_thread(self.flush, timeout)
+
+    async def close_async(self, timeout: float | None = None) -> None:
+        """What `close` does, for coroutines."""
+        await to_thread(self.close, timeout)
+
+    async def __aenter__(self) -> Self:
+        return await to_thread(self.__enter__)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await to_thread(self.__exit__, kind, error, trace)
+
     def __enter__(self) -> Self:
+        if self._shipper is not None and not self._has_waited:
+            self._has_waited = True
+            try:
+                harbouring.first_word(self._shipper)
+            except HoldfastError:
+                self.close()
+                raise
         return self
 
     def __exit__(
@@ -578,6 +634,20 @@ class Log:
 
     def __repr__(self) -> str:
         return f"Log({str(self.path)!r}, {'open' if self._open else 'closed'})"
+
+
+def _check_key(topic: Topic | TypedTopic, key: str) -> None:
+    if isinstance(topic, Topic):
+        raise _keyed_per_record()
+    if topic.key != key:
+        has = "no key column" if topic.key is None else f"the key column {topic.key!r}"
+        raise Invalid(
+            f"topic {topic.name!r} has {has}, not {key!r}", hint="the key column is fixed when a topic is created"
+        )
+
+
+def _keyed_per_record() -> Invalid:
+    return Invalid("a raw topic has no key column", hint="give each record its key: topic.append(payload, key=…)")
 
 
 def _own(

@@ -8,7 +8,10 @@ to the next `read(start=…)` (or `end=…` when reading backwards).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from asyncio import to_thread
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+_PAGE_ITEMS = 500
 _position = msgspec.json.Decoder(dict[int, int])
 
 
@@ -79,8 +83,9 @@ class Reading(Generic[Item]):
         self._limit = limit
         self._bytes_max = bytes_max
         self._positions = {s.stream.partition.number: s.end if reverse else s.start for s in spans}
-        self._items = self._iterate()
-        self._used_as: Literal["records", "arrow"] | None = None
+        self._items = self._iterate(self._positions)
+        self._used_as: Literal["records", "async", "arrow"] | None = None
+        self._ahead: _Ahead[Item] | None = None
 
     # -- records ------------------------------------------------------------------------------------------
 
@@ -92,15 +97,31 @@ class Reading(Generic[Item]):
         self._begin_records()
         return next(self._items)
 
-    def _begin_records(self) -> None:
+    def _begin_records(self, way: Literal["records", "async"] = "records") -> None:
         if self._used_as == "arrow":
             raise Invalid("this reading was taken as Arrow already", hint="call read() again: a reading is used once")
-        self._used_as = "records"
+        if self._used_as not in (None, way):
+            raise Invalid("this reading was begun in another way", hint="call read() again, and go on from .position")
+        self._used_as = way
 
-    def _iterate(self) -> Iterator[Item]:
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """The records, read in threads a page at a time; the loop is never blocked."""
+        self._begin_records("async")
+        if self._ahead is None:
+            positions = dict(self._positions)
+            self._ahead = _Ahead(self._iterate(positions), positions)
+        ahead = self._ahead
+        while bool(ahead.page) or await to_thread(ahead.fill):
+            item = ahead.page.popleft()
+            partition, offset = self._shape.place(item)
+            self._positions[partition] = offset if self._reverse else offset + 1
+            yield item
+        self._positions.update(ahead.positions)
+
+    def _iterate(self, positions: dict[int, int]) -> Iterator[Item]:
         left = -1 if self._limit is None else self._limit
         room = -1 if self._bytes_max is None else self._bytes_max
-        place, size, positions, back = self._shape.place, self._shape.size, self._positions, self._reverse
+        place, size, back = self._shape.place, self._shape.size, self._reverse
         spent, given = 0, False
         for span in self._spans:
             for item in self._shape.items(span, self._times, back):
@@ -116,10 +137,10 @@ class Reading(Generic[Item]):
                 yield item
                 if left == 0 and self._times == ALWAYS:  # no need to look further: offsets tell whether there is more
                     return
-            self._finish(span)
+            self._finish(span, positions)
 
-    def _finish(self, span: Span) -> None:
-        self._positions[span.stream.partition.number] = span.start if self._reverse else span.end
+    def _finish(self, span: Span, positions: dict[int, int]) -> None:
+        positions[span.stream.partition.number] = span.start if self._reverse else span.end
 
     # -- where we are -------------------------------------------------------------------------------------
 
@@ -167,7 +188,7 @@ class Reading(Generic[Item]):
                 left = None if left is None else left - taken.num_rows
                 if taken.num_rows < batch.num_rows or left == 0:
                     return
-            self._finish(span)
+            self._finish(span, self._positions)
 
     def to_arrow(self) -> pa.Table:
         """All rows as an Arrow table."""
@@ -190,6 +211,20 @@ class Reading(Generic[Item]):
     def __repr__(self) -> str:
         spans = ", ".join(f"{s.stream.partition.number}: {s.start}..{s.end}" for s in self._spans)
         return f"Reading({spans}{', backwards' if self._reverse else ''})"
+
+
+class _Ahead(Generic[Item]):
+    """What was read before it was asked for, and how far that is."""
+
+    def __init__(self, items: Iterator[Item], positions: dict[int, int]) -> None:
+        self._items = items
+        self.positions = positions
+        self.page: deque[Item] = deque()
+
+    def fill(self) -> bool:
+        """Read a page; False when there is nothing left."""
+        self.page.extend(islice(self._items, _PAGE_ITEMS))
+        return bool(self.page)
 
 
 def _fitting(batch: pa.RecordBatch, room: int, *, always: bool) -> pa.RecordBatch:

@@ -26,7 +26,6 @@ _SINCE_S, _BEFORE_S = 631_152_000, 4_102_444_800
 _OTHER_UNITS = (
     ("seconds", _SINCE_S, _BEFORE_S, "multiply it by 1_000_000"),
     ("milliseconds", _SINCE_S * 10**3, _BEFORE_S * 10**3, "multiply it by 1_000"),
-    ("nanoseconds", _SINCE_S * 10**9, _BEFORE_S * 10**9, "divide it by 1_000: time // 1_000"),
 )
 
 
@@ -104,17 +103,29 @@ class Watermark(msgspec.Struct, frozen=True):
 def microseconds(moment: datetime | int) -> int:
     """A user's time as microseconds since 1970-01-01 UTC; a datetime without a zone is refused by callers.
 
-    A number that is a day between 1990 and 2100 in seconds, milliseconds or nanoseconds is Invalid. As microseconds it
-    would be a moment of January or February 1970, or one beyond the year 21 000: whoever means that gives a datetime,
-    or has no such times.
+    A number that is a day between 1990 and 2100 in seconds or milliseconds is Invalid. As microseconds it would be a
+    moment of January or February 1970: whoever means that gives a datetime.
     """
     if isinstance(moment, datetime):
         return (moment - _EPOCH) // timedelta(microseconds=1)
     if isinstance(moment, int):
         for unit, first, end, remedy in _OTHER_UNITS:
             if first <= moment < end:
-                raise Invalid(
-                    f"a time is microseconds since 1970, and this can only be {unit} time={moment}",
-                    hint=f"{remedy}, or give a datetime with a time zone",
-                )
+                raise _in_another_unit(moment, unit, remedy)
     return moment
+
+
+def stamped_at(moment: datetime | int) -> int:
+    """The same for the time of a record, which is not in nanoseconds either: that would be beyond the year 21 000. (A
+    bound may well be: it means that there is none.)
+    """
+    if isinstance(moment, int) and _SINCE_S * 10**9 <= moment < _BEFORE_S * 10**9:
+        raise _in_another_unit(moment, "nanoseconds", "divide it by 1_000: time // 1_000")
+    return microseconds(moment)
+
+
+def _in_another_unit(moment: int, unit: str, remedy: str) -> Invalid:
+    return Invalid(
+        f"a time is microseconds since 1970, and this can only be {unit} time={moment}",
+        hint=f"{remedy}, or give a datetime with a time zone",
+    )

@@ -11,12 +11,12 @@ partition and stay in order; records without one go round robin.
 from __future__ import annotations
 
 import warnings
-from asyncio.events import _get_running_loop
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.arguments import seconds, several
+from holdfast.calling import in_coroutine
 from holdfast.clock import Clock
 from holdfast.following import Follower
 from holdfast.intake import Headers, Intake
@@ -77,8 +77,10 @@ class Topic:
         returns the original receipt, which then says that it is `repeated`; with another payload, key, kind or headers
         than the first time it is Invalid.
         """
-        if _get_running_loop() is not None:
-            warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
+        if in_coroutine():
+            warnings.warn(
+                "append() blocks the event loop; use: await topic.append_async(…)", RuntimeWarning, stacklevel=2
+            )
         if durability != "durable":
             self._journal.check_durability(durability)
         patience = self._patience if timeout is None else seconds(timeout)
@@ -89,6 +91,38 @@ class Topic:
         )  # fmt: skip
         receipt = ticket.result(max(0.0, patience - (self._monotonic() - started)))  # one time-out for room and ack
         return receipt if durability == "durable" else ticket.shipped()
+
+    async def append_async(
+        self,
+        payload: bytes,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        kind: str | None = None,
+        time: int | datetime | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Receipt:
+        """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop.
+
+        Cancelling whoever waits for the acknowledgement does not take the record back.
+        """
+        if durability != "durable":
+            self._journal.check_durability(durability)
+        patience = self._patience if timeout is None else timeout
+        started = self._monotonic()
+
+        def put() -> Ticket:
+            left = max(1e-6, patience - (self._monotonic() - started))  # one time-out for room and ack
+            return self.submit(
+                payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
+                idempotency_key=idempotency_key, timeout=left,
+            )  # fmt: skip
+
+        ticket = await self._journal.queue.when_room(put, patience)
+        return await (ticket if durability == "durable" else ticket.when_shipped)
 
     def submit(
         self,
@@ -178,10 +212,11 @@ class Topic:
 
         Records with keys go to their partitions; those without a key stay together, in order.
         """
-        if _get_running_loop() is not None:
+        if in_coroutine():
             warnings.warn(
-                "append_batch() blocks the event loop; use: await topic.submit_batch(...)", RuntimeWarning, stacklevel=2
-            )
+                "append_batch() blocks the event loop; use: await topic.append_batch_async(…)",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
         patience = self._patience if timeout is None else seconds(timeout)
         started = self._monotonic()
         if durability != "durable":
@@ -189,6 +224,28 @@ class Topic:
         ticket = self.submit_batch(records, partition=partition, timeout=patience)
         receipts = ticket.result(max(0.0, patience - (self._monotonic() - started)))
         return receipts if durability == "durable" else ticket.shipped()
+
+    async def append_batch_async(
+        self,
+        records: Iterable[bytes | Record],
+        *,
+        partition: int | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Sequence[Receipt]:
+        """What `append_batch` does, for coroutines."""
+        if durability != "durable":
+            self._journal.check_durability(durability)
+        patience = self._patience if timeout is None else timeout
+        started = self._monotonic()
+        batch = list(records)
+
+        def put() -> BatchTicket:
+            left = max(1e-6, patience - (self._monotonic() - started))
+            return self.submit_batch(batch, partition=partition, timeout=left)
+
+        ticket = await self._journal.queue.when_room(put, patience)
+        return await (ticket if durability == "durable" else ticket.when_shipped)
 
     def submit_batch(
         self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None

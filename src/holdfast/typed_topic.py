@@ -2,25 +2,28 @@
 
 The verbs are those of a raw topic; what they take is different: record batches, tables, data frames, or dictionaries
 (one row, or many). Everything is checked against the schema before anything is queued. A batch is one journal
-entry, it becomes durable as a whole, and its rows have consecutive offsets.
+entry, it becomes durable as a whole, and its rows have consecutive offsets. In a topic with a key column it is one
+entry in each partition that its keys lead to, all of them in one commit.
 """
 
 from __future__ import annotations
 
 import warnings
-from asyncio.events import _get_running_loop
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import cached_property
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from holdfast.arguments import seconds, texts
+from holdfast.calling import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.following import Follower
-from holdfast.intake import Intake, time_of
+from holdfast.intake import Intake
 from holdfast.journal import frame
 from holdfast.journal.columns import Encoded
+from holdfast.journal.spread import Spread
 from holdfast.journal.ticket import BatchTicket
 from holdfast.partitions import Partitions
 from holdfast.reading import Reading, Span
@@ -64,7 +67,17 @@ class TypedTopic:
     @property
     def schema(self) -> pa.Schema:
         """The newest version of the topic's schema."""
-        return self._schema().declared
+        from holdfast.segments.key_column import without_key
+
+        return without_key(self._schema().declared)
+
+    @cached_property
+    def key(self) -> str | None:
+        """The column whose value says to which partition a row goes; None where rows go round robin, by batches."""
+        from holdfast.segments.key_column import key_of
+        from holdfast.segments.versions import versions
+
+        return key_of(versions(self._journal, self.name)[0])
 
     # -- appending ----------------------------------------------------------------------------------------
 
@@ -80,14 +93,19 @@ class TypedTopic:
     ) -> Sequence[Receipt]:
         """Append rows as one unit and return their receipts once they survive power loss.
 
+        In a topic with a key column rows go to the partitions of their keys, unless a `partition` is named; there is
+        one receipt per row in any case, in the order of the rows.
+
         `rows` is a record batch, a table, a data frame, a dict (one row) or an iterable of dicts. Columns are
         found by name; absent nullable ones become null; anything else that does not fit is Invalid, and nothing is
         written. `time` is that of all rows (default: now), or the name of a timestamp column that holds it.
         A repeated `idempotency_key` writes nothing and returns the original receipts; with other rows than the first
         time it is Invalid.
         """
-        if _get_running_loop() is not None:
-            warnings.warn("append() blocks the event loop; use: await topic.submit(...)", RuntimeWarning, stacklevel=2)
+        if in_coroutine():
+            warnings.warn(
+                "append() blocks the event loop; use: await topic.append_async(…)", RuntimeWarning, stacklevel=2
+            )
         if durability != "durable":
             self._journal.check_durability(durability)
         patience = self._patience if timeout is None else seconds(timeout)
@@ -97,6 +115,31 @@ class TypedTopic:
         )  # fmt: skip
         receipts = ticket.result(max(0.0, patience - (self._clock.monotonic() - started)))
         return receipts if durability == "durable" else ticket.shipped()
+
+    async def append_async(
+        self,
+        rows: object,
+        *,
+        time: int | datetime | str | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Sequence[Receipt]:
+        """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop."""
+        if durability != "durable":
+            self._journal.check_durability(durability)
+        patience = self._patience if timeout is None else timeout
+        started = self._clock.monotonic()
+
+        def put() -> BatchTicket:
+            left = max(1e-6, patience - (self._clock.monotonic() - started))
+            return self.submit(
+                rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left
+            )  # fmt: skip
+
+        ticket = await self._journal.queue.when_room(put, patience)
+        return await (ticket if durability == "durable" else ticket.when_shipped)
 
     def submit(
         self,
@@ -108,15 +151,46 @@ class TypedTopic:
         timeout: float | None = None,
     ) -> BatchTicket:
         """Queue rows as one unit and return its ticket; `ticket.result()` or `await ticket`."""
-        batch, encoded, size = self._encode(rows, time)
+        schema, batch = self._conformed(rows)
+        patience = self._patience if timeout is None else seconds(timeout)
+        unique: bytes | None = None
         if idempotency_key is not None:
             from holdfast.segments.rows import content_of
 
-            _, encoded.key = self._intake.unique(idempotency_key, content_of(batch))
-        patience = self._patience if timeout is None else seconds(timeout)
+            _, unique = self._intake.unique(idempotency_key, content_of(batch))
+        if partition is None and self._partitions.only is None and self.key is not None:
+            return self._submit_parts(schema, batch, time, unique, patience)
+        encoded, size = self._encode(schema, batch, time)
+        encoded.key = unique
         part = self._partitions.choose(partition, None)
         unit = self._journal.queue.put_runs([(part, encoded)], size, patience)
         return BatchTicket(unit, unit.runs()[0], patience)
+
+    def _submit_parts(
+        self,
+        schema: TopicSchema,
+        batch: pa.RecordBatch,
+        time: int | datetime | str | None,
+        unique: bytes | None,
+        patience: float,
+    ) -> BatchTicket:
+        """Rows by their keys, as one unit. Those without a key stay together; in a repeat they go where they went."""
+        from holdfast.segments.key_column import split
+
+        assert self.key is not None
+        moment = self._clock.now_us() if time is None else time
+        keyless = self._partitions.choose(None, None if unique is None else unique[:16]).number
+        parts = split(batch, self.key, self.partitions, keyless)
+        runs, size = [], 0
+        for at, (number, rows) in enumerate(parts.parts):
+            encoded, weight = self._encode(schema, rows, moment)
+            if unique is not None:  # the first part has the key itself: whatever comes under it again meets that
+                encoded.key = self._intake.unique_part(unique, number) if at else unique
+            runs.append((self._partitions.explicit(number), encoded))
+            size += weight
+        self._intake.batch_size(size)
+        unit = self._journal.queue.put_runs(runs, size, patience)
+        return BatchTicket(unit, Spread(unit.runs(), parts.starts, parts.positions), patience)
 
     def offer(
         self, rows: object, *, time: int | datetime | str | None = None, partition: int | None = None
@@ -132,29 +206,33 @@ class TypedTopic:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
         self._journal.flush(None if timeout is None else seconds(timeout))
 
-    def _encode(self, rows: object, time: int | datetime | str | None) -> tuple[pa.RecordBatch, Encoded, int]:
+    def _conformed(self, rows: object) -> tuple[TopicSchema, pa.RecordBatch]:
         from holdfast.segments.conform import conform
-        from holdfast.segments.row_message import message_of
-        from holdfast.segments.rows import joined
 
         schema = self._schema()
-        settings = self._journal.settings
-        batches = conform(schema, rows, rows_max=settings.batch_records_max)
+        batches = conform(schema, rows, rows_max=self._journal.settings.batch_records_max)
         if len(batches) > 1:
             raise Invalid(
                 f"the batch is too long rows={sum(batch.num_rows for batch in batches)}",
                 hint="append it in pieces of at most journal.batch_records_max rows",
             )
-        batch = batches[0]
+        return schema, batches[0]
+
+    def _encode(
+        self, schema: TopicSchema, batch: pa.RecordBatch, time: int | datetime | str | None
+    ) -> tuple[Encoded, int]:
+        from holdfast.segments.row_message import message_of
+        from holdfast.segments.rows import joined
+
         message = message_of(batch)
         size = self._intake.batch_size(message.size)
         times, time_min, time_max = self._times(batch, time)
         body = joined(frame.typed_head(batch.num_rows, times), message)
-        return batch, Encoded(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
+        return Encoded(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
 
     def _times(self, batch: pa.RecordBatch, time: int | datetime | str | None) -> tuple[bytes, int, int]:
         if not isinstance(time, str):
-            moment = self._clock.now_us() if time is None else time_of(time)
+            moment = self._clock.now_us() if time is None else self._intake.time(time)
             return pack("<q", moment), moment, moment
         from holdfast.segments.rows import times_of
 

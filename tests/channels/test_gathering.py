@@ -92,6 +92,8 @@ def test_steps_of_threads_and_tasks_that_find_the_writer_busy_are_one_unit(tmp_p
                 await until(6, alice)
                 assert not any(task.done() for task in tasks)
                 assert ids(log) == ["a0"]
+                partition = log._journal.topics.partitions["_channels"][0]
+                assert (log._journal.appended(partition), partition.durable) == (6, 1), "records that will be"
             await asyncio.gather(*tasks)
 
         asyncio.run(main())

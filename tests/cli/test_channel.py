@@ -243,3 +243,16 @@ def test_ids_that_are_no_text_are_shown_escaped_and_found(run: Run, tmp_path: Pa
     text = run("channel", "history", tmp_path / "odd", "c\udc80").stdout
     assert "m\\x1b\\udc81" in text
     assert objects(run("channel", "history", tmp_path / "odd", "c\udc80", "--json").stdout)[0]["bytes"] == 1
+
+
+def test_it_is_shown_whether_a_channel_has_a_key(run: Run, tmp_path: Path) -> None:
+    """Without the key itself, and without needing it."""
+    with holdfast.open(tmp_path / "chat") as log:
+        alice = log.channels("alice", keys={"secret": holdfast.Keyring.generate()})
+        for name in ("open", "secret"):
+            alice.wrap_outgoing_message(b"content", name)
+    found = objects(run("channel", "list", tmp_path / "chat", "--json").stdout)
+    assert {line["channel"]: line["sealed"] for line in found} == {"open": False, "secret": True}
+    (shown,) = objects(run("channel", "show", tmp_path / "chat", "secret", "--json").stdout)
+    assert shown["sealed"] is True
+    assert "every message is sealed" in run("channel", "show", tmp_path / "chat", "secret").stdout

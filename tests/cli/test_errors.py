@@ -192,3 +192,15 @@ def test_it_runs_as_a_module(log: Path) -> None:
 def test_corrupt_is_still_corrupt() -> None:
     """The kind of an error that is of a documented kind itself."""
     assert kind_of(Corrupt("damaged")) == "Corrupt"
+
+
+def test_a_narrower_kind_is_told_by_its_documented_name(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a store raises has a name of its own; programs are told the one that they can know."""
+    from holdfast.cli import read
+    from holdfast.store.port import StoreUnavailable
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the store is away", cause="disk", hint="try again")
+
+    monkeypatch.setattr(read, "open_log", fail)
+    assert told(run, "read", log, "orders")["error"] == "Unavailable"

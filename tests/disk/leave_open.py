@@ -58,6 +58,21 @@ def thread(topic: holdfast.Topic) -> None:
     threading.Thread(target=work).start()
 
 
+def service(topic: holdfast.Topic) -> None:
+    """A thread that works on when the main thread has ended: it waits for the store, seals, ships and closes."""
+    log = _kept[0]
+
+    def work() -> None:
+        threading.main_thread().join()
+        for number in range(3):
+            topic.append(b"%d" % number, durability="shipped")
+            log.seal()
+            log.ship()
+        log.close()
+
+    threading.Thread(target=work).start()
+
+
 def daemon(topic: holdfast.Topic) -> None:
     """A daemon that never stops submitting."""
     began = threading.Event()

@@ -340,9 +340,9 @@ def test_blocking_on_an_event_loop_warns(open_log):
     topic = open_log().topic("t")
 
     async def wrong():
-        with pytest.warns(RuntimeWarning, match=r"await topic\.submit"):
+        with pytest.warns(RuntimeWarning, match=r"await topic\.append"):
             topic.append(b"x")
-        with pytest.warns(RuntimeWarning, match=r"await topic\.submit_batch"):
+        with pytest.warns(RuntimeWarning, match=r"await topic\.append_batch"):
             topic.append_batch([b"x"])
 
     asyncio.run(wrong())

@@ -172,10 +172,14 @@ def test_a_time_in_another_unit_is_refused_with_the_remedy(open_log, unit):
     refused = [
         lambda: topic.append(b"x", time=moment), lambda: topic.submit(b"x", time=moment),
         lambda: topic.offer(b"x", time=moment), lambda: topic.append_batch([holdfast.Record(b"x", time=moment)]),
-        lambda: rows.append({"cents": 1}, time=moment), lambda: topic.read(since=moment),
-        lambda: topic.read(until=moment), lambda: rows.read(since=moment),
+        lambda: rows.append({"cents": 1}, time=moment),
+    ]  # fmt: skip
+    bounds = [
+        lambda: topic.read(since=moment), lambda: topic.read(until=moment), lambda: rows.read(since=moment),
         lambda: holdfast.read(log.path / "segments", topic="t", starting_timestamp=moment),
     ]  # fmt: skip
+    if unit != "nanoseconds":  # a bound may be as far away as anybody likes
+        refused += bounds
     for call in refused:
         with pytest.raises(Invalid, match=f"can only be {unit}") as caught:
             call()

@@ -368,11 +368,14 @@ def test_an_unkeyed_log_cannot_be_rotated(open_log, keyring):
         open_log().rotate_key(keyring)
 
 
-def test_a_directory_that_cannot_be_made_is_unavailable(tmp_path):
-    """A path below a file is Unavailable with a hint, and no traceback of os errors."""
+@pytest.mark.parametrize("name", ["file", "file/log"])
+def test_a_file_in_the_place_of_a_directory_is_invalid(tmp_path, name):
+    """A path that is a file, or below one, is Invalid with a hint: trying again would not help."""
     (tmp_path / "file").write_text("x")
-    with pytest.raises(Unavailable):
-        holdfast.open(tmp_path / "file" / "log")
+    for read_only in (False, True):
+        with pytest.raises(Invalid, match="not a directory") as caught:
+            holdfast.open(tmp_path / name, read_only=read_only)
+        assert "a log is a directory" in caught.value.hint
 
 
 def test_relative_paths_survive_chdir(tmp_path, monkeypatch):

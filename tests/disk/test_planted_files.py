@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Invalid, Keyring, Settings
+from holdfast import Invalid, Keyring, Settings, Unavailable
 
 pytestmark = pytest.mark.disk
 
@@ -44,7 +44,7 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
 def test_a_failed_save_leaves_nothing_behind(tmp_path: Path) -> None:
     """A keyring that cannot get its name leaves no copy of its keys under another."""
     (tmp_path / "ring").mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(Unavailable, match="directory"):
         Keyring.generate().save(tmp_path / "ring")
     assert os.listdir(tmp_path) == ["ring"]
 

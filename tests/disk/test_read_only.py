@@ -17,6 +17,8 @@ import pytest
 
 import holdfast
 from holdfast import Invalid, Keyring, NotFound, Settings, Unavailable
+from holdfast.journal import looking
+from holdfast.journal.looking import Look
 
 pytestmark = pytest.mark.disk
 
@@ -223,14 +225,14 @@ with holdfast.open(sys.argv[1], read_only=True) as log:
 def test_a_handle_that_looks_sees_the_owner_come_and_go(left_by, place):
     """Opened beside nobody, it goes on to read when an owner comes, writes, folds its log in and leaves."""
     left_by("closed", place / "log", "plain")
-    with holdfast.open(place / "log", read_only=True) as looking:
-        topic = looking.topic("orders")
+    with holdfast.open(place / "log", read_only=True) as watching:
+        topic = watching.topic("orders")
         assert topic.read().to_arrow().num_rows == 4
         with holdfast.open(place / "log") as log:
             log.topic("orders").append(b"more")
             assert topic.read().to_arrow().num_rows == 5
             log.topic("new").append(b"x")
-            assert looking.topics() == ["new", "orders"]
+            assert watching.topics() == ["new", "orders"]
         assert topic.read().to_arrow().num_rows == 5
         with holdfast.open(place / "log") as log:
             log.topic("orders").append(b"and more")
@@ -240,24 +242,49 @@ def test_a_handle_that_looks_sees_the_owner_come_and_go(left_by, place):
 def test_a_handle_that_looks_at_a_copy_sees_the_owner_come(left_by, place):
     """A copy is taken anew when what was copied has changed."""
     left_by("copied", place / "log", "plain")
-    with holdfast.open(place / "log", read_only=True) as looking:
-        assert looking.topic("orders").read().to_arrow().num_rows == 4
+    with holdfast.open(place / "log", read_only=True) as watching:
+        assert watching.topic("orders").read().to_arrow().num_rows == 4
         with holdfast.open(place / "log") as log:
             log.topic("orders").append(b"more")
-        assert looking.topic("orders").read().to_arrow().num_rows == 5
+        assert watching.topic("orders").read().to_arrow().num_rows == 5
 
 
-def test_looking_at_a_copy_leaves_the_locks_of_an_owner_in_this_process(left_by, place):
-    """The owner's lock on its database is still there after a copy of it was taken and removed."""
+def test_an_owner_that_leaves_while_a_copy_is_taken_is_no_failure(left_by, place, monkeypatch):
+    """Its write-ahead log is gone then, and the database is all there is."""
     left_by("copied", place / "log", "plain")
-    looking = holdfast.open(place / "log", read_only=True)
-    with holdfast.open(place / "log") as log:
-        log.topic("orders").append(b"more")
-        looking.topic("orders").read().to_arrow()
-        looking.close()
-        inode = (place / "log" / "durable.db").stat().st_ino
-        held = [line for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
-        assert any("POSIX" in line and str(os.getpid()) in line.split() for line in held)
+    first_bytes = looking._first_bytes
+
+    def folded_in(path: Path) -> bytes:
+        monkeypatch.setattr(looking, "_first_bytes", first_bytes)
+        holdfast.open(place / "log").close()
+        return first_bytes(path)
+
+    monkeypatch.setattr(looking, "_first_bytes", folded_in)
+    with holdfast.open(place / "log", read_only=True) as log:
+        assert log.topic("orders").read().to_arrow().num_rows == 4
+
+
+def test_an_owner_that_leaves_before_the_first_read_is_no_failure(left_by, place):
+    """What was chosen by the files that lay there is chosen anew."""
+    left_by("killed", place / "log", "plain")
+    look = Look(place / "log" / "durable.db")
+    holdfast.open(place / "log").close()
+    connection = look.connect()
+    assert connection.execute("SELECT count(*) FROM topics").get == 1
+    connection.close()
+    look.close()
+
+
+def test_taking_a_copy_leaves_the_locks_of_an_owner_in_this_process(open_log, tmp_path):
+    """Closing a descriptor of its own would drop them: the owner may come while a copy is taken."""
+    log = open_log()
+    log.topic("orders").append(b"more")
+    look = Look(log.path / "durable.db")
+    look._take_copy()
+    look.close()
+    inode = (tmp_path / "log" / "durable.db").stat().st_ino
+    held = [line for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
+    assert any("POSIX" in line and str(os.getpid()) in line.split() for line in held)
 
 
 def test_everything_that_would_write_is_refused(left_by, place):

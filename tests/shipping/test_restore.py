@@ -695,7 +695,7 @@ def test_only_a_new_or_empty_directory_is_taken(open_shipped, open_log, bring, r
         assert "new or empty directory" in caught.value.hint
     assert [path.name for path in (tmp_path / "diary").iterdir()] == ["monday"]
     (tmp_path / "file").write_text("no directory")
-    with pytest.raises(holdfast.Unavailable):
+    with pytest.raises(Invalid, match="not a directory"):
         bring("file")
     assert root.objects() == before
     (tmp_path / "empty").mkdir()

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import assert_type
 
 import holdfast
-from holdfast import BatchTicket, Keyring, Log, Marks, PayloadCipher, Receipt, Record, Settings, Stats, Ticket, Topic
+from holdfast import (
+    BatchTicket,
+    Keyring,
+    Log,
+    Marks,
+    PayloadCipher,
+    Receipt,
+    Record,
+    Settings,
+    Stats,
+    Ticket,
+    Topic,
+    TypedTopic,
+)
 
 
 def blocking(log: Log) -> None:
@@ -16,6 +30,10 @@ def blocking(log: Log) -> None:
     assert_type(topic.append(b"x", key="k", headers={"a": b"b", "c": "d"}, time=datetime.now(UTC)), Receipt)
     assert_type(topic.submit(b"x", idempotency_key=b"k", timeout=1.5), Ticket)
     assert_type(topic.submit(b"x").result(timeout=1), Receipt)
+    assert_type(topic.append(b"x", idempotency_key="k").repeated, bool)
+    assert_type(log.read_only, bool)
+    assert_type(log.topic("rows", schema="latest", partitions=2, key="customer"), TypedTopic)
+    assert_type(log.topic("rows", schema="latest").key, str | None)
     assert_type(topic.offer(b"x", partition=1), bool)
     assert_type(topic.append_batch([b"x", Record(b"y", key=b"k")]), Sequence[Receipt])
     assert_type(topic.submit_batch([b"x"]), BatchTicket)
@@ -32,8 +50,22 @@ def blocking(log: Log) -> None:
 async def asynchronous(topic: Topic) -> None:
     assert_type(await topic.submit(b"x"), Receipt)
     assert_type(await topic.submit_batch([b"x"]), Sequence[Receipt])
+    assert_type(await topic.append_async(b"x", durability="shipped"), Receipt)
+    assert_type(await topic.append_batch_async([b"x"]), Sequence[Receipt])
     async for record in topic.follow(0):
         assert_type(record.at, datetime)
+    async for record in topic.read(limit=3):
+        assert_type(record, Record)
+
+
+async def asynchronous_log(path: Path) -> None:
+    async with holdfast.open(path) as log:
+        assert_type(log, Log)
+        await log.seal_async("t", timeout=3)
+        await log.ship_async()
+        await log.flush_async()
+        assert_type(await log.topic("t", schema="latest").append_async({"a": 1}), Sequence[Receipt])
+    await log.close_async()
 
 
 class Hsm:

@@ -54,7 +54,7 @@ def kinds() -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[object]]]:
     return st.recursive(leaves.map(lambda pair: (pair[0], st.none() | pair[1])), nested, max_leaves=2)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_the_array_is_the_one_that_arrow_makes(data):
     """For every type that is read here, with nulls anywhere."""
@@ -68,6 +68,7 @@ def test_the_array_is_the_one_that_arrow_makes(data):
     assert repr(found.to_pylist()) == repr(wanted.to_pylist())
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_rows_come_back_as_arrow_gives_them(data):
     """Times with a zone, too, in all units that Python knows."""

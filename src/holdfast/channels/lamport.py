@@ -18,6 +18,8 @@ A larger allowance takes more and moves and sends no more than a day's does: it 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from holdfast.channels.dialect import Dialect
@@ -38,9 +40,16 @@ class Bounds(msgspec.Struct, frozen=True):
 
 def bounds(dialect: Dialect, settings: ChannelSettings, now: int) -> Bounds:
     """What holds at this time (Unix, in milliseconds)."""
-    unit, jump = dialect.clock_unit_ms, settings.lamport_jump_max_ms
-    wall, usual = now // unit, min(jump, _DAY_MS) // unit
-    return Bounds(wall + max(1, jump // unit), wall + usual // 2, wall + max(1, usual * 3 // 4))
+    unit = dialect.clock_unit_ms
+    wall, (taken, heard, sent) = now // unit, _leads(unit, settings.lamport_jump_max_ms)
+    return Bounds(wall + taken, wall + heard, wall + sent)
+
+
+@lru_cache
+def _leads(unit: int, jump: int) -> tuple[int, int, int]:
+    """How far ahead, in ticks."""
+    usual = min(jump, _DAY_MS) // unit
+    return jump // unit, usual // 2, usual * 3 // 4
 
 
 def check(channel_id: str, lamport: int, most: Bounds) -> None:
@@ -58,7 +67,10 @@ class AheadOfClock(Invalid):
 
 def after_hearing(own: int, lamport: int, most: Bounds, *, tick: int) -> int:
     """Our clock after a message with this time; what we sent may have moved it further than hearing does."""
-    return max(min(own, most.sent), min(max(own, lamport) + tick, most.heard))
+    wanted = max(own, lamport) + tick
+    if wanted <= most.heard:
+        return wanted
+    return max(min(own, most.sent), most.heard)
 
 
 def for_sending(own: int, dialect: Dialect, most: Bounds, now: int) -> int:

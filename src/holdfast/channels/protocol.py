@@ -17,7 +17,7 @@ Rules that differ from the originals, on purpose (docs/decisions/0009 has all of
 - A request for repair stays until the message is here: each time that it is sent, or heard from others, it waits anew.
   One that only a sync message gave rise to goes after a few times.
 - A message names the messages that no other one names before the newest, so that everything is named by something.
-- A filter that says yes to everything acknowledges nothing; a Lamport time far ahead of every clock is refused.
+- A filter that says yes to everything acknowledges nothing. Lamport times are bounded by the wall clock (`lamport`).
 - Messages are kept without the filter that came with them; what is sent again has today's filter, or none.
 """
 

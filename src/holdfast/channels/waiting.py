@@ -6,8 +6,8 @@ That it could not be kept is noticed by the channel and does not fail the operat
 from __future__ import annotations
 
 import warnings
-from asyncio.events import _get_running_loop
 
+from holdfast.calling import in_coroutine
 from holdfast.channels.channel import Channel, Flight
 from holdfast.errors import HoldfastError
 
@@ -39,5 +39,5 @@ def await_kept(channel: Channel, flight: Flight, timeout_s: float) -> None:
 
 def warn_on_loop(stacklevel: int) -> None:
     """Whoever waits on an event loop keeps all others there waiting."""
-    if _get_running_loop() is not None:
+    if in_coroutine():
         warnings.warn("this blocks the event loop; use the operation's _async form", RuntimeWarning, stacklevel)

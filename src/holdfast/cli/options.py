@@ -21,6 +21,7 @@ from click.shell_completion import CompletionItem
 
 import holdfast
 from holdfast import Keyring, Log, Settings, Topic
+from holdfast.arguments import store_address
 from holdfast.cli.glance import database, is_keyed
 from holdfast.directory import Directory
 from holdfast.errors import HoldfastError, Invalid, NotFound
@@ -145,7 +146,7 @@ def parsed(parse: Callable[[str], Value]) -> Callable[[click.Context, click.Para
 
 def parsed_url(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """A store's address, always spelled the same; one that carries a secret is refused and not repeated."""
-    address = parsed(parse_url)(ctx, option, text)
+    address = parsed(lambda given: parse_url(store_address(given)))(ctx, option, text)
     return None if address is None else address.url
 
 

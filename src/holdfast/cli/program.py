@@ -140,7 +140,7 @@ def _tell_usage(error: click.ClickException, as_json: bool) -> int:
     path = ctx.command_path if ctx is not None else "holdfast"
     if ctx is not None and not as_json:
         say_lines(ctx.get_usage())
-    say_error("Usage", error.format_message(), f"see '{path} -h'", as_json=as_json)
+    say_error("Usage", " ".join(error.format_message().split()), f"see '{path} -h'", as_json=as_json)
     return USAGE
 
 

@@ -42,26 +42,35 @@ class Look:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen = _Files.of(path)
         self._copy: Path | None = None
-        self._options = ""
+        self._choose()
+
+    def _choose(self) -> None:
+        self._seen = _Files.of(self.path)
+        self._options = "" if self._seen.rollback else "readonly_shm=1"
         if self._seen.is_frozen:
             self._options = "immutable=1"
-        elif not self._seen.rollback:
-            self._options = "readonly_shm=1"
-        if self._seen.wal and not self._seen.shm:
+        elif self._seen.wal and not self._seen.shm:
             self._take_copy()
 
     def connect(self) -> apsw.Connection:
         """A connection that only reads."""
-        try:
-            return open_reader(self._copy or self.path, self._options)
-        except (HoldfastError, DiskFailed) as error:
-            is_shared = not self._is_lockless and os.access(self.path, os.R_OK)
-            if not is_shared or not isinstance(error.__cause__, (apsw.CantOpenError, apsw.ReadOnlyError)):
-                raise self._told(error) from error.__cause__
-        self._take_copy()  # there is shared memory, but it cannot be used from here
-        return open_reader(self._copy or self.path)
+        for _ in range(_TRIES):
+            try:
+                return open_reader(self._copy or self.path, self._options)
+            except (HoldfastError, DiskFailed) as error:
+                self._look_elsewhere(error)
+        return open_reader(self._copy or self.path, self._options)
+
+    def _look_elsewhere(self, error: HoldfastError | DiskFailed) -> None:
+        """After a failure: what lies there now, if the owner came or left just then, or a copy of it."""
+        is_closed = isinstance(error.__cause__, (apsw.CantOpenError, apsw.ReadOnlyError))
+        if self._copy is None and _Files.of(self.path).kind != self._seen.kind:
+            self._choose()
+        elif is_closed and not self._is_lockless and os.access(self.path, os.R_OK):
+            self._take_copy()  # there is shared memory, but it cannot be used from here
+        else:
+            raise self._told(error) from error.__cause__
 
     def _told(self, error: HoldfastError | DiskFailed) -> HoldfastError | DiskFailed:
         if not isinstance(error.__cause__, apsw.CantOpenError) or os.access(self.path, os.R_OK):
@@ -94,11 +103,15 @@ class Look:
         folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
         self._remove = weakref.finalize(self, _remove, folder, os.getpid())
         try:
-            self._seen = _copied(self.path, folder / self.path.name)
+            found = _copied(self.path, folder / self.path.name)
         except BaseException:
             self._remove()
             raise
-        self._copy, self._options = folder / self.path.name, ""
+        if found is None:  # its owner has just folded it in
+            self._remove()
+            self._choose()
+        else:
+            self._seen, self._copy, self._options = found, folder / self.path.name, ""
 
 
 def _remove(folder: Path, pid: int) -> None:
@@ -121,6 +134,11 @@ class _Files(NamedTuple):
         return cls(_stamp(path), _stamp(wal), _stamp(rollback), shm.exists())
 
     @property
+    def kind(self) -> tuple[bool, ...]:
+        """Which of the files are there."""
+        return tuple(map(bool, self))
+
+    @property
     def is_frozen(self) -> bool:
         """Whether the database is all there is."""
         return self.wal is None and self.rollback is None
@@ -134,8 +152,8 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return (found.st_ino, found.st_size, found.st_mtime_ns) if found.st_size else None
 
 
-def _copied(path: Path, target: Path) -> _Files:
-    """Copy a database with its write-ahead log; returns what was copied."""
+def _copied(path: Path, target: Path) -> _Files | None:
+    """Copy a database with its write-ahead log; returns what was copied; None if that log is gone."""
     wal, target_wal = (file.with_name(file.name + "-wal") for file in (path, target))
     for _ in range(_TRIES):
         before = _Files.of(path)
@@ -145,6 +163,8 @@ def _copied(path: Path, target: Path) -> _Files:
             _copy_database(path, target)
             shutil.copyfile(wal, target_wal)
             same_log = head == _first_bytes(wal) == _first_bytes(target_wal)
+        except FileNotFoundError:
+            return None
         except OSError as error:
             raise Unavailable(
                 f"cannot copy the database to read it path={path} to={target.parent}: {error.strerror}",

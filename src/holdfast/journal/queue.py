@@ -15,10 +15,14 @@ from __future__ import annotations
 
 import logging
 from _thread import allocate_lock
-from asyncio.events import _get_running_loop
+from asyncio import Lock, get_running_loop
+from asyncio import timeout as asyncio_timeout
+from asyncio.events import AbstractEventLoop
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from holdfast.calling import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Full, HoldfastError, Unavailable
 from holdfast.journal.bell import Bell
@@ -27,9 +31,21 @@ from holdfast.journal.group import Group, Make, Operation, Run, Unit
 from holdfast.journal.partition import Partition
 from holdfast.journal.settings import JournalSettings
 
+Put = TypeVar("Put")
+
 AWAKE, IDLE, LINGERING = 0, 1, 2
 
 logger = logging.getLogger("holdfast.journal")
+
+
+class _Line:
+    """Coroutines of one event loop that wait for room, one after the other."""
+
+    __slots__ = ("length", "turn")
+
+    def __init__(self) -> None:
+        self.turn = Lock()
+        self.length = 0
 
 
 class Queue:
@@ -50,6 +66,8 @@ class Queue:
         self._pending_bytes = 0
         """Records and bytes of all groups but the open one: queued or being committed."""
         self._room = Bell()
+        self._lines: dict[AbstractEventLoop, _Line] = {}
+        """Event loops whose coroutines wait for room; nobody overtakes them there."""
         self._refusal: HoldfastError | None = None
         self._finishing = False
         self._hold: HoldfastError | None = None
@@ -186,6 +204,40 @@ class Queue:
             group.records += counted
             group.bytes += size
         return join
+
+    async def when_room(self, put: Callable[[], Put], timeout: float) -> Put:
+        """What `put` gives as soon as there is room for it; coroutines get it in the order in which they came.
+
+        Raises Full after `timeout` seconds.
+        """
+        lines = self._lines
+        if not lines or get_running_loop() not in lines:
+            try:
+                return put()
+            except Full:
+                self.refused -= 1  # not yet
+        loop = get_running_loop()
+        line = lines.setdefault(loop, _Line())
+        line.length += 1
+        try:
+            async with asyncio_timeout(timeout), line.turn:
+                return await self._first_in_line(put, loop, timeout)
+        except TimeoutError:
+            self.refused += 1
+            raise self._full(f"no room in the queue to the journal within {timeout:g} s; nothing was written") from None
+        finally:
+            line.length -= 1
+            if not line.length:
+                del lines[loop]
+
+    async def _first_in_line(self, put: Callable[[], Put], loop: AbstractEventLoop, timeout: float) -> Put:
+        while True:
+            future = self._room.future(loop, timeout)  # first: a ring in between is not missed
+            try:
+                return put()
+            except Full:
+                self.refused -= 1
+                await future
 
     def put_control(self, operations: list[Operation], *, scope: str | None = None, reissue: bool = False) -> Unit:
         """Add a control unit through the reserved lane: never refused for fullness."""
@@ -343,7 +395,7 @@ class Queue:
             self._open.acked = True  # the queue is full: lingering would only prolong that
             if self._asleep:
                 self._rouse()
-            if timeout <= 0 or _get_running_loop() is not None:
+            if timeout <= 0 or in_coroutine():
                 self.refused += timeout > 0
                 raise self._full("the queue to the journal is full; nothing was written")
             now = self._clock.monotonic()

@@ -8,7 +8,7 @@ append. A wait that runs out of time is `OutcomeUnknown`, not failure: the ticke
 from __future__ import annotations
 
 from asyncio import get_running_loop
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 import msgspec
@@ -18,6 +18,7 @@ from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.group import Group, Run, Unit
 from holdfast.journal.harbour import Harbour
 from holdfast.journal.partition import Partition
+from holdfast.journal.spread import Spread
 from holdfast.record import Receipt
 
 monotonic = SystemClock().monotonic
@@ -235,7 +236,7 @@ class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     """The promise of a batch; `result()` or `await` gives the receipts of its records, in order."""
 
     _unit: Unit
-    _places: Sequence[tuple[Run, int]] | Run
+    _places: Sequence[tuple[Run, int]] | Run | Spread
     _timeout: float
 
     @property
@@ -262,13 +263,19 @@ class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self.when_shipped.result(timeout)
 
     def _ends(self, _: Sequence[Receipt]) -> Sequence[tuple[Partition, int]]:
-        runs = [self._places] if isinstance(self._places, Run) else {run: None for run, _ in self._places}
+        places = self._places
+        if isinstance(places, Spread):
+            runs: Iterable[Run] = places.runs
+        else:
+            runs = [places] if isinstance(places, Run) else {run: None for run, _ in places}
         return [(run.partition, run.first + run.count) for run in runs if run.count]
 
     def __repr__(self) -> str:
         return f"BatchTicket(done={self.done})"
 
     def _receipts(self) -> Sequence[Receipt]:
+        if isinstance(self._places, Spread):
+            return self._places
         if isinstance(self._places, Run):
             return Receipts(self._places)
         return [run.receipt(index) for run, index in self._places]

@@ -208,6 +208,7 @@ class Writer:
         try:
             for operation in unit.operations:
                 self._apply(operation, staging)
+            _refuse_half_known(unit.runs())
             staging.flush()
         except HoldfastError as error:
             if self._backend.transaction_ended():  # the database undid all of it: this is not the unit's own failure
@@ -355,6 +356,15 @@ class Writer:
         for waiting in abandoned:
             waiting.finish(poison)
         self._topics.ring_all()
+
+
+def _refuse_half_known(runs: list[Run]) -> None:
+    """Rows of one batch in several partitions have a key each; at the edge of the window some may be forgotten."""
+    if any(run.repeated for run in runs) and not all(run.repeated for run in runs):
+        raise Invalid(
+            f"the idempotency key is known of a part of this batch only topic={runs[0].partition.topic}",
+            hint="it is about to leave the window of keys; see journal.idempotency_keys_max",
+        )
 
 
 def _unknown(poison: Closed) -> OutcomeUnknown:

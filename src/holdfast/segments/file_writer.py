@@ -10,7 +10,6 @@ Memory: the rows of one row group, and as much again while it is encoded. A help
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from holdfast.crypto import chain
 from holdfast.crypto.segment_key import SegmentKey
 from holdfast.errors import Invalid
+from holdfast.lifetimes import Threads
 from holdfast.segments import footer as footers
 from holdfast.segments import sealed_blocks
 from holdfast.segments.columns import conform, is_raw, require_dense, stored_schema, time_range
@@ -57,7 +57,7 @@ class SegmentWriter:
         self._content = ContentDigest(file_schema)
         self._key = key
         self._rows = _PlainRows(shape) if key is None else _SealedRows(shape, head, self._schema, key)
-        self._helper = ThreadPoolExecutor(1, "holdfast-segment")
+        self._helper = Threads(1, "holdfast-segment")
         try:
             self._sink = HashingSink(path, self._helper)
         except BaseException:

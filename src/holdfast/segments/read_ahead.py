@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from holdfast.lifetimes import Threads
 
 Item = TypeVar("Item")
 
@@ -20,7 +21,7 @@ def read_ahead(items: Iterator[Item], depth: int) -> Generator[Item, None, None]
 
     Close it where it is used: it joins its thread, which the garbage collector must never do.
     """
-    helper = ThreadPoolExecutor(1, "holdfast-ahead")
+    helper = Threads(1, "holdfast-ahead")
     try:
         pending = deque(helper.submit(next, items, _END) for _ in range(depth))
         while (item := pending.popleft().result()) is not _END:

@@ -51,8 +51,8 @@ def read(
     verify: Verify = "hash",
     schema_mode: SchemaMode = "latest",
     encrypted: Encrypted = "open",
-    keyring: str = "",
-    log_id: str = "",
+    keyring: str | None = None,
+    log_id: str | None = None,
     allow_unsigned: bool = False,
     fail_on_data_loss: bool = True,
     store: Mapping[str, Any] | StoreSettings | None = None,
@@ -84,8 +84,8 @@ def read(
         verify=verify,
         schema_mode=schema_mode,
         encrypted=encrypted,
-        keyring=text(keyring, "keyring", "file:PATH"),
-        log_id=check_log_id(log_id),
+        keyring="" if keyring is None else text(keyring, "keyring", "file:PATH"),
+        log_id="" if log_id is None else check_log_id(log_id),
         allow_unsigned=flag(allow_unsigned, "allow_unsigned"),
         fail_on_data_loss=flag(fail_on_data_loss, "fail_on_data_loss"),
         store=store if isinstance(store, StoreSettings) else _store({} if store is None else store),
@@ -95,7 +95,8 @@ def read(
 
 def _root(root: object) -> str:
     """Where a root is; relative directories are taken as such, for nothing is made there."""
-    return root if isinstance(root, str) and "://" in root else str(path_of(root, "a root"))
+    is_url = isinstance(root, str) and ("://" in root or root.startswith("file:")) and "\0" not in root
+    return str(root) if is_url else str(path_of(root, "a root"))
 
 
 def _store(given: object) -> StoreSettings:
@@ -125,7 +126,7 @@ def _word(offsets: object, words: tuple[str, ...]) -> Any:
 
 def _time(moment: object, name: str) -> int | None:
     if isinstance(moment, datetime) and moment.tzinfo is None:
-        raise Invalid(f"{name} needs its zone", hint="datetime(…, tzinfo=UTC)")
+        raise Invalid(f"a time needs its zone: {name}", hint="datetime(…, tzinfo=UTC)")
     if moment is None or isinstance(moment, datetime):
         return None if moment is None else microseconds(moment)
     if isinstance(moment, bool) or not isinstance(moment, int) or not -(2**62) < moment < 2**62:

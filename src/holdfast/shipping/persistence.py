@@ -117,6 +117,10 @@ class Shipper:
             self.subscribers.end(fenced)
             return
         self._thread.start()
+        self.first_word(patience)
+
+    def first_word(self, patience: float) -> None:
+        """Wait a moment for the store's first word; raises Invalid where the root is not ours."""
         self._contacted.wait(patience)
         if isinstance(self._harbour.end, Invalid):
             raise self._harbour.end.again()
@@ -305,6 +309,7 @@ class Shipper:
 
     def _work(self) -> None:
         loop = self._loop = asyncio.new_event_loop()
+        loop.set_default_executor(lifetimes.Threads(thread_name_prefix="holdfast-shipper"))
         try:
             self._task = loop.create_task(self._main())
             loop.run_until_complete(self._task)
@@ -317,8 +322,6 @@ class Shipper:
             _finish(loop, self._leave())
 
     def _end(self, error: BaseException) -> None:
-        if lifetimes.is_ending() and isinstance(error, RuntimeError):
-            return  # Python starts no more threads: what is left is shipped after the next open, and close() tells
         if not isinstance(error, HoldfastError):
             reason = f"{type(error).__name__}: {error}"
             defect = Unavailable(f"shipping stopped: {reason}", hint="this is a defect in holdfast; reopen the log")

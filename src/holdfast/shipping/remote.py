@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from holdfast.errors import NotFound
+from holdfast.lifetimes import Threads
 from holdfast.shipping.cost import Counter, Request
 from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Body, ObjectInfo, Store
@@ -131,7 +131,7 @@ class StoreRemote:
 
     def __init__(self, store: Store, threads: int) -> None:
         self._store = store
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-store")
+        self._threads = Threads(threads, thread_name_prefix="holdfast-store")
 
     async def start(self) -> None:
         """Nothing to open."""

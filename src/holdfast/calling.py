@@ -1,0 +1,31 @@
+"""Who is calling: a coroutine, whose event loop must not be blocked, or somebody who may wait.
+
+A loop that runs in this thread does not tell. In a notebook, and in Python's asynchronous prompt, one always runs, and
+the code of a cell is no coroutine: nothing else happens before it has ended, and it may block. So the caller's frames
+are asked, the nearest first.
+"""
+
+from __future__ import annotations
+
+import sys
+from asyncio.events import _get_running_loop
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_OPTIMIZED
+from types import FrameType
+
+
+def in_coroutine() -> bool:
+    """Whether this is called, directly or through functions, by a coroutine or a callback of the running loop."""
+    return _get_running_loop() is not None and _is_in_coroutine(sys._getframe(1))
+
+
+def _is_in_coroutine(frame: FrameType | None) -> bool:
+    while frame is not None:
+        flags = frame.f_code.co_flags
+        if not flags & CO_OPTIMIZED:  # no function: a module, or a cell, also one that awaits something
+            return False
+        if flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
+            return True
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] == "asyncio":
+            return True  # a callback
+        frame = frame.f_back
+    return True
