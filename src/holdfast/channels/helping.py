@@ -106,13 +106,12 @@ def _lacked(ids: Sequence[str], until: int, theirs: Filter) -> list[str]:
     def has(at: int) -> bool:
         return all(message_id in theirs for message_id in ids[at : at + _PROBES])
 
-    step, known = 1, until - _PROBES
-    while known > 0 and not has(known):
-        known, step = known - step, step * 2
-    if known <= 0:  # its filter does not reach back so far: what came just before must do
+    step, low, high = 1, max(0, until - _PROBES), until
+    while low > 0 and not has(low):
+        low, high, step = max(0, low - step), low, step * 2
+    if not has(low):  # its filter does not reach back so far: what came just before must do
         start = max(0, until - BULK)
     else:
-        low, high = known, min(until, known + step)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if has(middle) else (low, middle)

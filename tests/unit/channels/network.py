@@ -140,4 +140,6 @@ class Machine:
         assert len(state.known) <= settings.remembered_max
         assert all(message_id in state.known for message_id in ids)
         assert set(state.lost) <= set(state.met)
+        named = {entry.message_id for kept in state.history.messages() for entry in kept.causal_history}
+        assert set(state.history.loose) == set(ids) - named
         assert not any(kept.bloom_filter for kept in state.history.messages())

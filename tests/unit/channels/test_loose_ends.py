@@ -146,3 +146,44 @@ def test_a_message_that_its_transport_cannot_carry_is_refused_with_the_state_as_
         alice.take(Send(b"content", "m1", {"b3": b"hint"}, bytes_max=100))
     after = alice.state.snapshot(), alice.state.history.ids(), alice.state.filter.to_bytes(), dict(alice.state.hints)
     assert after == before
+
+
+# -- content messages -----------------------------------------------------------------------------------------
+
+
+def causes(alice: Machine, message_id: str) -> list[str]:
+    return [one.message_id for one in alice.send(message_id).causal_history]
+
+
+@both
+def test_content_names_loose_ends_in_place_of_what_others_name(dialect):
+    """No more than the causal size; and once named, a loose end is none."""
+    alice = Machine(dialect=dialect, causal_history_max=3, history_max=20)
+    alice.receive(message("alone", lamport=1))
+    for number in range(6):
+        alice.receive(message(f"m{number}", *([f"m{number - 1}"] if number else []), lamport=2 + number))
+    assert causes(alice, "a1") == ["alone", "m4", "m5"]
+    assert causes(alice, "a2") == ["m4", "m5", "a1"]
+
+
+@both
+def test_after_many_at_once_all_are_named_by_the_next_few(dialect):
+    """Each message names as many as it can, and none is left out for good."""
+    alice = Machine(dialect=dialect, causal_history_max=5, history_max=100)
+    many = [f"m{number}" for number in range(20)]
+    for number, name in enumerate(many):
+        alice.receive(message(name, lamport=1 + number))
+    said = [name for number in range(6) for name in causes(alice, f"a{number}")]
+    assert set(many) <= set(said)
+    assert all(len(one.causal_history) <= 5 for one in alice.state.history.messages())
+
+
+@both
+def test_a_loose_end_of_long_ago_is_left_to_sync_messages(dialect):
+    """Peers may have let it go, and would take it for missing."""
+    alice = Machine(dialect=dialect, causal_history_max=3, history_max=10)
+    alice.receive(message("alone", lamport=1))
+    for number in range(7):
+        alice.receive(message(f"m{number}", *([f"m{number - 1}"] if number else []), lamport=2 + number))
+    assert "alone" not in causes(alice, "a1")
+    assert "alone" in named(alice, 1)

@@ -815,3 +815,31 @@ def test_a_history_shorter_than_what_a_peer_names_is_warned_of_once_and_stalls_n
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warned) == 1
     assert "raise it to 6" in warned[0]
+
+
+@pytest.mark.parametrize("kind", ["thread", "loop"])
+def test_the_periodic_tasks_hurry_where_somebody_is_behind(kind):
+    """However long the intervals of sweeps and syncs are."""
+    settings = ChannelSettings(repair_sweep_interval_ms=10**9, sync_interval_ms=10**9, buffer_sweep_interval_ms=10**9)
+    channels = Channels("alice", settings=settings)
+    channels.ensure_channel("room")
+    asked = threading.Event()
+    channels.set_callbacks(periodic_sync=lambda event: asked.set())
+
+    async def on_loop():
+        tasks = asyncio.create_task(channels.run_periodic_tasks_async())
+        await asyncio.sleep(0)
+        receive()
+        assert await asyncio.to_thread(asked.wait, 20)
+        tasks.cancel()
+
+    def receive():
+        channels.unwrap_received_message(encoded("b99", *(f"b{number}" for number in range(10))))
+
+    with channels:
+        if kind == "loop":
+            asyncio.run(on_loop())
+        else:
+            channels.start_periodic_tasks()
+            receive()
+            assert asked.wait(20)
