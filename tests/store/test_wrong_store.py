@@ -177,3 +177,13 @@ def test_the_command_line_tells_it_too(done):
     assert "no-such-bucket" in done["append"].words
     assert done["ship"].code == 1
     assert "code=NoSuchBucket" in done["ship"].words
+
+
+def test_the_endpoint_that_other_tools_take_from_the_environment(tmp_path: Path, s3_server: S3Server) -> None:
+    """Who has set up MinIO for the usual tools need not say it again; what is no endpoint is refused by its name."""
+    command = [sys.executable, "-c", SCRIPT, f"s3://{BUCKET}/usual", "ship"]
+    done = finish(start(tmp_path / "usual", command, keys() | {"AWS_ENDPOINT_URL": s3_server.endpoint}))
+    assert (done.code, done.out, done.words) == (0, "", "")
+    done = finish(start(tmp_path / "wrong", command, keys() | {"AWS_ENDPOINT_URL": "minio:9000"}))
+    assert done.code == 1
+    assert "AWS_ENDPOINT_URL: store.endpoint must begin with https://" in done.words

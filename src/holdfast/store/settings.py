@@ -7,6 +7,7 @@ refusal does not repeat it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -31,7 +32,9 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The store's root: file:///directory, memory://name, s3://bucket/prefix, gs://…, az://…; empty for none."""
 
     endpoint: str = ""
-    """Where a service that speaks S3 (or an Azure account) is reached, as a URL; empty for the cloud's own."""
+    """Where a service that speaks S3 (or an Azure account) is reached, as a URL; empty for AWS_ENDPOINT_URL_S3 or
+    AWS_ENDPOINT_URL (S3 only), then the cloud's own.
+    """
 
     region: str = ""
     """The bucket's region; empty for AWS_REGION or AWS_DEFAULT_REGION, then us-east-1."""
@@ -71,6 +74,18 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def is_path_style(self) -> bool:
         """Whether the bucket stands in the path."""
         return bool(self.endpoint) if self.path_style == "auto" else self.path_style == "yes"
+
+    def with_environment(self, environment: Mapping[str, str]) -> StoreSettings:
+        """With the endpoint that other tools for S3 take from the environment, where none is set."""
+        if self.endpoint or environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+            return self
+        for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+            if endpoint := environment.get(name):
+                try:
+                    return msgspec.structs.replace(self, endpoint=endpoint)
+                except Invalid as error:
+                    raise Invalid(f"{name}: {error.message}", hint=f"correct {name}, or set store.endpoint") from None
+        return self
 
     def _problems(self) -> list[str | None]:
         url = problem_with(self.url) if self.url else None

@@ -60,7 +60,7 @@ class S3Store:
         self._settings = settings
         self._clock = clock
         self._credentials = credentials or CredentialSource(settings.credentials)
-        self._place = S3Address.of(address, settings)
+        self._place = S3Address.of(address, settings.with_environment(os.environ))
         self._open = self._connect(self._credentials)
 
     def __repr__(self) -> str:
