@@ -85,7 +85,9 @@ def _joined(ids: Sequence[str]) -> bytes:
 def note_size(note: Note) -> int:
     """A record's bytes, or a few more."""
     ids = len(note.message_id) + len(note.sender_id) + sum(map(len, note.missing))
-    named = sum(len(entry.message_id) + len(entry.sender_id) + len(entry.retrieval_hint) + 16 for entry in note.causes)
+    named = 16 * len(note.causes)
+    for entry in note.causes:
+        named += len(entry.message_id) + len(entry.sender_id) + len(entry.retrieval_hint)
     return len(note.content) + min(4 * ids, MISSING_BYTES_MAX) + min(4 * named, CAUSES_BYTES_MAX) + 4_096
 
 
