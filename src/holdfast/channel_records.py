@@ -29,7 +29,8 @@ CAUSES_BYTES_MAX = 2**15
 MISSING_BYTES_MAX = 8_192
 """Of all the ids that a message waits for: as many as fit into this, so that headers stay below their limit."""
 
-_ENTRY, _ENTRY_TAG = b"\x0a", 0x0A
+_ENTRY, _ENTRY_TAG = b"\x1a", 0x1A
+"""As in the wire format `nim`: an entry is encoded once for both."""
 _APART_MS = 1_000
 """Messages that happened within this time are looked for together."""
 _SPANS_MAX = 32
