@@ -29,7 +29,8 @@ CAUSES_BYTES_MAX = 2**15
 MISSING_BYTES_MAX = 8_192
 """Of all the ids that a message waits for: as many as fit into this, so that headers stay below their limit."""
 
-_ENTRY, _ENTRY_TAG = b"\x0a", 0x0A
+_ENTRY, _ENTRY_TAG = b"\x1a", 0x1A
+"""As in the wire format `nim`: an entry is encoded once for both."""
 _APART_MS = 1_000
 """Messages that happened within this time are looked for together."""
 _SPANS_MAX = 32
@@ -85,7 +86,9 @@ def _joined(ids: Sequence[str]) -> bytes:
 def note_size(note: Note) -> int:
     """A record's bytes, or a few more."""
     ids = len(note.message_id) + len(note.sender_id) + sum(map(len, note.missing))
-    named = sum(len(entry.message_id) + len(entry.sender_id) + len(entry.retrieval_hint) + 16 for entry in note.causes)
+    named = 16 * len(note.causes)
+    for entry in note.causes:
+        named += len(entry.message_id) + len(entry.sender_id) + len(entry.retrieval_hint)
     return len(note.content) + min(4 * ids, MISSING_BYTES_MAX) + min(4 * named, CAUSES_BYTES_MAX) + 4_096
 
 

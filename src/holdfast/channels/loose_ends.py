@@ -7,7 +7,6 @@ comes and goes, so that every message that is sent can name them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.channels.message import SdsMessage
@@ -17,8 +16,8 @@ class LooseEnds:
     """The loose ends of one history, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._naming: Counter[str] = Counter()
-        """How many messages of history name an id."""
+        self._naming: dict[str, int] = {}
+        """How often messages of history name an id."""
         self._here: set[str] = set()
         self._loose: dict[str, int] = {}
         """With the number of messages that had come by then."""
@@ -28,22 +27,28 @@ class LooseEnds:
         """A message came into history."""
         self._count += 1
         self._here.add(message.message_id)
-        for message_id in {entry.message_id for entry in message.causal_history}:
-            self._naming[message_id] += 1
-            self._loose.pop(message_id, None)
-        if not self._naming[message.message_id]:
+        naming, loose = self._naming, self._loose
+        for entry in message.causal_history:
+            named = entry.message_id
+            naming[named] = naming.get(named, 0) + 1
+            loose.pop(named, None)
+        if message.message_id not in naming:
             self._loose[message.message_id] = self._count
 
     def remove(self, message: SdsMessage) -> None:
         """A message left history; what only it named is loose, if it is still here."""
         self._here.discard(message.message_id)
         self._loose.pop(message.message_id, None)
-        for message_id in {entry.message_id for entry in message.causal_history}:
-            self._naming[message_id] -= 1
-            if self._naming[message_id] <= 0:
-                del self._naming[message_id]
-                if message_id in self._here:
-                    self._loose[message_id] = 0
+        naming = self._naming
+        for entry in message.causal_history:
+            named = entry.message_id
+            count = naming[named] - 1
+            if count:
+                naming[named] = count
+                continue
+            del naming[named]
+            if named in self._here:
+                self._loose[named] = 0
 
     def among(self, newest: int) -> list[str]:
         """Those among the newest messages."""
