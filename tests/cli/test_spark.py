@@ -175,9 +175,9 @@ def test_an_option_without_a_value_or_in_place_of_an_argument_is_wrong_usage(run
     assert "starting Spark" not in done.stderr
 
 
-def test_without_pyspark_it_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyspark_it_says_what_to_install(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, and the command to run."""
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    done = run("spark", "read", "data", "orders")
+    done = run("spark", "read", str(log), "orders")
     assert done.exit_code == 1
     assert "pip install 'holdfast[spark]'" in done.stderr

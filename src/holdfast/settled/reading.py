@@ -134,7 +134,7 @@ def _time(moment: object, name: str) -> int | None:
             f"{name} is a datetime with a zone, or microseconds since 1970 as an int, not {type(moment).__name__}",
             hint="for instance datetime.fromisoformat('2026-01-31T12:00:00+00:00')",
         )
-    return moment
+    return microseconds(moment)
 
 
 class SettledReading:
