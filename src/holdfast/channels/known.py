@@ -9,6 +9,7 @@ The hash is BLAKE2b: whoever could find two ids with one hash could keep a messa
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 
@@ -66,5 +67,6 @@ class KnownIds:
         return len(self._places)
 
 
+@lru_cache(32)
 def _digest(message_id: str) -> bytes:
     return blake2b(raw(message_id), digest_size=_DIGEST_BYTES).digest()

@@ -7,7 +7,6 @@ comes and goes, so that every message that is sent can name them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.channels.message import SdsMessage
@@ -17,7 +16,7 @@ class LooseEnds:
     """The loose ends of one history, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._naming: Counter[str] = Counter()
+        self._naming: dict[str, int] = {}
         """How many messages of history name an id."""
         self._here: set[str] = set()
         self._loose: dict[str, int] = {}
@@ -28,22 +27,28 @@ class LooseEnds:
         """A message came into history."""
         self._count += 1
         self._here.add(message.message_id)
-        for message_id in {entry.message_id for entry in message.causal_history}:
-            self._naming[message_id] += 1
-            self._loose.pop(message_id, None)
-        if not self._naming[message.message_id]:
-            self._loose[message.message_id] = self._count
+        naming, loose = self._naming, self._loose
+        named = {entry.message_id for entry in message.causal_history}
+        for message_id in named:
+            naming[message_id] = naming.get(message_id, 0) + 1
+        for message_id in [one for one in loose if one in named] if len(loose) < len(named) else named:
+            loose.pop(message_id, None)
+        if message.message_id not in naming:
+            loose[message.message_id] = self._count
 
     def remove(self, message: SdsMessage) -> None:
         """A message left history; what only it named is loose, if it is still here."""
         self._here.discard(message.message_id)
         self._loose.pop(message.message_id, None)
+        naming = self._naming
         for message_id in {entry.message_id for entry in message.causal_history}:
-            self._naming[message_id] -= 1
-            if self._naming[message_id] <= 0:
-                del self._naming[message_id]
-                if message_id in self._here:
-                    self._loose[message_id] = 0
+            left = naming[message_id] - 1
+            if left:
+                naming[message_id] = left
+                continue
+            del naming[message_id]
+            if message_id in self._here:
+                self._loose[message_id] = 0
 
     def among(self, newest: int) -> list[str]:
         """Those among the newest messages."""
