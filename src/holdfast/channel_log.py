@@ -23,10 +23,10 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from holdfast.channel_known import KnownBlocks
-from holdfast.channel_records import Read, columns, find_messages, note_size
+from holdfast.channel_records import Noted, Read, columns, find_messages, note_size, noted
 from holdfast.channels.message import SdsMessage, raw, text
 from holdfast.channels.persistence import Commit, Persistence
-from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known, Note
+from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known
 from holdfast.channels.storage import (
     Migration,
     decode_known,
@@ -36,6 +36,7 @@ from holdfast.channels.storage import (
     store_message,
     stored_message,
 )
+from holdfast.channels.written import Written
 from holdfast.errors import Corrupt
 from holdfast.journal.columns import Columns
 from holdfast.journal.group import Make, Operation, Unit
@@ -170,12 +171,13 @@ class LogPersistence(Persistence):
         settings = self._journal.settings
         most = min(settings.batch_bytes_max, settings.queue_bytes_max // 4)
         waiting = _waiting(meta) if again else ()
-        size = _about(meta)
+        written = update.written
+        size = _about(meta) + _known_size(update)
         for message in (*update.append, *waiting):
-            size += message.size
+            bytes_of = written.get(message.message_id)
+            size += message.size if bytes_of is None else bytes_of.size
         for note in update.notes:
-            size += note_size(note)
-        size += _known_size(update)
+            size += note_size(note, written.get(note.message_id))
         if size <= most:
             return [Part(meta, update, (), size)]
         return _split(meta, update, waiting, most)
@@ -186,11 +188,11 @@ class LogPersistence(Persistence):
         if unit.reissue:
             places.ahead.clear()
         changes = _Changes(places)
-        notes: list[Note] = []
+        notes: list[Noted] = []
         meta: ChannelMeta | None = None
         for part in unit.parts:
             meta = part.meta
-            notes += part.update.notes
+            notes += noted(part.update)
             changes.add(part.update, part.waiting)
         puts, blocks = changes.puts, places.known.due()
         for number, body in blocks.items():
@@ -261,7 +263,7 @@ class LogPersistence(Persistence):
             places = self._places[channel_id]
         return places
 
-    def _records(self, channel_id: str, notes: Sequence[Note]) -> tuple[Partition, Columns] | None:
+    def _records(self, channel_id: str, notes: Sequence[Noted]) -> tuple[Partition, Columns] | None:
         if self._partition is None or not notes:
             return None
         return self._partition, columns(self._participant, channel_id, notes)
@@ -279,7 +281,10 @@ def _about(meta: ChannelMeta) -> int:
 
 def _known_size(update: HistoryUpdate) -> int:
     """At most so many bytes of ids."""
-    return sum(4 * (len(known.message_id) + len(known.sender_id)) + 32 for known in update.known)
+    size = 0
+    for known in update.known:
+        size += 4 * (len(known.message_id) + len(known.sender_id)) + 32
+    return size
 
 
 def _waiting(meta: ChannelMeta) -> tuple[SdsMessage, ...]:
@@ -329,20 +334,23 @@ def _block(number: int) -> bytes:
     return _KNOWN + number.to_bytes(8, "big")
 
 
+def _body(given: bytes | SdsMessage | Written) -> bytes:
+    if isinstance(given, Written):
+        return given.stored()
+    return given if isinstance(given, bytes) else store_message(given)
+
+
 class _Changes:
     """The items that a unit puts and deletes; no key is in both."""
 
     def __init__(self, places: _Places) -> None:
         self._places = places
-        self.puts: dict[bytes, tuple[bytes, int, bytes | SdsMessage]] = {}
+        self.puts: dict[bytes, tuple[bytes, int, bytes | SdsMessage | Written]] = {}
         self.deletes: dict[bytes, None] = {}
 
     def items(self) -> list[Item]:
-        """What to put: each message is encoded here, once, however often it was said."""
-        return [
-            (key, number, body if isinstance(body, bytes) else store_message(body))
-            for key, number, body in self.puts.values()
-        ]
+        """What to put: each message is encoded here, once, however often it was said; or cut out of its wire form."""
+        return [(key, number, _body(body)) for key, number, body in self.puts.values()]
 
     def add(self, update: HistoryUpdate, waiting: Sequence[SdsMessage]) -> None:
         """What one commit does to history, in this order; and messages that wait, ahead of the snapshot."""
@@ -351,7 +359,7 @@ class _Changes:
             self._delete(places.displace(message_id))
         for message in update.append:
             number = places.place(message.message_id)
-            self._put(_key(number), number, message)
+            self._put(_key(number), number, update.written.get(message.message_id, message))
         for message_id in update.evict:
             self._delete(places.forget(message_id))
         for known in update.known:
@@ -393,7 +401,7 @@ class _Changes:
         """What failed units were to delete, unless it is put again."""
         self.deletes.update(self._places.take_owed(self.puts))
 
-    def _put(self, key: bytes, number: int, message: SdsMessage) -> None:
+    def _put(self, key: bytes, number: int, message: SdsMessage | Written) -> None:
         self.deletes.pop(key, None)
         self.puts[key] = (key, number, message)
 

@@ -15,8 +15,9 @@ from itertools import islice
 
 from holdfast.channels.message import HistoryEntry, SdsMessage, raw, text
 from holdfast.channels.protobuf import fields
-from holdfast.channels.snapshot import Known, Note
+from holdfast.channels.snapshot import HistoryUpdate, Known, Note
 from holdfast.channels.wire import entry_fields, read_entry
+from holdfast.channels.written import Written
 from holdfast.errors import Invalid, NotFound
 from holdfast.journal.columns import Columns, Extra, encode_headers
 from holdfast.record import Record
@@ -42,24 +43,37 @@ _RECORDS_MAX = 50_000
 # -- records of notes -----------------------------------------------------------------------------------------
 
 
-def columns(participant: bytes, channel_id: str, notes: Sequence[Note]) -> Columns:
+Noted = tuple[Note, Written | None]
+"""What happened, and the bytes of the message to which it did, where there are any."""
+
+
+def noted(update: HistoryUpdate) -> list[Noted]:
+    """The notes of a commit, each with its message's bytes."""
+    written = update.written
+    return [(note, written.get(note.message_id) if written else None) for note in update.notes]
+
+
+def columns(participant: bytes, channel_id: str, notes: Sequence[Noted]) -> Columns:
     """What happened, as records: the content is the payload, the channel the key, the rest headers."""
     key = raw(channel_id)
     extras: dict[int, Extra] = {}
-    for number, note in enumerate(notes):
-        extras[number] = (key, note.kind.encode(), encode_headers(_headers(participant, note)))
-    return Columns([note.content for note in notes], [note.at_ms * 1000 for note in notes], extras)
+    for number, (note, written) in enumerate(notes):
+        extras[number] = (key, note.kind.encode(), encode_headers(_headers(participant, note, written)))
+    return Columns([note.content for note, _ in notes], [note.at_ms * 1000 for note, _ in notes], extras)
 
 
-def _headers(participant: bytes, note: Note) -> dict[str, bytes]:
+def _headers(participant: bytes, note: Note, written: Written | None) -> dict[str, bytes]:
     headers = {
         "participant_id": participant, "message_id": raw(note.message_id), "sender_id": raw(note.sender_id),
         "lamport": b"%d" % note.lamport,
     }  # fmt: skip
     if note.kind == "delivered":
         headers["waited_ms"] = b"%d" % note.waited_ms
-    if note.content and (causes := _causes(note.causes)) is not None:
-        headers["causes"] = causes
+    if note.content:
+        if written is not None and written.causes_size <= CAUSES_BYTES_MAX:
+            headers["causes"] = written.causes()
+        elif (causes := _causes(note.causes)) is not None:
+            headers["causes"] = causes
     if note.missing:
         headers["missing"] = _joined(note.missing)
     return headers
@@ -83,13 +97,15 @@ def _joined(ids: Sequence[str]) -> bytes:
     return joined
 
 
-def note_size(note: Note) -> int:
+def note_size(note: Note, written: Written | None = None) -> int:
     """A record's bytes, or a few more."""
-    ids = len(note.message_id) + len(note.sender_id) + sum(map(len, note.missing))
-    named = 16 * len(note.causes)
-    for entry in note.causes:
-        named += len(entry.message_id) + len(entry.sender_id) + len(entry.retrieval_hint)
-    return len(note.content) + min(4 * ids, MISSING_BYTES_MAX) + min(4 * named, CAUSES_BYTES_MAX) + 4_096
+    ids = len(note.message_id) + len(note.sender_id) + (sum(map(len, note.missing)) if note.missing else 0)
+    named = written.causes_size if written is not None else 4 * sum(map(_named_size, note.causes)) if note.causes else 0
+    return len(note.content) + min(4 * ids, MISSING_BYTES_MAX) + min(named, CAUSES_BYTES_MAX) + 4_096
+
+
+def _named_size(entry: HistoryEntry) -> int:
+    return len(entry.message_id) + len(entry.sender_id) + len(entry.retrieval_hint) + 16
 
 
 # -- messages of records --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 
 import msgspec
@@ -27,7 +27,8 @@ from holdfast.channels.persistence import Commit, Persistence
 from holdfast.channels.protocol import step
 from holdfast.channels.snapshot import Buffered, ChannelMeta, Known, Unacknowledged
 from holdfast.channels.state import ChannelState
-from holdfast.channels.steps import Input, Receive, Step
+from holdfast.channels.steps import NOT_WRITTEN, Input, Receive, Step
+from holdfast.channels.written import Written
 from holdfast.errors import Closed, Corrupt, HoldfastError, Invalid, Unavailable
 
 logger = logging.getLogger("holdfast.channels")
@@ -172,11 +173,13 @@ class Channel:
             self._count(effects)
             if isinstance(given, Receive) and given.message.content and not self._warned:
                 self._warn_of_history(len(given.message.causal_history))
+            # What waits from before is said again as it is in memory, and encoded: its ids may have been used twice.
+            written = NOT_WRITTEN if self._pending else effects.written
             self._pending.add(effects.appended, effects.evicted, effects.notes)
             self._pending.remember(effects.known)
             flight = Flight(effects.events)
             if effects.changed or self._dirty or self._pending:
-                self._commit(flight)
+                self._commit(flight, written)
             if flight.events:
                 self._events.append(flight)
         return effects, flight
@@ -208,10 +211,10 @@ class Channel:
         self._pending.remember([self.state.known_of(message) for message in self.state.history.messages()])
         self._dirty = True
 
-    def _commit(self, flight: Flight) -> None:
+    def _commit(self, flight: Flight, written: Mapping[str, Written] = NOT_WRITTEN) -> None:
         if self._dirty and any(one.batch is not None for one in self._flights):
             return  # what is kept next must be complete, and what is under way may yet fail: it waits for that
-        flight.batch, update = self._pending.take(self.state.history, len(self.state.known))
+        flight.batch, update = self._pending.take(self.state.history, len(self.state.known), written)
         flight.settled = False
         self._commits += 1
         before = self._flights[-1].commit if self._flights else None

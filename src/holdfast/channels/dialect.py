@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from holdfast.channels.message import SdsMessage
+from holdfast.channels.written import Written
 
 DialectName = Literal["nim", "rfc"]
 
@@ -90,8 +91,14 @@ class Dialect(Protocol):
     def encode(self, message: SdsMessage) -> bytes:
         """The message's bytes."""
 
+    def write(self, message: SdsMessage) -> tuple[bytes, Written | None]:
+        """The same, and what it is kept by, if that can be cut out of them."""
+
     def decode(self, data: bytes) -> SdsMessage:
         """The message in these bytes; Invalid when there is none. Accepts what the original accepts, at least."""
+
+    def read(self, data: bytes) -> tuple[SdsMessage, Written | None]:
+        """The same, and what it is kept by, if that can be cut out of them."""
 
     def new_filter(self, capacity: int, error_rate: float) -> RollingFilter:
         """An empty filter for so many ids."""

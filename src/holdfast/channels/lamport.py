@@ -30,7 +30,7 @@ from holdfast.errors import Invalid
 _DAY_MS = 24 * 3600 * 1000
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class Bounds(msgspec.Struct, frozen=True, gc=False):
     """The highest Lamport times at some moment."""
 
     taken: int
@@ -41,15 +41,14 @@ class Bounds(msgspec.Struct, frozen=True):
 def bounds(dialect: Dialect, settings: ChannelSettings, now: int) -> Bounds:
     """What holds at this time (Unix, in milliseconds)."""
     unit = dialect.clock_unit_ms
-    wall, (taken, heard, sent) = now // unit, _leads(unit, settings.lamport_jump_max_ms)
-    return Bounds(wall + taken, wall + heard, wall + sent)
+    return _bounds(now // unit, unit, settings.lamport_jump_max_ms)
 
 
 @lru_cache
-def _leads(unit: int, jump: int) -> tuple[int, int, int]:
-    """How far ahead, in ticks."""
+def _bounds(wall: int, unit: int, jump: int) -> Bounds:
+    """The same for all messages of one tick of the clock."""
     usual = min(jump, _DAY_MS) // unit
-    return jump // unit, usual // 2, usual * 3 // 4
+    return Bounds(wall + jump // unit, wall + usual // 2, wall + usual * 3 // 4)
 
 
 def check(channel_id: str, lamport: int, most: Bounds) -> None:

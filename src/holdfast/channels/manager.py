@@ -35,7 +35,7 @@ from holdfast.channels.events import (
 from holdfast.channels.hints import Provider, fresh_hints
 from holdfast.channels.message import SdsMessage
 from holdfast.channels.message_ids import MessageIds
-from holdfast.channels.open_channels import OpenChannels, Recover
+from holdfast.channels.open_channels import OpenChannels, Recover, Taken
 from holdfast.channels.periodic import Timers
 from holdfast.channels.persistence import NoPersistence, Persistence
 from holdfast.channels.settings import ChannelSettings
@@ -210,22 +210,23 @@ class Channels:
         effects = self._operate(channel, self._send(content, channel, message_id))
         return effects.message_id, _data(effects)
 
-    async def _ensure_async(self, channel_id: str) -> Channel:
-        channel = self._open.get(channel_id)
-        return await asyncio.to_thread(self._ensure, channel_id) if channel is None else channel
+    async def _load_async(self, channel_id: str) -> Channel:
+        return await asyncio.to_thread(self._ensure, channel_id)
 
     async def wrap_outgoing_message_async(
         self, content: bytes, channel_id: str, message_id: str | None = None
     ) -> bytes:
         """`wrap_outgoing_message` for coroutines."""
-        return (await self.wrap_with_id_async(content, channel_id, message_id))[1]
+        content = self._content(content)
+        channel = self._open.get(channel_id) or await self._load_async(channel_id)
+        return _data(await self._operate_async(channel, self._send(content, channel, message_id)))
 
     async def wrap_with_id_async(
         self, content: bytes, channel_id: str, message_id: str | None = None
     ) -> tuple[str, bytes]:
         """`wrap_with_id` for coroutines."""
         content = self._content(content)
-        channel = await self._ensure_async(channel_id)
+        channel = self._open.get(channel_id) or await self._load_async(channel_id)
         effects = await self._operate_async(channel, self._send(content, channel, message_id))
         return effects.message_id, _data(effects)
 
@@ -239,7 +240,8 @@ class Channels:
     ) -> bytes:
         """`wrap_ephemeral_message` for coroutines."""
         given = steps.SendEphemeral(checked_content(content), self._message_id(message_id))
-        return _data(await self._operate_async(await self._ensure_async(channel_id), given))
+        channel = self._open.get(channel_id) or await self._load_async(channel_id)
+        return _data(await self._operate_async(channel, given))
 
     def unwrap_received_message(self, data: bytes) -> Received:
         """Take a message that came in; what it means to the application is told by callbacks and by the result.
@@ -247,16 +249,16 @@ class Channels:
         Raises Invalid when it is no message or an absurd one, NotFound when its channel is not ours (see
         `channels.accept_unknown_channels`); both are counted in `refused_total`.
         """
-        message, name = self._decoded(data)
-        return _received(self._operate(self._channel_of(message, name), steps.Receive(message)))
+        message, name, written = self._decoded(data)
+        return _received(self._operate(self._channel_of(message, name), steps.Receive(message, written)))
 
     async def unwrap_received_message_async(self, data: bytes) -> Received:
         """`unwrap_received_message` for coroutines."""
-        message, name = self._decoded(data)
+        message, name, written = self._decoded(data)
         channel = self._open.get(message.channel_id)
         if channel is None:
             channel = await asyncio.to_thread(self._channel_of, message, name)
-        return _received(await self._operate_async(channel, steps.Receive(message)))
+        return _received(await self._operate_async(channel, steps.Receive(message, written)))
 
     def mark_dependencies_met(self, message_ids: Iterable[str], channel_id: str) -> None:
         """The application has these messages from elsewhere, or can do without: nobody has to wait for them."""
@@ -291,15 +293,15 @@ class Channels:
             raise Invalid("ids are derived from what they name here", hint="leave message_id out: channels.derived_ids")
         return checked_id("message_id", message_id)
 
-    def _decoded(self, data: bytes) -> tuple[SdsMessage, DialectName]:
+    def _decoded(self, data: bytes) -> Taken:
         self._check_open()
         try:
-            message, name = self._open.decode(bytes(data))
-            self._callbacks.subscribers.check_room(message)
+            taken = self._open.decode(bytes(data))
+            self._callbacks.subscribers.check_room(taken[0])
         except (Invalid, Full):
             self.refused_total += 1
             raise
-        return message, name
+        return taken
 
     def _channel_of(self, message: SdsMessage, name: DialectName) -> Channel:
         try:
@@ -420,7 +422,10 @@ class Channels:
         except Invalid as error:
             self._note_refusal(channel, given, error)
             raise
-        await kept_async(channel, flight)
+        if flight.settled:
+            channel.tell()
+        else:
+            await kept_async(channel, flight)
         return effects
 
     def _note_refusal(self, channel: Channel, given: Input, error: Invalid) -> None:

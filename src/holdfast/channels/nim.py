@@ -21,6 +21,7 @@ from holdfast.channels.message import SdsMessage, raw
 from holdfast.channels.protobuf import HINT, varint
 from holdfast.channels.wire import (
     Layout,
+    Places,
     check_size,
     entry_fields,
     id_field,
@@ -29,6 +30,7 @@ from holdfast.channels.wire import (
     read_id,
     take_apart,
 )
+from holdfast.channels.written import Written
 from holdfast.errors import Invalid
 
 LAMPORT_MAX = 2**63 - 1
@@ -55,35 +57,40 @@ class NimDialect:
 
     def encode(self, message: SdsMessage) -> bytes:
         """The message's bytes; Invalid if it is ephemeral, or over a limit."""
+        return self.write(message)[0]
+
+    def write(self, message: SdsMessage) -> tuple[bytes, Written]:
+        """The same, and where in it is what is kept."""
         check_size(message)
         content, bloom = message.content, message.bloom_filter
-        return b"".join(
-            (
-                id_field(b"\x0a", message.message_id),
-                b"\x10",
-                varint(_sendable(message.lamport)),
-                entry_fields(b"\x1a", message.causal_history, empty_ids=True),
-                id_field(b"\x22", message.channel_id),
-                b"\x2a",
-                varint(len(content)),
-                content,
-                b"\x32",
-                varint(len(bloom)),
-                bloom,
-                id_field(b"\x3a", message.sender_id) if message.sender_id else b"",
-                entry_fields(b"\x6a", message.repair_request, empty_ids=True),
-            )
-        )
+        head = b"".join((id_field(b"\x0a", message.message_id), b"\x10", varint(_sendable(message.lamport))))
+        causes = entry_fields(b"\x1a", message.causal_history, empty_ids=True)
+        channel, length = id_field(b"\x22", message.channel_id), varint(len(content))
+        size = varint(len(bloom))
+        sender = id_field(b"\x3a", message.sender_id) if message.sender_id else b""
+        requests = entry_fields(b"\x6a", message.repair_request, empty_ids=True) if message.repair_request else b""
+        data = b"".join((head, causes, channel, b"\x2a", length, content, b"\x32", size, bloom, sender, requests))
+        causes_at, filter_end = len(head), len(data) - len(sender) - len(requests)
+        filter_at = filter_end - len(bloom) - len(size) - 1
+        return data, Written(data, causes_at, causes_at + len(causes), filter_at, filter_end)
 
     def decode(self, data: bytes) -> SdsMessage:
         """The message in these bytes; Invalid when there is none."""
-        places, causes, requests = take_apart(data, _LAYOUT)
+        return self._read(data)[0]
+
+    def read(self, data: bytes) -> tuple[SdsMessage, Written | None]:
+        """The same, and where in them is what is kept, if they are written as everybody writes them."""
+        message, places, named = self._read(data)
+        return message, _written(data, message, places, named)
+
+    def _read(self, data: bytes) -> tuple[SdsMessage, Places, int]:
+        places, causes, requests, named = take_apart(data, _LAYOUT)
         if _ID not in places or _LAMPORT not in places or _CHANNEL not in places:
             raise Invalid("a message lacks its id, its channel or its Lamport time", hint=HINT)
         lamport = places[_LAMPORT][0]
         if lamport > LAMPORT_MAX:
             raise Invalid(f"a Lamport time is out of range lamport={lamport} limit={LAMPORT_MAX}", hint=HINT)
-        return SdsMessage(
+        message = SdsMessage(
             message_id=read_id(data, *places[_ID]),
             channel_id=read_id(data, *places[_CHANNEL]),
             lamport=lamport,
@@ -93,6 +100,7 @@ class NimDialect:
             bloom_filter=read_bloom(data, *places.get(_BLOOM, (0, 0))),
             repair_request=requests,
         )
+        return message, places, named
 
     def new_filter(self, capacity: int, error_rate: float) -> RollingBloom:
         """An empty filter for so many ids."""
@@ -118,6 +126,28 @@ class NimDialect:
     def responds(self, participant: str, sender: str, message_id: str, groups: int) -> bool:
         """Whether participant and sender fall into the same group for this message."""
         return groups <= 1 or _hash(participant, message_id) % groups == _hash(sender, message_id) % groups
+
+
+def _written(data: bytes, message: SdsMessage, places: Places, named: int) -> Written | None:
+    """Where what is kept of a message is, if each field lies behind the one before it: then there is nothing besides.
+
+    With repair requests, or anything long, it is not worth the trouble.
+    """
+    if len(places) < len(_LAYOUT.scalars) or message.repair_request:
+        return None
+    (_, id_end), (lamport, causes_at), (channel, channel_end) = places[_ID], places[_LAMPORT], places[_CHANNEL]
+    (content, content_end), (bloom, bloom_end), (sender, end) = places[_CONTENT], places[_BLOOM], places[_SENDER]
+    if (
+        places[_ID][0] == 2
+        and causes_at == id_end + 1 + len(varint(lamport))
+        and channel - 2 == causes_at + named + 2 * len(message.causal_history)
+        and content == channel_end + 1 + len(varint(content_end - content))
+        and bloom == content_end + 1 + len(varint(bloom_end - bloom))
+        and sender == bloom_end + 2
+        and end == len(data)
+    ):
+        return Written(data, causes_at, channel - 2, content_end, bloom_end)
+    return None
 
 
 def _sendable(lamport: int | None) -> int:

@@ -26,11 +26,14 @@ from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.snapshot import ChannelData
 from holdfast.channels.state import Rules, restored
 from holdfast.channels.steps import Resume
+from holdfast.channels.written import Written
 from holdfast.errors import Corrupt, Full, HoldfastError, Invalid, NotFound
 
 logger = logging.getLogger("holdfast.channels")
 
 Recover = Literal["fail", "empty"]
+Taken = tuple[SdsMessage, DialectName, Written | None]
+"""A message, its wire format, and its bytes, if it can be kept by them."""
 
 
 class OpenChannels:
@@ -103,16 +106,17 @@ class OpenChannels:
             self._channels.pop(channel_id, None)
             self._routes = {route: one for route, one in self._routes.items() if one is not channel}
 
-    def decode(self, data: bytes) -> tuple[SdsMessage, DialectName]:
+    def decode(self, data: bytes) -> Taken:
         """A message in the wire format of its channel; which one that is, the bytes tell."""
         if is_sealed(data):
             return self._decode_sealed(data)
-        message, name = self._decode_plain(data)
+        taken = self._decode_plain(data)
+        message = taken[0]
         if self._routes:
             channel = self._channels.get(message.channel_id)
             if channel is not None and channel.state.rules.sealed:
                 raise self._not_sealed(message)
-        return message, name
+        return taken
 
     def _not_sealed(self, message: SdsMessage) -> Invalid:
         self._warn_of_keys()
@@ -121,7 +125,7 @@ class OpenChannels:
             hint="drop it: anybody may have made it; all participants need the key",
         )
 
-    def _decode_sealed(self, data: bytes) -> tuple[SdsMessage, DialectName]:
+    def _decode_sealed(self, data: bytes) -> Taken:
         channel = self._routes.get(route_of(data))
         if channel is None:
             self._warn_of_keys()
@@ -129,13 +133,13 @@ class OpenChannels:
                 "a message is sealed, and no key of an open channel opens it",
                 hint="its channel is not open, or all participants need the same key: see keys=…",
             )
-        message = channel.state.rules.dialect.decode(data)
+        message, written = channel.state.rules.dialect.read(data)
         if message.channel_id != channel.id:
             raise Invalid(
                 f"a sealed message names another channel channel={channel.id!r}",
                 hint="drop it: somebody who has the key means harm",
             )
-        return message, channel.dialect
+        return message, channel.dialect, written
 
     def _warn_of_keys(self) -> None:
         """Once: it may be a member who lacks the key, which nobody else would tell."""
@@ -147,28 +151,28 @@ class OpenChannels:
                 extra={"action": "channel_key_mismatch"},
             )
 
-    def _decode_plain(self, data: bytes) -> tuple[SdsMessage, DialectName]:
+    def _decode_plain(self, data: bytes) -> Taken:
         for name in self._spoken:
             try:
-                message = dialect(name).decode(data)
+                message, written = dialect(name).read(data)
             except Invalid:
                 continue
             channel = self._channels.get(message.channel_id)
             if channel is not None and channel.dialect == name:
-                return message, name
+                return message, name, written
         found = detect(data)
         if found is None:
             raise Invalid(
                 "these bytes are no message of a channel", hint="drop them; see the reference of wire formats"
             )
-        message = dialect(found).decode(data)
+        message, written = dialect(found).read(data)
         channel = self._channels.get(message.channel_id)
         if channel is not None and channel.dialect != found:
             raise Invalid(
                 f"the message is in the wire format {found}, not {channel.dialect} channel={channel.id!r}",
                 hint="all participants of a channel must use the same wire format",
             )
-        return message, found
+        return message, found, written
 
     def named_by(self, message: SdsMessage, name: DialectName) -> Channel:
         """The channel that a message names; a stranger's may create it only where that is allowed."""

@@ -11,11 +11,13 @@ failure puts it back below whatever came since.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import dropwhile
 
 from holdfast.channels.snapshot import HistoryUpdate, Known, Note
 from holdfast.channels.state import History
+from holdfast.channels.steps import NOT_WRITTEN
+from holdfast.channels.written import Written
 
 
 class Batch:
@@ -74,12 +76,17 @@ class Pending:
         """Ids to remember; by themselves they are no reason for a commit."""
         self._known += known
 
-    def take(self, history: History, remembered: int = 0) -> tuple[Batch, HistoryUpdate]:
-        """Everything that waits, as the update for one commit; so many ids are remembered with it."""
+    def take(
+        self, history: History, remembered: int = 0, written: Mapping[str, Written] = NOT_WRITTEN
+    ) -> tuple[Batch, HistoryUpdate]:
+        """Everything that waits, as the update for one commit; so many ids are remembered with it.
+
+        `written` is given where nothing waits but what one step did.
+        """
         batch = self._all()
         found = tuple([message for one in batch.appends if (message := history.get(one)) is not None])
         update = HistoryUpdate(
-            found, tuple(batch.evicts), tuple(batch.notes), batch.displaced(), tuple(batch.known), remembered
+            found, tuple(batch.evicts), tuple(batch.notes), batch.displaced(), tuple(batch.known), remembered, written
         )
         self._flying.append(batch)
         return batch, update

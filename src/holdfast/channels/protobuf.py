@@ -11,6 +11,7 @@ are longer than they need be are read, as every implementation does.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NoReturn
 
 from holdfast.errors import Invalid
@@ -70,8 +71,12 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 def varint(value: int) -> bytes:
     """A number from 0 to 2⁶⁴−1, as it is written."""
-    if value < 0x80:
-        return _SHORT[value]
+    return _SHORT[value] if value < 0x80 else _long_varint(value)
+
+
+@lru_cache(256)
+def _long_varint(value: int) -> bytes:
+    """Remembered: a time is written several times over, and so are sizes."""
     written = bytearray()
     while value >= 0x80:
         written.append(value & 0x7F | 0x80)

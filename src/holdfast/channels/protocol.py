@@ -50,7 +50,7 @@ def step(state: ChannelState, given: Input, now: int) -> tuple[ChannelState, Ste
         case Send():
             send(state, given, now, effects)
         case Receive():
-            receive(state, given.message, now, effects)
+            receive(state, given.message, now, effects, given.written)
         case SendSync():
             send_sync(state, given, now, effects)
         case SendEphemeral():

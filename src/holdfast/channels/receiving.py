@@ -15,9 +15,10 @@ from holdfast.channels.sending import check_content
 from holdfast.channels.snapshot import Buffered
 from holdfast.channels.state import ChannelState, Rules
 from holdfast.channels.steps import Received, Step
+from holdfast.channels.written import Written
 
 
-def receive(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
+def receive(state: ChannelState, message: SdsMessage, now: int, effects: Step, written: Written | None = None) -> None:
     """Take a message: deliver it, let it wait, or know it already."""
     rules, lamport = state.rules, message.lamport
     _check(rules, message)
@@ -60,6 +61,8 @@ def receive(state: ChannelState, message: SdsMessage, now: int, effects: Step) -
         if waiting is None:
             state.show(message_id)
             _hear(state, lamport, most)
+            if written is not None:
+                effects.written = {message_id: written}
         state.unbuffer(message_id)
         deliver(state, message.without_bloom(), now, waiting.received_ms if waiting else now, effects)
         deliver_released(state, released(state, [message_id]), now, effects)

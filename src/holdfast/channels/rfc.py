@@ -73,9 +73,17 @@ class RfcDialect:
             )
         )
 
+    def write(self, message: SdsMessage) -> tuple[bytes, None]:
+        """The same; messages are kept in nim's format."""
+        return self.encode(message), None
+
+    def read(self, data: bytes) -> tuple[SdsMessage, None]:
+        """The message in these bytes, which is kept in nim's format."""
+        return self.decode(data), None
+
     def decode(self, data: bytes) -> SdsMessage:
         """The message in these bytes; Invalid when there is none."""
-        places, causes, requests = take_apart(data, _LAYOUT)
+        places, causes, requests, _ = take_apart(data, _LAYOUT)
         content = read_content(data, *places.get(_CONTENT, (0, 0)))
         if not content and _LAMPORT not in places:
             raise Invalid("a message has neither content nor a Lamport time", hint=HINT)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from holdfast.channels.dialect import Dialect, DialectName
 from holdfast.channels.message import BLOOM_BYTES_MAX, CONTENT_BYTES_MAX, ENTRIES_BYTES_MAX, SdsMessage, raw
+from holdfast.channels.written import Written
 from holdfast.crypto.cipher import SYSTEM_RANDOM, AesGcmCipher, NotAuthentic, Random, Source
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
@@ -106,6 +107,15 @@ class SealedDialect:
     def encode(self, message: SdsMessage) -> bytes:
         """The message as a packet."""
         return self.seal.seal(self.inside.encode(message))
+
+    def write(self, message: SdsMessage) -> tuple[bytes, Written | None]:
+        """The message as a packet, and as it is inside."""
+        data, written = self.inside.write(message)
+        return self.seal.seal(data), written
+
+    def read(self, data: bytes) -> tuple[SdsMessage, Written | None]:
+        """The message in a packet, and as it is inside."""
+        return self.inside.read(self.seal.open(data))
 
     def decode(self, data: bytes) -> SdsMessage:
         """The message in a packet; Invalid when there is none, or it is not authentic."""

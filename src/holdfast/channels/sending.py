@@ -41,9 +41,11 @@ def send(state: ChannelState, given: Send, now: int, effects: Step) -> None:
             f"a message with this id came in and waits for others channel={rules.channel_id}",
             hint="ids must be unique in a channel; leave the choice to wrap_outgoing_message",
         )
-    data = rules.dialect.encode(message)
+    data, written = rules.dialect.write(message)
     _check_carried(data, message, given.bytes_max)
     effects.data, effects.message_id = data, message.message_id
+    if written is not None:
+        effects.written = {message.message_id: written}
     state.hints.update((named, hint) for named, hint in given.hints.items() if named in state.history)
     _went_out(state, message, now)
     message = message.without_bloom()

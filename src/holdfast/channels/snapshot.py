@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.channels.dialect import DialectName
 from holdfast.channels.message import HistoryEntry, SdsMessage
+from holdfast.channels.written import Written
 
 
 class Unacknowledged(msgspec.Struct, frozen=True, gc=False):
@@ -125,6 +126,9 @@ class HistoryUpdate(msgspec.Struct, frozen=True, gc=False):
     """Ids to remember behind those that are; a backend that does not keep them knows history's own after a restart."""
     remembered: int = 0
     """How many ids are to be remembered in all, once `known` is added: of more the oldest may go; 0 = all of them."""
+
+    written: Mapping[str, Written] = {}
+    """Of messages to append, and of what was noted of them, the bytes that they came in or went out as, by id."""
 
     @property
     def is_empty(self) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 from holdfast.channels.events import Event
 from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.snapshot import Known, Note
+from holdfast.channels.written import Written
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -41,6 +42,7 @@ class Receive(msgspec.Struct, frozen=True, gc=False):
     """A message came in."""
 
     message: SdsMessage
+    written: Written | None = None
 
 
 class MarkMet(msgspec.Struct, frozen=True, gc=False):
@@ -81,12 +83,15 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     """There is no room for messages that wait; it is as if it had been lost."""
 
 
+NOT_WRITTEN: Mapping[str, Written] = {}
+
+
 class Step:
     """The effects of one step."""
 
     __slots__ = (
         "appended", "changed", "data", "events", "evicted", "known", "message_id", "notes", "received", "sync_due",
-        "wanted",
+        "wanted", "written",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -104,6 +109,8 @@ class Step:
         self.message_id = ""
         """Of what was sent."""
         self.received: Received | None = None
+        self.written: Mapping[str, Written] = NOT_WRITTEN
+        """Of the message that this step sent or delivered itself, by its id: not of those that waited for it."""
         self.sync_due = False
         """There is something to ask for, or to tell, that should not wait for the next sync message."""
         self.wanted: list[Known] = []

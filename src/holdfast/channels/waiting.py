@@ -19,7 +19,8 @@ async def kept_async(channel: Channel, flight: Flight) -> None:
             await flight.commit  # which has its own time-out
         except HoldfastError:
             pass  # noticed by the channel
-        channel.settle(flight)
+        if not flight.settled:  # else whoever went with this commit has settled it
+            channel.settle(flight)
     flight.settled = True
     channel.tell()
 

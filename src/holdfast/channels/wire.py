@@ -49,8 +49,8 @@ class Layout:
         """Whether a field of a known number but another type is refused; else it is as if it were not there."""
 
 
-def take_apart(data: bytes, layout: Layout) -> tuple[Places, tuple[HistoryEntry, ...], tuple[HistoryEntry, ...]]:
-    """Where the fields of a message are, its causal history and its repair requests."""
+def take_apart(data: bytes, layout: Layout) -> tuple[Places, tuple[HistoryEntry, ...], tuple[HistoryEntry, ...], int]:
+    """Where the fields of a message are, its causal history and its repair requests, and the bytes of both."""
     places: Places = {}
     causes: list[HistoryEntry] = []
     requests: list[HistoryEntry] = []
@@ -74,7 +74,7 @@ def take_apart(data: bytes, layout: Layout) -> tuple[Places, tuple[HistoryEntry,
         if named > ENTRIES_BYTES_MAX:
             _refuse("bytes of history entries", named, ENTRIES_BYTES_MAX)
         entries.append(read_entry(data, start, stop, strict=strict))
-    return places, tuple(causes), tuple(requests)
+    return places, tuple(causes), tuple(requests), named
 
 
 def read_entry(data: bytes, at: int, end: int, *, strict: bool = False) -> HistoryEntry:
