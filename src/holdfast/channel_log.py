@@ -175,7 +175,7 @@ class LogPersistence(Persistence):
         size = _about(meta) + _known_size(update)
         for message in (*update.append, *waiting):
             bytes_of = written.get(message.message_id)
-            size += message.size if bytes_of is None else bytes_of.size
+            size += message.size if bytes_of is None else len(bytes_of.stored)
         for note in update.notes:
             size += note_size(note, written.get(note.message_id))
         if size <= most:
@@ -336,7 +336,7 @@ def _block(number: int) -> bytes:
 
 def _body(given: bytes | SdsMessage | Written) -> bytes:
     if isinstance(given, Written):
-        return given.stored()
+        return given.stored
     return given if isinstance(given, bytes) else store_message(given)
 
 
