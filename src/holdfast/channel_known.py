@@ -44,7 +44,9 @@ class KnownBlocks:
     def add(self, known: Known) -> None:
         """Remember an id behind the others."""
         message_id = known.message_id
-        if message_id in self._ids or any(message_id in ids for _, ids in self._unsettled.values()):
+        if message_id in self._ids:
+            return
+        if self._unsettled and any(message_id in ids for _, ids in self._unsettled.values()):
             return
         self._ids.add(message_id)
         self.newest += encode_known(known)

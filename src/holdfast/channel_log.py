@@ -95,6 +95,7 @@ class LogPersistence(Persistence):
         self._migrations = migrations
         self._read = read
         self._timeout = (journal.settings.ack_timeout_ms if ack_timeout_ms is None else ack_timeout_ms) / 1000
+        self._part_bytes_max = min(journal.settings.batch_bytes_max, journal.settings.queue_bytes_max // 4)
         self._places: dict[str, _Places] = {}
         self._lock = Lock()
 
@@ -105,7 +106,7 @@ class LogPersistence(Persistence):
         waiting: dict[str, SdsMessage] = {}
         hints: dict[str, bytes] = {}
         blocks: list[list[Known]] = []
-        places = _Places()
+        places = _Places(self._prefix + channel_id)
         for key, number, body in self._journal.load_space(self._prefix + channel_id):
             if key == _META:
                 snapshot = body
@@ -150,16 +151,16 @@ class LogPersistence(Persistence):
         *ahead, last = self._parts(meta, update, again=reissue)
         make = partial(self._made, channel_id, places, reissue)
         for part in ahead:
-            self._hand_over(channel_id, part, make, reissue, None)
+            self._hand_over(places, part, make, reissue, None)
             reissue = False
-        places.newest = self._hand_over(channel_id, last, make, reissue, None if ahead else ticket)
+        places.newest = self._hand_over(places, last, make, reissue, None if ahead else ticket)
         return places.newest
 
-    def _hand_over(self, channel_id: str, part: Part, make: Make, reissue: bool, join: UnitTicket | None) -> UnitTicket:
+    def _hand_over(self, places: _Places, part: Part, make: Make, reissue: bool, join: UnitTicket | None) -> UnitTicket:
         notes = 0 if self._partition is None else len(part.update.notes)
         return self._journal.gather(
-            part, make, append=(self._partition, notes), size=part.size, scope=self._prefix + channel_id,
-            reissue=reissue, join=join, timeout=self._timeout,
+            part, make, append=(self._partition, notes), size=part.size, scope=places.space, reissue=reissue,
+            join=join, timeout=self._timeout,
         )  # fmt: skip
 
     def _parts(self, meta: ChannelMeta, update: HistoryUpdate, *, again: bool) -> list[Part]:
@@ -168,14 +169,13 @@ class LogPersistence(Persistence):
         A crash in between leaves history ahead of the snapshot: such a message is in both, and what happened to it may
         be told twice.
         """
-        settings = self._journal.settings
-        most = min(settings.batch_bytes_max, settings.queue_bytes_max // 4)
+        most = self._part_bytes_max
         waiting = _waiting(meta) if again else ()
         written = update.written
         size = _about(meta) + _known_size(update)
         for message in (*update.append, *waiting):
             bytes_of = written.get(message.message_id)
-            size += message.size if bytes_of is None else bytes_of.size
+            size += message.size if bytes_of is None else len(bytes_of.stored)
         for note in update.notes:
             size += note_size(note, written.get(note.message_id))
         if size <= most:
@@ -336,7 +336,7 @@ def _block(number: int) -> bytes:
 
 def _body(given: bytes | SdsMessage | Written) -> bytes:
     if isinstance(given, Written):
-        return given.stored()
+        return given.stored
     return given if isinstance(given, bytes) else store_message(given)
 
 
@@ -418,7 +418,8 @@ class _Places:
     belong to whoever commits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, space: str) -> None:
+        self.space = space
         self._numbers: dict[str, int] = {}
         """Where the messages of history stand in its order."""
         self._next = 1

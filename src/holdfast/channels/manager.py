@@ -425,6 +425,7 @@ class Channels:
         if flight.settled:
             channel.tell()
         else:
+            effects.release()
             await kept_async(channel, flight)
         return effects
 

@@ -30,7 +30,7 @@ from holdfast.channels.wire import (
     read_id,
     take_apart,
 )
-from holdfast.channels.written import Written
+from holdfast.channels.written import NO_FILTER, Written
 from holdfast.errors import Invalid
 
 LAMPORT_MAX = 2**63 - 1
@@ -65,14 +65,13 @@ class NimDialect:
         content, bloom = message.content, message.bloom_filter
         head = b"".join((id_field(b"\x0a", message.message_id), b"\x10", varint(_sendable(message.lamport))))
         causes = entry_fields(b"\x1a", message.causal_history, empty_ids=True)
-        channel, length = id_field(b"\x22", message.channel_id), varint(len(content))
-        size = varint(len(bloom))
-        sender = id_field(b"\x3a", message.sender_id) if message.sender_id else b""
-        requests = entry_fields(b"\x6a", message.repair_request, empty_ids=True) if message.repair_request else b""
-        data = b"".join((head, causes, channel, b"\x2a", length, content, b"\x32", size, bloom, sender, requests))
-        causes_at, filter_end = len(head), len(data) - len(sender) - len(requests)
-        filter_at = filter_end - len(bloom) - len(size) - 1
-        return data, Written(data, causes_at, causes_at + len(causes), filter_at, filter_end)
+        channel = id_field(b"\x22", message.channel_id)
+        before = b"".join((head, causes, channel, b"\x2a", varint(len(content)), content))
+        behind = id_field(b"\x3a", message.sender_id) if message.sender_id else b""
+        if message.repair_request:
+            behind += entry_fields(b"\x6a", message.repair_request, empty_ids=True)
+        data = b"".join((before, b"\x32", varint(len(bloom)), bloom, behind))
+        return data, Written(before + NO_FILTER + behind, len(head), len(head) + len(causes))
 
     def decode(self, data: bytes) -> SdsMessage:
         """The message in these bytes; Invalid when there is none."""
@@ -146,7 +145,7 @@ def _written(data: bytes, message: SdsMessage, places: Places, named: int) -> Wr
         and sender == bloom_end + 2
         and end == len(data)
     ):
-        return Written(data, causes_at, channel - 2, content_end, bloom_end)
+        return Written(data[:content_end] + NO_FILTER + data[bloom_end:], causes_at, channel - 2)
     return None
 
 

@@ -14,32 +14,29 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import dropwhile
 
+import msgspec
+
 from holdfast.channels.snapshot import HistoryUpdate, Known, Note
 from holdfast.channels.state import History
 from holdfast.channels.steps import NOT_WRITTEN
 from holdfast.channels.written import Written
 
 
-class Batch:
-    """What one commit took."""
+class Batch(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """What one commit took: the very values of its update, where they are the same."""
 
-    __slots__ = ("appends", "evicts", "known", "notes", "returned")
-
-    def __init__(
-        self, appends: dict[str, None], evicts: dict[str, None], notes: list[Note], returned: dict[str, None],
-        known: list[Known],
-    ) -> None:  # fmt: skip
-        self.appends = appends
-        self.evicts = evicts
-        self.notes = notes
-        self.returned = returned
-        self.known = known
+    appends: tuple[str, ...]
+    evicts: tuple[str, ...]
+    notes: tuple[Note, ...]
+    returned: tuple[str, ...]
+    known: tuple[Known, ...]
 
     def displaced(self) -> tuple[str, ...]:
         """Those behind one that is put at the end come after it."""
-        if not self.returned:
+        if not self.returned:  # as usual
             return ()
-        return tuple(dropwhile(lambda message_id: message_id not in self.returned, self.appends))
+        returned = set(self.returned)
+        return tuple(dropwhile(lambda message_id: message_id not in returned, self.appends))
 
 
 class Pending:
@@ -61,8 +58,8 @@ class Pending:
 
     def ids(self) -> tuple[str, ...]:
         """Every id that is not known to be kept, or known to be gone, in flight or not."""
-        batches = [*self._flying, Batch(self._appends, self._evicts, [], {}, [])]
-        return tuple(dict.fromkeys(one for batch in batches for one in (*batch.appends, *batch.evicts)))
+        flying = (one for batch in self._flying for one in (*batch.appends, *batch.evicts))
+        return tuple(dict.fromkeys((*flying, *self._appends, *self._evicts)))
 
     def add(self, appended: Iterable[str], evicted: Sequence[str], notes: Sequence[Note]) -> None:
         """What one step did, in this order: an id that came and went at once only goes."""
@@ -70,7 +67,7 @@ class Pending:
         if notes:
             # Those of one step stay together, however many they are: a cascade may deliver more than history holds.
             self._keep_notes(self._notes, self._notes_max - len(notes))
-            self._notes = [*self._notes, *notes]
+            self._notes += notes
 
     def remember(self, known: Sequence[Known]) -> None:
         """Ids to remember; by themselves they are no reason for a commit."""
@@ -85,9 +82,7 @@ class Pending:
         """
         batch = self._all()
         found = tuple([message for one in batch.appends if (message := history.get(one)) is not None])
-        update = HistoryUpdate(
-            found, tuple(batch.evicts), tuple(batch.notes), batch.displaced(), tuple(batch.known), remembered, written
-        )
+        update = HistoryUpdate(found, batch.evicts, batch.notes, batch.displaced(), batch.known, remembered, written)
         self._flying.append(batch)
         return batch, update
 
@@ -101,7 +96,7 @@ class Pending:
         for batch in (*batches, later):
             if batch is not later:
                 self._flying.remove(batch)
-            self._merge(batch.appends, batch.evicts, batch.returned)
+            self._merge(batch.appends, batch.evicts, set(batch.returned))
             self._notes += batch.notes
             self.remember(batch.known)
         self._keep_notes(self._notes, self._notes_max)
@@ -117,9 +112,11 @@ class Pending:
 
     def _all(self) -> Batch:
         """Everything that waits; nothing does any more."""
-        batch = Batch(self._appends, self._evicts, self._notes, self._returned, self._known)
-        self._known = []
-        self._appends, self._evicts, self._notes, self._returned = {}, {}, [], {}
+        batch = Batch(
+            tuple(self._appends), tuple(self._evicts), tuple(self._notes), tuple(self._returned), tuple(self._known)
+        )
+        for taken in (self._appends, self._evicts, self._notes, self._returned, self._known):
+            taken.clear()
         return batch
 
     def _merge(self, appended: Iterable[str], evicted: Iterable[str], returned: Container[str] = ()) -> None:

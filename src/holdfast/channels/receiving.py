@@ -147,10 +147,13 @@ def _review_acknowledgements(state: ChannelState, message: SdsMessage, now: int,
 
 def _missing(state: ChannelState, message: SdsMessage, waiting: Buffered | None) -> list[HistoryEntry]:
     """What a message depends on and is not here; one that waits already never waits for more than it did."""
+    absent = state.history.lacks(message.causal_history)
+    if not absent:  # as usual
+        return absent
     considered = None if waiting is None else set(waiting.missing)
     return [
         entry
-        for entry in message.causal_history
+        for entry in absent
         if not state.has(entry.message_id)
         and entry.message_id != message.message_id
         and (considered is None or entry.message_id in considered)

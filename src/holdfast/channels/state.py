@@ -19,7 +19,7 @@ from holdfast.channels.guard import Guard
 from holdfast.channels.known import KnownIds
 from holdfast.channels.lamport import bounds
 from holdfast.channels.loose_ends import LooseEnds
-from holdfast.channels.message import SdsMessage
+from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.snapshot import (
     Buffered,
@@ -129,6 +129,11 @@ class History:
     def get(self, message_id: str) -> SdsMessage | None:
         """A message, if it is here."""
         return self._messages.get(message_id)
+
+    def lacks(self, entries: Iterable[HistoryEntry]) -> list[HistoryEntry]:
+        """Those of the messages that are not here."""
+        messages = self._messages
+        return [entry for entry in entries if entry.message_id not in messages]
 
     def ids(self) -> list[str]:
         """All ids, oldest first."""

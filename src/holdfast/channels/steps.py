@@ -115,3 +115,9 @@ class Step:
         """There is something to ask for, or to tell, that should not wait for the next sync message."""
         self.wanted: list[Known] = []
         """Messages beyond history that somebody asked for: to be found in the log and sent again."""
+
+    def release(self) -> None:
+        """Let go of what was handed over to be kept: many steps may wait for their commits, and the collector looks
+        at every list that they hold.
+        """
+        del self.appended, self.evicted, self.known, self.notes, self.written

@@ -73,7 +73,8 @@ def take_apart(data: bytes, layout: Layout) -> tuple[Places, tuple[HistoryEntry,
         named += stop - start
         if named > ENTRIES_BYTES_MAX:
             _refuse("bytes of history entries", named, ENTRIES_BYTES_MAX)
-        entries.append(read_entry(data, start, stop, strict=strict))
+        entry = _usual_entry(data[start:stop])
+        entries.append(_any_entry(data, start, stop, strict=strict) if entry is None else entry)
     return places, tuple(causes), tuple(requests), named
 
 

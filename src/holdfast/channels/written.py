@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import msgspec
 
-_NO_FILTER = b"\x32\x00"
+NO_FILTER = b"\x32\x00"
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
-    """A message in nim's wire format, and where in it its causes and its filter are."""
+    """A message as it is stored, and where in that its causes are.
 
-    data: bytes
+    The filter is cut out at once: it is most of a message, and commits that wait would hold far more than they say.
+    """
+
+    stored: bytes
     causes_at: int
     causes_end: int
-    filter_at: int
-    filter_end: int
-
-    @property
-    def size(self) -> int:
-        """How many bytes are stored, or two fewer."""
-        return len(self.data) - self.filter_end + self.filter_at
 
     @property
     def causes_size(self) -> int:
@@ -33,8 +29,4 @@ class Written(msgspec.Struct, frozen=True, gc=False):
 
     def causes(self) -> bytes:
         """What the message names: repeated field 3, as there."""
-        return self.data[self.causes_at : self.causes_end]
-
-    def stored(self) -> bytes:
-        """As it is stored: with an empty filter."""
-        return b"".join((self.data[: self.filter_at], _NO_FILTER, self.data[self.filter_end :]))
+        return self.stored[self.causes_at : self.causes_end]

@@ -54,7 +54,7 @@ class Bell:
             sleepers = self._loops[loop] = _Sleepers()
         future: Future[None] = loop.create_future()
         deadline = loop.time() + timeout
-        sleepers.futures.append((deadline, future))
+        sleepers.futures[future] = deadline
         if deadline < sleepers.due:
             self._set_timer(loop, sleepers, deadline)
         return future
@@ -88,10 +88,12 @@ class Bell:
     def _expire(self, loop: AbstractEventLoop, sleepers: _Sleepers) -> None:
         """Wake those whose time is over; the others sleep on."""
         now = max(sleepers.due, loop.time())  # a loop may be early, by what its clock can tell apart
-        over, sleepers.futures = sleepers.futures, [one for one in sleepers.futures if one[0] > now]
-        _wake(one for one in over if one[0] <= now)
+        over = [future for future, deadline in sleepers.futures.items() if deadline <= now]
+        for future in over:
+            del sleepers.futures[future]
+        _wake(over)
         if sleepers.futures:
-            self._set_timer(loop, sleepers, min(deadline for deadline, _ in sleepers.futures))
+            self._set_timer(loop, sleepers, min(sleepers.futures.values()))
         elif self._loops.get(loop) is sleepers:
             # A future is only added on the loop itself, where this runs: nobody is lost here.
             self._loops.pop(loop, None)
@@ -103,7 +105,7 @@ class _Sleepers:
     __slots__ = ("due", "futures", "timer")
 
     def __init__(self) -> None:
-        self.futures: list[tuple[float, Future[None]]] = []
+        self.futures: dict[Future[None], float] = {}
         self.timer: TimerHandle | None = None
         self.due = inf
         """When the timer ends."""
@@ -114,7 +116,7 @@ class _Sleepers:
         _wake(self.futures)
 
 
-def _wake(sleepers: Iterable[tuple[float, Future[None]]]) -> None:
-    for _, future in sleepers:
+def _wake(sleepers: Iterable[Future[None]]) -> None:
+    for future in sleepers:
         if not future.done():
             future.set_result(None)

@@ -221,8 +221,12 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def __await__(self) -> Generator[Any, None, None]:
         group = self.unit.group
-        if not group.done and not (yield from _awaited(group, self._timeout)):
-            raise self._unknown(self._timeout)
+        if not group.done:  # `_awaited`, written out: there may be many who wait
+            future = group.bell.future(get_running_loop(), self._timeout)
+            if not group.done:
+                yield from future
+            if not group.done:
+                raise self._unknown(self._timeout)
         self.unit.check_stored()
 
     def __repr__(self) -> str:
