@@ -146,7 +146,7 @@ def play(directory: Path, seed: int = 7) -> list[str]:
             bus.deliver(now)
             if now % 200 == 0 and now < TALK_MS:
                 links[now // 200 % 3].send(b"said at %d" % now, ROOMS[now // 600 % 2])
-            elif now >= TALK_MS and not any(map(_busy, members)):
+            elif now >= TALK_MS and _is_settled(members):
                 break
             _sweep(members, now)
         alice, bob, carol = members
@@ -168,8 +168,11 @@ def _sweep(members: list[Channels], now: int) -> None:
             member.run_periodic_sync()
 
 
-def _busy(member: Channels) -> bool:
-    return any(member.channel(room).outgoing() or member.channel(room).incoming() for room in ROOMS)
+def _is_settled(members: list[Channels]) -> bool:
+    """Nothing waits anywhere, and everybody has heard as much as the others."""
+    rooms = [[member.channel(room) for member in members] for room in ROOMS]
+    at_rest = not any(channel.outgoing() or channel.incoming() for room in rooms for channel in room)
+    return at_rest and all(len({len(channel.history()) for channel in room}) == 1 for room in rooms)
 
 
 def main(roots: list[str]) -> int:

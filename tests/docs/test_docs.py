@@ -291,7 +291,7 @@ def test_every_field_of_what_channels_give_is_documented(kind):
 def test_every_kind_of_record_of_the_topic_is_documented():
     """Each kind is in the how-to and in the format, and so is each header."""
     headers = re.findall(
-        r'headers\["(\w+)"\]|"(\w+)": (?:raw|self|b")', (ROOT / "src/holdfast/channel_log.py").read_text()
+        r'headers\["(\w+)"\] = |"(\w+)": (?:raw|participant|b")', (ROOT / "src/holdfast/channel_records.py").read_text()
     )
     names = {one or other for one, other in headers}
     assert {"participant_id", "message_id", "missing"} <= names

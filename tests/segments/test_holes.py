@@ -38,6 +38,8 @@ def test_close_emits_no_result__a_clean_close_leaves_no_mismatch(open_log, keyri
             for partition in (0, 1):
                 topic.append_batch([b"x"] * (ROWS + 3), partition=partition)
     log = open_log(**options)
+    assert log.reconcile(deep=True).findings == ()
+    log.seal()  # what is due is sealed from the moment that a log is open
     report = log.reconcile(deep=True)
     assert (report.findings, report.in_flight) == ((), 0)
     assert all(offsets(log.topic("orders"), partition) == list(range(3 * (ROWS + 3))) for partition in (0, 1))

@@ -59,7 +59,7 @@ class _ModelFile:
 @cache
 def _no_keys() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
-    connection.execute("CREATE TABLE idempotency (id, hash, partition_id, record, seq, key_epoch, stamp)")
+    connection.execute("CREATE TABLE idempotency (id, hash, partition_id, record, seq, key_epoch, stamp, digest)")
     return connection
 
 
