@@ -164,3 +164,33 @@ def test_any_absences():
             room.judge(rest_ms=5_000_000)
         except AssertionError as error:
             raise AssertionError(f"seed={seed}: {error}") from error
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [{"bloom_capacity": 300}, {"incoming_max": 100}, {"incoming_max": 10}, {"repairs_max": 50}, {"incoming_max": 1}],
+    ids=str,
+)
+def test_more_is_missed_than_any_buffer_or_filter_holds(beyond):
+    """However small they are: what others name to help is asked for first, and has room."""
+    room = Room(
+        ("alice", "bob", "carol"), settings=ChannelSettings(**{"history_max": 50, "bloom_capacity": 500} | beyond)
+    )
+    room.talk(room.members, 30)
+    room.away("carol")
+    room.talk(("alice", "bob"), 1_500, every_ms=50)
+    room.away()
+    room.catch_up(180_000)
+    room.judge()
+
+
+@pytest.mark.soak
+def test_default_settings_and_three_times_what_a_filter_holds():
+    """Thirty thousand messages, as fast as repairs may go (`repair_bytes_per_s`)."""
+    room = Room(("alice", "bob", "carol"))
+    room.talk(room.members, 30)
+    room.away("carol")
+    room.talk(("alice", "bob"), 30_000, every_ms=50)
+    room.away()
+    room.catch_up(600_000)
+    room.judge()

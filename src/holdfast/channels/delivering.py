@@ -37,6 +37,7 @@ def deliver(state: ChannelState, message: SdsMessage, now: int, received: int, e
 def remember(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
     """Put a message into history, and its id among those that are known; what has to go for it, goes."""
     state.unmark(message.message_id)
+    state.named.pop(message.message_id, None)
     known = Known(message.message_id, now, message.sender_id)
     if state.known.add(known):
         effects.known.append(known)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from holdfast.channels.events import RepairReady
-from holdfast.channels.helping import AGAIN_MS, BULK, SPREAD_MS, is_behind, offer, spread
+from holdfast.channels.helping import AGAIN_MS, BULK, SPREAD_MS, is_behind, offer, room_for, spread
 from holdfast.channels.lamport import sendable
 from holdfast.channels.message import ENTRIES_BYTES_MAX, HistoryEntry, SdsMessage
 from holdfast.channels.snapshot import Known, RepairRequest, RepairResponse
@@ -47,10 +47,31 @@ def due_requests(state: ChannelState, now: int, *, bytes_max: int | None = None)
     ]
     due.sort(key=lambda found: found[:2])  # of those due at once, those that were missed first
     most = state.rules.settings.repair_requests_max
+    asked = [entry for *_, entry in due]
     if bytes_max is not None and state.behind and most:
         most = max(most, BULK)
-    asked = [entry for *_, entry in due[:most]]
+        asked = list(_shared(state, asked, most, now))
+    asked = asked[:most]
     return tuple(asked if len(asked) <= ALWAYS_FIT else fitting(asked, bytes_max))
+
+
+def _shared(state: ChannelState, due: Sequence[HistoryEntry], most: int, now: int) -> Sequence[HistoryEntry]:
+    """Half for what others have named to help us; where nothing else could wait here, as much of it as can.
+
+    It is asked for in the order in which it was named, the oldest first: so the first of it needs no room at all. A few
+    of the others go along: peers that do not help are walked back through, message by message.
+    """
+    by_id = {entry.message_id: entry for entry in due}
+    named = [by_id.pop(message_id) for message_id in state.named if message_id in by_id]
+    room = state.rules.settings.incoming_max - len(state.incoming)
+    if not named or room > state.rules.settings.incoming_max - room_for(state, "", state.rules.settings.incoming_max):
+        return [*named[: most // 2], *by_id.values(), *named[most // 2 :]]
+    under_way = sum(
+        message_id in state.asked and state.requests[message_id].due_ms > now
+        for message_id in state.named
+        if message_id in state.requests
+    )
+    return [*named[: max(room - under_way, 0 if under_way else 1)], *islice(by_id.values(), most // 8)]
 
 
 def fitting(entries: Sequence[HistoryEntry], bytes_max: int | None = None) -> Sequence[HistoryEntry]:
@@ -72,15 +93,26 @@ def ask_for(state: ChannelState, missing: Sequence[HistoryEntry], now: int, *, b
     for entry in missing:
         # What waits here already is not missing on the network's account.
         if entry.message_id not in state.requests and entry.message_id not in state.incoming:
-            due = rules.request_due(entry.message_id, now)
-            state.requests[entry.message_id] = RepairRequest(_bare(entry), due)
+            state.requests[entry.message_id] = RepairRequest(_bare(entry), _due(state, entry.message_id, now))
             asked = True
     if state.requests and (behind or state.behind) and (asked or not state.behind):
         _hurry(state, now)
         asked = True
     if asked:
-        _trim(state.requests, rules.settings.repairs_max)
+        _trim_requests(state)
     return asked
+
+
+def _trim_requests(state: ChannelState) -> None:
+    """Keep those that are due first; half is for what others have named."""
+    most = state.rules.settings.repairs_max
+    if len(state.requests) > most:
+        by_due = sorted(state.requests, key=lambda one: state.requests[one].due_ms)
+        named = [message_id for message_id in by_due if message_id in state.named]
+        others = [message_id for message_id in by_due if message_id not in state.named]
+        kept = named[: max(most // 2, most - len(others))]
+        kept += others[: most - len(kept)]
+        state.requests = {message_id: state.requests[message_id] for message_id in kept}
 
 
 def _hurry(state: ChannelState, now: int) -> None:
@@ -93,13 +125,20 @@ def _hurry(state: ChannelState, now: int) -> None:
 
 
 def ask_later(state: ChannelState, message_id: str, now: int) -> None:
-    """Let a request wait anew; if we are behind only a little, and longer each time."""
-    entry = state.requests[message_id].entry
+    """Let a request wait anew."""
+    state.requests[message_id] = RepairRequest(state.requests[message_id].entry, _due(state, message_id, now))
+
+
+def _due(state: ChannelState, message_id: str, now: int) -> int:
+    """When to ask for a message; if we are behind in a little while, and later each time.
+
+    Not so where others help: it may have come before there was room for it.
+    """
     due = state.rules.request_due(message_id, now)
-    if state.behind:
-        times = max(0, state.asked.get(message_id, 1) - 1)
-        due = min(due, now + AGAIN_MS * 2 ** min(times, 16) + spread(state, SPREAD_MS))
-    state.requests[message_id] = RepairRequest(entry, due)
+    if not state.behind:
+        return due
+    times = 0 if message_id in state.named else max(0, state.asked.get(message_id, 1) - 1)
+    return min(due, now + (AGAIN_MS << min(times, 16)) + spread(state, SPREAD_MS))
 
 
 def settle(state: ChannelState, message_id: str) -> bool:
@@ -190,13 +229,14 @@ def _look_ahead(state: ChannelState, now: int, effects: Step) -> None:
     state.answering = state.answering and any(response.due_ms <= soon for response in state.responses.values())
     if state.behind and not (state.requests or state.incoming):
         state.behind = False
+        state.named.clear()
     if state.behind and state.requests and state.rules.settings.repair_requests_max:
         nearly_done = len(state.requests) * 4 <= state.asked_for and now - state.asked_ms >= SPREAD_MS
         if nearly_done:  # what is left leads to more: ask for it, so that others help with the next ones
             for message_id, request in state.requests.items():
                 state.requests[message_id] = RepairRequest(request.entry, min(request.due_ms, now))
             effects.changed = True
-        if any(request.due_ms <= now for request in state.requests.values()):
+        if due_requests(state, now, bytes_max=ENTRIES_BYTES_MAX):
             effects.sync_due = True
     if state.help is not None and not -ANSWER_MS <= now - state.help.due_ms <= ANSWER_MS:
         state.help = None  # the clock moved, or nobody looked for long
@@ -262,7 +302,7 @@ def _bare(entry: HistoryEntry) -> HistoryEntry:
     return HistoryEntry(entry.message_id, b"", entry.sender_id) if entry.retrieval_hint else entry
 
 
-def _trim(repairs: dict[str, RepairRequest] | dict[str, RepairResponse], most: int) -> None:
+def _trim(repairs: dict[str, RepairResponse], most: int) -> None:
     """Keep those that are due first."""
     if len(repairs) > most:
         for message_id in sorted(repairs, key=lambda one: repairs[one].due_ms)[most:]:

@@ -176,6 +176,8 @@ class ChannelState:
         self.asked_ms = 0
         self.asked_for = 0
         """When we asked like that the last time, and for how many."""
+        self.named: dict[str, None] = {}
+        """What others have named for us since we are behind."""
         self.help: Help | None = None
         """What to name for somebody who is behind."""
         self.helped_ms = 0
