@@ -6,8 +6,9 @@ in a sync message made for that, and asks again soon, then ever more rarely, unt
 
 Who hears such a request answers promptly, too, and *helps*: the filter that came with it tells what the other one has,
 so a sync message names what it lacks, oldest first, hundreds at once. One round of help spares fifty of asking.
-What others helped with has all that it needs before it. So it goes first where there is no room to let messages wait,
-and half of that room is for it: however much was missed, and however small the buffers, it gets less with each round.
+What others helped with is asked for, and answered, in order, the oldest first: each has all that it needs before it,
+and need not wait. So however much was missed, and however small the buffers are, it gets less with each round. Only so
+many are asked for ahead as could wait here, and a few more; half of the room to wait is theirs, and of all requests.
 
 All of this is ordinary SDS: requests and names, more and sooner. Times are spread by participant, within a second or
 two; whoever hears another one ask for the same, or help with the same, waits.
@@ -38,6 +39,8 @@ STRIDE = 256
 """So far apart we look for what somebody has; its filter may hold no more than that."""
 NAMED_MAX = 4 * BULK
 """So many names of those who helped us are remembered."""
+AHEAD = 64
+"""So many of them are asked for beyond what could wait here; if one is lost on the way, the others came in vain."""
 _PROBES = 4
 """So many ids in a row that somebody has, or lacks, tell on which side of a gap they are."""
 _MARGIN = 32
@@ -72,10 +75,11 @@ def offer(state: ChannelState, message: SdsMessage, theirs: Filter, now: int) ->
     if state.help is not None or 0 <= now - state.helped_ms < HELP_PAUSE_MS:
         return
     ids = state.known.ids()
-    until = _first(ids, {entry.message_id for entry in message.repair_request})
+    asked = {entry.message_id for entry in message.repair_request}
+    until = _first(ids, asked)
     lacked = [] if until is None else _lacked(ids, until, theirs)
     entries = [entry for entry in (_entry(state, message_id) for message_id in lacked) if entry is not None]
-    if len(entries) > len(message.repair_request):
+    if sum(entry.message_id not in asked for entry in entries) * 2 > len(entries):  # else it knows what comes next
         state.help = Help(tuple(entries), now + spread(state, SPREAD_MS))
 
 
@@ -111,13 +115,31 @@ def take_help(state: ChannelState, missing: Sequence[HistoryEntry]) -> None:
     A sync message that only says what its sender has names no more than any other message.
     """
     if len(missing) > state.rules.settings.causal_history_max:
-        named = dict.fromkeys([*(entry.message_id for entry in missing), *state.named])
-        state.named = dict.fromkeys(islice(named, NAMED_MAX))
+        named = {entry.message_id: entry for entry in missing} | state.named
+        state.named = dict(islice(named.items(), NAMED_MAX))
+
+
+def goes_before(state: ChannelState, message_id: str, missing: Sequence[HistoryEntry]) -> None:
+    """What others helped with came and lacks something all the same: that comes first.
+
+    Our filter may say of a message that it is here when it is not; then nobody names it.
+    """
+    following = {entry.message_id for entry in next_named(state)}
+    if message_id in following:
+        state.named = {one.message_id: one for one in missing if one.message_id not in following} | state.named
+
+
+def next_named(state: ChannelState) -> list[HistoryEntry]:
+    """What others named that comes next: what could wait here, and a little more. These are always asked for."""
+    settings = state.rules.settings
+    room = max(0, settings.incoming_max - len(state.incoming)) + AHEAD
+    lacking = (entry for message_id, entry in state.named.items() if message_id not in state.incoming)
+    return list(islice(lacking, min(room, max(1, settings.repairs_max // 2))))
 
 
 def room_for(state: ChannelState, message_id: str, most: int) -> int:
     """How much of a limit on what waits is there for a message: half is for what others helped us with."""
-    return most if not state.behind or message_id in state.named else max(1, most // 2)
+    return most if not state.named or message_id in state.named else max(1, most // 2)
 
 
 def _first(ids: Sequence[str], asked: set[str]) -> int | None:

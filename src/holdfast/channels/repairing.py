@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from holdfast.channels.events import RepairReady
-from holdfast.channels.helping import AGAIN_MS, BULK, SPREAD_MS, is_behind, offer, room_for, spread
+from holdfast.channels.helping import AGAIN_MS, BULK, SPREAD_MS, is_behind, next_named, offer, room_for, spread
 from holdfast.channels.lamport import sendable
 from holdfast.channels.message import ENTRIES_BYTES_MAX, HistoryEntry, SdsMessage
 from holdfast.channels.snapshot import Known, RepairRequest, RepairResponse
@@ -50,28 +50,24 @@ def due_requests(state: ChannelState, now: int, *, bytes_max: int | None = None)
     asked = [entry for *_, entry in due]
     if bytes_max is not None and state.behind and most:
         most = max(most, BULK)
-        asked = list(_shared(state, asked, most, now))
+        asked = list(_shared(state, asked, most))
     asked = asked[:most]
     return tuple(asked if len(asked) <= ALWAYS_FIT else fitting(asked, bytes_max))
 
 
-def _shared(state: ChannelState, due: Sequence[HistoryEntry], most: int, now: int) -> Sequence[HistoryEntry]:
-    """Half for what others have named to help us; where nothing else could wait here, as much of it as can.
+def _shared(state: ChannelState, due: Sequence[HistoryEntry], most: int) -> Sequence[HistoryEntry]:
+    """Half for what others have named to help us, in their order; nearly all of it where little else could wait here.
 
-    It is asked for in the order in which it was named, the oldest first: so the first of it needs no room at all. A few
-    of the others go along: peers that do not help are walked back through, message by message.
+    A few of the others go along even then: peers that do not help are walked back through, message by message.
     """
     by_id = {entry.message_id: entry for entry in due}
-    named = [by_id.pop(message_id) for message_id in state.named if message_id in by_id]
-    room = state.rules.settings.incoming_max - len(state.incoming)
-    if not named or room > state.rules.settings.incoming_max - room_for(state, "", state.rules.settings.incoming_max):
-        return [*named[: most // 2], *by_id.values(), *named[most // 2 :]]
-    under_way = sum(
-        message_id in state.asked and state.requests[message_id].due_ms > now
-        for message_id in state.named
-        if message_id in state.requests
-    )
-    return [*named[: max(room - under_way, 0 if under_way else 1)], *islice(by_id.values(), most // 8)]
+    following = [entry.message_id for entry in next_named(state)]
+    named = [by_id.pop(message_id) for message_id in following if message_id in by_id]
+    others = [entry for one, entry in by_id.items() if one not in state.named or one in state.waiting]
+    settings = state.rules.settings
+    if state.named and len(state.incoming) >= room_for(state, "", settings.incoming_max):
+        return [*named[: most - most // 8], *others[: most // 8]]
+    return [*named[: most // 2], *others, *named[most // 2 :]]
 
 
 def fitting(entries: Sequence[HistoryEntry], bytes_max: int | None = None) -> Sequence[HistoryEntry]:
@@ -104,11 +100,11 @@ def ask_for(state: ChannelState, missing: Sequence[HistoryEntry], now: int, *, b
 
 
 def _trim_requests(state: ChannelState) -> None:
-    """Keep those that are due first; half is for what others have named."""
+    """Keep those that are due first; half is for what others have named, in their order."""
     most = state.rules.settings.repairs_max
     if len(state.requests) > most:
         by_due = sorted(state.requests, key=lambda one: state.requests[one].due_ms)
-        named = [message_id for message_id in by_due if message_id in state.named]
+        named = [message_id for message_id in state.named if message_id in state.requests]
         others = [message_id for message_id in by_due if message_id not in state.named]
         kept = named[: max(most // 2, most - len(others))]
         kept += others[: most - len(kept)]
@@ -130,20 +126,18 @@ def ask_later(state: ChannelState, message_id: str, now: int) -> None:
 
 
 def _due(state: ChannelState, message_id: str, now: int) -> int:
-    """When to ask for a message; if we are behind in a little while, and later each time.
-
-    Not so where others help: it may have come before there was room for it.
-    """
+    """When to ask for a message; if we are behind in a little while, and later each time."""
     due = state.rules.request_due(message_id, now)
     if not state.behind:
         return due
-    times = 0 if message_id in state.named else max(0, state.asked.get(message_id, 1) - 1)
+    times = max(0, state.asked.get(message_id, 1) - 1)
     return min(due, now + (AGAIN_MS << min(times, 16)) + spread(state, SPREAD_MS))
 
 
 def settle(state: ChannelState, message_id: str) -> bool:
     """A message is here, or nobody wants it any more: whether it was asked for, or to be answered with."""
     asked = state.requests.pop(message_id, None)
+    state.asked.pop(message_id, None)  # if there is no room for it, we begin anew: it is there
     answered = state.responses.pop(message_id, None)
     return asked is not None or answered is not None
 
@@ -154,22 +148,39 @@ def take_requests(state: ChannelState, message: SdsMessage, now: int, effects: S
     if not message.repair_request:
         return
     is_hurried = _is_asked_by_one_behind(state, message, now)
+    soon = _answered_together(state, message, now) if is_hurried else None
     for entry in message.repair_request[: rules.settings.repair_taken_max]:
         message_id = entry.message_id
         if message_id in state.requests and state.guard.may_postpone(message_id):
             ask_later(state, message_id, now)
             effects.changed = True
-        if not rules.participant_id or not entry.sender_id or message_id in state.responses:
-            continue
-        if not _can_answer(state, message_id):
+        if not rules.participant_id or not entry.sender_id or not _can_answer(state, message_id):
             continue
         if rules.dialect.responds(rules.participant_id, entry.sender_id, message_id, rules.settings.response_groups):
-            due = rules.response_due(entry.sender_id, message_id, now, ANSWER_MS if is_hurried else None)
-            due = state.guard.not_before(message_id, due)
-            state.responses[message_id] = RepairResponse(_bare(entry), due)
-            state.answering = state.answering or is_hurried
-            effects.changed = True
+            due = rules.response_due(entry.sender_id, message_id, now) if soon is None else soon
+            if _answer_at(state, entry, state.guard.not_before(message_id, due)):
+                state.answering = state.answering or is_hurried
+                effects.changed = True
     _trim(state.responses, rules.settings.repairs_max)
+
+
+def _answered_together(state: ChannelState, message: SdsMessage, now: int) -> int:
+    """When somebody who is behind is answered: all at once, so that it comes in the order in which it was asked for.
+
+    Who of us is the first to answer depends on the first that was asked for.
+    """
+    first = message.repair_request[0]
+    return state.rules.response_due(first.sender_id, first.message_id, now, ANSWER_MS)
+
+
+def _answer_at(state: ChannelState, entry: HistoryEntry, due: int) -> bool:
+    """Answer then, unless we do so earlier."""
+    planned = state.responses.get(entry.message_id)
+    if planned is not None and planned.due_ms <= due:
+        return False
+    state.responses.pop(entry.message_id, None)  # it takes its place among those that it is asked for with
+    state.responses[entry.message_id] = RepairResponse(_bare(entry), due, planned.data if planned else b"")
+    return True
 
 
 def _is_asked_by_one_behind(state: ChannelState, message: SdsMessage, now: int) -> bool:
@@ -219,7 +230,8 @@ def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
     state.asked = {message_id: times for message_id, times in state.asked.items() if message_id in state.requests}
     state.guard.forget_all_but(state.requests)
     room = rules.settings.repairs_max - len(state.requests)
-    effects.changed = ask_for(state, list(islice(_unasked(state), room)), now) or effects.changed
+    unasked = [entry for entry in next_named(state) if entry.message_id not in state.requests]
+    effects.changed = ask_for(state, [*unasked, *islice(_unasked(state), room)], now) or effects.changed
     _look_ahead(state, now, effects)
 
 
@@ -248,10 +260,11 @@ def _answer(state: ChannelState, now: int, effects: Step) -> None:
     """Answer what is due, as far as the budget goes: if not for all, the small ones first."""
     guard, rules = state.guard, state.rules
     guard.fill(now)
-    due = sorted((one.due_ms, message_id) for message_id, one in state.responses.items() if one.due_ms <= now)
+    due = [(one.due_ms, message_id) for message_id, one in state.responses.items() if one.due_ms <= now]
+    due.sort(key=lambda found: found[0])  # those due at once in the order in which they were asked for
     sizes = {message_id: _answer_size(state, message_id) for _, message_id in due}
-    if not guard.affords(sizes.values()):
-        due.sort(key=lambda found: (sizes[found[1]], found))
+    if not guard.affords(sizes.values()):  # a few bytes more or less do not change the order
+        due.sort(key=lambda found: sizes[found[1]].bit_length())
     for due_ms, message_id in due:
         if not guard.may_answer and now - due_ms <= max(rules.t_max_ms, _PATIENCE_MS):
             continue

@@ -19,7 +19,7 @@ from holdfast.channels.guard import Guard
 from holdfast.channels.known import KnownIds
 from holdfast.channels.lamport import bounds
 from holdfast.channels.loose_ends import LooseEnds
-from holdfast.channels.message import SdsMessage
+from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.settings import ChannelSettings
 from holdfast.channels.snapshot import (
     Buffered,
@@ -176,8 +176,8 @@ class ChannelState:
         self.asked_ms = 0
         self.asked_for = 0
         """When we asked like that the last time, and for how many."""
-        self.named: dict[str, None] = {}
-        """What others have named for us since we are behind."""
+        self.named: dict[str, HistoryEntry] = {}
+        """What others have named to help us since we are behind, what can be delivered next first."""
         self.help: Help | None = None
         """What to name for somebody who is behind."""
         self.helped_ms = 0
