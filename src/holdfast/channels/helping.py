@@ -40,7 +40,7 @@ STRIDE = 256
 NAMED_MAX = 4 * BULK
 """So many names of those who helped us are remembered."""
 AHEAD = 64
-"""So many of them are asked for beyond what could wait here; if one is lost on the way, the others came in vain."""
+"""So many of them are asked for beyond what could wait here, at most: as many as came in order the last time."""
 _PROBES = 4
 """So many ids in a row that somebody has, or lacks, tell on which side of a gap they are."""
 _MARGIN = 32
@@ -125,14 +125,22 @@ def goes_before(state: ChannelState, message_id: str, missing: Sequence[HistoryE
     Our filter may say of a message that it is here when it is not; then nobody names it.
     """
     following = {entry.message_id for entry in next_named(state)}
+    if message_id in state.named:  # one before it was lost on the way, and it came in vain
+        state.ahead = max(1, state.ahead - 1)
     if message_id in following:
         state.named = {one.message_id: one for one in missing if one.message_id not in following} | state.named
+
+
+def came(state: ChannelState, message_id: str) -> None:
+    """A message is delivered; if others helped with it, it may be more the next time."""
+    if state.named.pop(message_id, None) is not None:
+        state.ahead = min(AHEAD, state.ahead + 1)
 
 
 def next_named(state: ChannelState) -> list[HistoryEntry]:
     """What others named that comes next: what could wait here, and a little more. These are always asked for."""
     settings = state.rules.settings
-    room = max(0, settings.incoming_max - len(state.incoming)) + AHEAD
+    room = max(0, settings.incoming_max - len(state.incoming)) + state.ahead
     lacking = (entry for message_id, entry in state.named.items() if message_id not in state.incoming)
     return list(islice(lacking, min(room, max(1, settings.repairs_max // 2))))
 
