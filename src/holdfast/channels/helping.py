@@ -124,11 +124,17 @@ def goes_before(state: ChannelState, message_id: str, missing: Sequence[HistoryE
 
     Our filter may say of a message that it is here when it is not; then nobody names it.
     """
+    if message_id not in state.named:
+        return
     following = {entry.message_id for entry in next_named(state)}
-    if message_id in state.named:  # one before it was lost on the way, and it came in vain
-        state.ahead = max(1, state.ahead - 1)
     if message_id in following:
         state.named = {one.message_id: one for one in missing if one.message_id not in following} | state.named
+
+
+def came_in_vain(state: ChannelState, message_id: str) -> None:
+    """There was no room for a message; if others helped with it, one before it was lost: ask for fewer at once."""
+    if message_id in state.named:
+        state.ahead = max(1, state.ahead - 1)
 
 
 def came(state: ChannelState, message_id: str) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.channels.delivering import deliver, deliver_released, note, released
 from holdfast.channels.derived_ids import check_derived_id
 from holdfast.channels.events import MessageReady, MessageSent, MissingDependencies
-from holdfast.channels.helping import goes_before, heard_help, is_far_behind, room_for, take_help
+from holdfast.channels.helping import came_in_vain, goes_before, heard_help, is_far_behind, room_for, take_help
 from holdfast.channels.lamport import Bounds, after_hearing, bounds, check
 from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.repairing import ask_for, settle, take_requests
@@ -172,6 +172,7 @@ def _wait(
     rules = state.rules
     assert message.lamport is not None
     refused = waiting is None and not _has_room(state, message)
+    goes_before(state, message.message_id, missing)
     if waiting is None and not refused:
         state.show(message.message_id)
         _hear(state, message.lamport, bounds(rules.dialect, rules.settings, now))
@@ -184,7 +185,7 @@ def _wait(
     if waiting is None and not refused:
         effects.notes.append(note("missing", message, now, missing=ids))
     if refused:
-        goes_before(state, message.message_id, missing)
+        came_in_vain(state, message.message_id)
         # The oldest first, so that what comes next can be delivered and makes room; with enough room, itself as well.
         room = rules.settings.repairs_max - len(state.requests)
         wanted = missing[:room]
