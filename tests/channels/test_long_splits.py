@@ -164,3 +164,52 @@ def test_any_absences():
             room.judge(rest_ms=5_000_000)
         except AssertionError as error:
             raise AssertionError(f"seed={seed}: {error}") from error
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        {"bloom_capacity": 300},
+        {"incoming_max": 100},
+        {"incoming_max": 10},
+        {"repairs_max": 50},
+        {"incoming_max": 1},
+        {"incoming_max": 3, "bloom_error_rate": 0.01},  # some that she lacks are named by nobody
+    ],
+    ids=str,
+)
+def test_more_is_missed_than_any_buffer_or_filter_holds(beyond):
+    """However small they are: what others name to help is asked for first, and has room."""
+    room = Room(
+        ("alice", "bob", "carol"), settings=ChannelSettings(**{"history_max": 50, "bloom_capacity": 500} | beyond)
+    )
+    room.talk(room.members, 30)
+    room.away("carol")
+    room.talk(("alice", "bob"), 1_500, every_ms=50)
+    room.away()
+    room.catch_up(180_000)
+    room.judge()
+
+
+def test_what_nobody_names_is_asked_for_before_what_waits_for_it():
+    """Her filter says by mistake that she has it. Few requests fit, and all were for those that depend on it."""
+    settings = ChannelSettings(history_max=50, bloom_capacity=500, incoming_max=20, repairs_max=20)
+    room = Room(("alice", "bob", "carol"), settings=settings)
+    room.talk(room.members, 30)
+    room.away("carol")
+    room.talk(("alice", "bob"), 700, every_ms=50)
+    room.away()
+    room.catch_up(240_000)
+    room.judge()
+
+
+@pytest.mark.soak
+def test_default_settings_and_three_times_what_a_filter_holds():
+    """Thirty thousand messages, as fast as repairs may go (`repair_bytes_per_s`)."""
+    room = Room(("alice", "bob", "carol"))
+    room.talk(room.members, 30)
+    room.away("carol")
+    room.talk(("alice", "bob"), 30_000, every_ms=50)
+    room.away()
+    room.catch_up(600_000)
+    room.judge()

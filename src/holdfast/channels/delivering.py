@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from holdfast.channels.events import MessageReady
+from holdfast.channels.helping import came
 from holdfast.channels.lamport import after_hearing, bounds
 from holdfast.channels.message import SdsMessage
 from holdfast.channels.repairing import settle
@@ -37,6 +38,7 @@ def deliver(state: ChannelState, message: SdsMessage, now: int, received: int, e
 def remember(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
     """Put a message into history, and its id among those that are known; what has to go for it, goes."""
     state.unmark(message.message_id)
+    came(state, message.message_id)
     known = Known(message.message_id, now, message.sender_id)
     if state.known.add(known):
         effects.known.append(known)
@@ -48,12 +50,12 @@ def remember(state: ChannelState, message: SdsMessage, now: int, effects: Step) 
 
 def released(state: ChannelState, message_ids: Sequence[str]) -> list[Buffered]:
     """Those that waited for these ids, and wait for nothing any more."""
-    came: dict[str, set[str]] = {}
+    here: dict[str, set[str]] = {}
     for message_id in message_ids:
         for waiter in state.waiting.pop(message_id, ()):
-            came.setdefault(waiter, set()).add(message_id)
+            here.setdefault(waiter, set()).add(message_id)
     free = []
-    for waiter, ids in came.items():
+    for waiter, ids in here.items():
         buffered = state.incoming[waiter]
         missing = tuple(other for other in buffered.missing if other not in ids)
         state.incoming[waiter] = msgspec.structs.replace(buffered, missing=missing)

@@ -6,6 +6,9 @@ in a sync message made for that, and asks again soon, then ever more rarely, unt
 
 Who hears such a request answers promptly, too, and *helps*: the filter that came with it tells what the other one has,
 so a sync message names what it lacks, oldest first, hundreds at once. One round of help spares fifty of asking.
+What others helped with is asked for, and answered, in order, the oldest first: each has all that it needs before it,
+and need not wait. So however much was missed, and however small the buffers are, it gets less with each round. Only so
+many are asked for ahead as could wait here, and a few more; half of the room to wait is theirs, and of all requests.
 
 All of this is ordinary SDS: requests and names, more and sooner. Times are spread by participant, within a second or
 two; whoever hears another one ask for the same, or help with the same, waits.
@@ -14,6 +17,7 @@ two; whoever hears another one ask for the same, or help with the same, waits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 
@@ -31,6 +35,12 @@ AGAIN_MS = 5_000
 """After this time what nobody answered is asked for again, then after twice as long, and so on."""
 HELP_PAUSE_MS = 1_000
 """We help no more often than this."""
+STRIDE = 256
+"""So far apart we look for what somebody has; its filter may hold no more than that."""
+NAMED_MAX = 4 * BULK
+"""So many names of those who helped us are remembered."""
+AHEAD = 64
+"""So many of them are asked for beyond what could wait here, at most: as many as came in order the last time."""
 _PROBES = 4
 """So many ids in a row that somebody has, or lacks, tell on which side of a gap they are."""
 _MARGIN = 32
@@ -64,11 +74,12 @@ def offer(state: ChannelState, message: SdsMessage, theirs: Filter, now: int) ->
     """Prepare to help the sender of a request, unless we do already."""
     if state.help is not None or 0 <= now - state.helped_ms < HELP_PAUSE_MS:
         return
-    ids = state.filter.ids
-    until = _first(ids, {entry.message_id for entry in message.repair_request})
-    lacked = _lacked(ids, until, theirs)
+    ids = state.known.ids()
+    asked = {entry.message_id for entry in message.repair_request}
+    until = _first(ids, asked)
+    lacked = [] if until is None else _lacked(ids, until, theirs)
     entries = [entry for entry in (_entry(state, message_id) for message_id in lacked) if entry is not None]
-    if len(entries) > len(message.repair_request):
+    if sum(entry.message_id not in asked for entry in entries) * 2 > len(entries):  # else it knows what comes next
         state.help = Help(tuple(entries), now + spread(state, SPREAD_MS))
 
 
@@ -76,6 +87,8 @@ def is_behind(state: ChannelState, message: SdsMessage, theirs: Filter) -> bool:
     """Whether somebody who asks for a message lacks those before it, too."""
     ids = state.filter.ids
     until = _first(ids, {entry.message_id for entry in message.repair_request})
+    if until is None:  # so long ago that our filter has let it go
+        return any(entry.message_id in state.known for entry in message.repair_request)
     before = ids[max(0, until - _PROBES) : until]
     return len(before) == _PROBES and not any(message_id in theirs for message_id in before)
 
@@ -96,8 +109,55 @@ def _entry(state: ChannelState, message_id: str) -> HistoryEntry | None:
     return HistoryEntry(message_id, b"", place.sender_id)
 
 
-def _first(ids: Sequence[str], asked: set[str]) -> int:
-    return next((at for at, message_id in enumerate(ids) if message_id in asked), 0)
+def take_help(state: ChannelState, missing: Sequence[HistoryEntry]) -> None:
+    """Remember what others name to help us, the newest help first: it begins with what can be delivered next.
+
+    A sync message that only says what its sender has names no more than any other message.
+    """
+    if len(missing) > state.rules.settings.causal_history_max:
+        named = {entry.message_id: entry for entry in missing} | state.named
+        state.named = dict(islice(named.items(), NAMED_MAX))
+
+
+def goes_before(state: ChannelState, message_id: str, missing: Sequence[HistoryEntry]) -> None:
+    """What others helped with came and lacks something all the same: that comes first.
+
+    Our filter may say of a message that it is here when it is not; then nobody names it.
+    """
+    if message_id not in state.named:
+        return
+    following = {entry.message_id for entry in next_named(state)}
+    if message_id in following:
+        state.named = {one.message_id: one for one in missing if one.message_id not in following} | state.named
+
+
+def came_in_vain(state: ChannelState, message_id: str) -> None:
+    """There was no room for a message; if others helped with it, one before it was lost: ask for fewer at once."""
+    if message_id in state.named:
+        state.ahead = max(1, state.ahead - 1)
+
+
+def came(state: ChannelState, message_id: str) -> None:
+    """A message is delivered; if others helped with it, it may be more the next time."""
+    if state.named.pop(message_id, None) is not None:
+        state.ahead = min(AHEAD, state.ahead + 1)
+
+
+def next_named(state: ChannelState) -> list[HistoryEntry]:
+    """What others named that comes next: what could wait here, and a little more. These are always asked for."""
+    settings = state.rules.settings
+    room = max(0, settings.incoming_max - len(state.incoming)) + state.ahead
+    lacking = (entry for message_id, entry in state.named.items() if message_id not in state.incoming)
+    return list(islice(lacking, min(room, max(1, settings.repairs_max // 2))))
+
+
+def room_for(state: ChannelState, message_id: str, most: int) -> int:
+    """How much of a limit on what waits is there for a message: half is for what others helped us with."""
+    return most if not state.named or message_id in state.named else max(1, most // 2)
+
+
+def _first(ids: Sequence[str], asked: set[str]) -> int | None:
+    return next((at for at, message_id in enumerate(ids) if message_id in asked), None)
 
 
 def _lacked(ids: Sequence[str], until: int, theirs: Filter) -> list[str]:
@@ -108,7 +168,7 @@ def _lacked(ids: Sequence[str], until: int, theirs: Filter) -> list[str]:
 
     step, low, high = 1, max(0, until - _PROBES), until
     while low > 0 and not has(low):
-        low, high, step = max(0, low - step), low, step * 2
+        low, high, step = max(0, low - step), low, min(step * 2, STRIDE)
     if not has(low):  # its filter does not reach back so far: what came just before must do
         start = max(0, until - BULK)
     else:

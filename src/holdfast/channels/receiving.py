@@ -7,7 +7,7 @@ import msgspec
 from holdfast.channels.delivering import deliver, deliver_released, note, released
 from holdfast.channels.derived_ids import check_derived_id
 from holdfast.channels.events import MessageReady, MessageSent, MissingDependencies
-from holdfast.channels.helping import heard_help, is_far_behind
+from holdfast.channels.helping import came_in_vain, goes_before, heard_help, is_far_behind, room_for, take_help
 from holdfast.channels.lamport import Bounds, after_hearing, bounds, check
 from holdfast.channels.message import HistoryEntry, SdsMessage
 from holdfast.channels.repairing import ask_for, settle, take_requests
@@ -113,6 +113,8 @@ def _receive_sync(
         effects.events.append(MissingDependencies(state.rules.channel_id, message.message_id, tuple(missing)))
     has_room = len(state.incoming) < state.rules.settings.incoming_max
     if missing and (has_room or state.behind):  # else first what makes room; help begins with that
+        if behind or state.behind:
+            take_help(state, missing)
         effects.changed = ask_for(state, missing, now, behind=behind) or effects.changed
     deliver_released(state, released(state, [message.message_id]), now, effects)
     effects.received = _received(message, own=own)
@@ -173,6 +175,7 @@ def _wait(
     rules = state.rules
     assert message.lamport is not None
     refused = waiting is None and not _has_room(state, message)
+    goes_before(state, message.message_id, missing)
     if waiting is None and not refused:
         state.show(message.message_id)
         _hear(state, message.lamport, bounds(rules.dialect, rules.settings, now))
@@ -185,6 +188,7 @@ def _wait(
     if waiting is None and not refused:
         effects.notes.append(note("missing", message, now, missing=ids))
     if refused:
+        came_in_vain(state, message.message_id)
         # The oldest first, so that what comes next can be delivered and makes room; with enough room, itself as well.
         room = rules.settings.repairs_max - len(state.requests)
         wanted = missing[:room]
@@ -201,8 +205,7 @@ def _wait(
 
 
 def _has_room(state: ChannelState, message: SdsMessage) -> bool:
-    settings = state.rules.settings
-    return (
-        len(state.incoming) < settings.incoming_max
-        and state.incoming_bytes + message.size <= settings.incoming_bytes_max
-    )
+    settings, message_id = state.rules.settings, message.message_id
+    return len(state.incoming) < room_for(
+        state, message_id, settings.incoming_max
+    ) and state.incoming_bytes + message.size <= room_for(state, message_id, settings.incoming_bytes_max)

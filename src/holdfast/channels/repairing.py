@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from holdfast.channels.events import RepairReady
-from holdfast.channels.helping import AGAIN_MS, BULK, SPREAD_MS, is_behind, offer, spread
+from holdfast.channels.helping import AGAIN_MS, BULK, SPREAD_MS, is_behind, next_named, offer, room_for, spread
 from holdfast.channels.lamport import sendable
 from holdfast.channels.message import ENTRIES_BYTES_MAX, HistoryEntry, SdsMessage
 from holdfast.channels.snapshot import Known, RepairRequest, RepairResponse
@@ -47,10 +47,27 @@ def due_requests(state: ChannelState, now: int, *, bytes_max: int | None = None)
     ]
     due.sort(key=lambda found: found[:2])  # of those due at once, those that were missed first
     most = state.rules.settings.repair_requests_max
+    asked = [entry for *_, entry in due]
     if bytes_max is not None and state.behind and most:
         most = max(most, BULK)
-    asked = [entry for *_, entry in due[:most]]
+        asked = list(_shared(state, asked, most))
+    asked = asked[:most]
     return tuple(asked if len(asked) <= ALWAYS_FIT else fitting(asked, bytes_max))
+
+
+def _shared(state: ChannelState, due: Sequence[HistoryEntry], most: int) -> Sequence[HistoryEntry]:
+    """Half for what others have named to help us, in their order; nearly all of it where little else could wait here.
+
+    A few of the others go along even then: peers that do not help are walked back through, message by message.
+    """
+    by_id = {entry.message_id: entry for entry in due}
+    following = [entry.message_id for entry in next_named(state)]
+    named = [by_id.pop(message_id) for message_id in following if message_id in by_id]
+    others = [entry for one, entry in by_id.items() if one not in state.named or one in state.waiting]
+    settings = state.rules.settings
+    if state.named and len(state.incoming) >= room_for(state, "", settings.incoming_max):
+        return [*named[: most - most // 8], *others[: most // 8]]
+    return [*named[: most // 2], *others, *named[most // 2 :]]
 
 
 def fitting(entries: Sequence[HistoryEntry], bytes_max: int | None = None) -> Sequence[HistoryEntry]:
@@ -72,15 +89,26 @@ def ask_for(state: ChannelState, missing: Sequence[HistoryEntry], now: int, *, b
     for entry in missing:
         # What waits here already is not missing on the network's account.
         if entry.message_id not in state.requests and entry.message_id not in state.incoming:
-            due = rules.request_due(entry.message_id, now)
-            state.requests[entry.message_id] = RepairRequest(_bare(entry), due)
+            state.requests[entry.message_id] = RepairRequest(_bare(entry), _due(state, entry.message_id, now))
             asked = True
     if state.requests and (behind or state.behind) and (asked or not state.behind):
         _hurry(state, now)
         asked = True
     if asked:
-        _trim(state.requests, rules.settings.repairs_max)
+        _trim_requests(state)
     return asked
+
+
+def _trim_requests(state: ChannelState) -> None:
+    """Keep those that are due first; half is for what others have named, in their order."""
+    most = state.rules.settings.repairs_max
+    if len(state.requests) > most:
+        by_due = sorted(state.requests, key=lambda one: state.requests[one].due_ms)
+        named = [message_id for message_id in state.named if message_id in state.requests]
+        others = [message_id for message_id in by_due if message_id not in state.named]
+        kept = named[: max(most // 2, most - len(others))]
+        kept += others[: most - len(kept)]
+        state.requests = {message_id: state.requests[message_id] for message_id in kept}
 
 
 def _hurry(state: ChannelState, now: int) -> None:
@@ -93,18 +121,23 @@ def _hurry(state: ChannelState, now: int) -> None:
 
 
 def ask_later(state: ChannelState, message_id: str, now: int) -> None:
-    """Let a request wait anew; if we are behind only a little, and longer each time."""
-    entry = state.requests[message_id].entry
+    """Let a request wait anew."""
+    state.requests[message_id] = RepairRequest(state.requests[message_id].entry, _due(state, message_id, now))
+
+
+def _due(state: ChannelState, message_id: str, now: int) -> int:
+    """When to ask for a message; if we are behind in a little while, and later each time."""
     due = state.rules.request_due(message_id, now)
-    if state.behind:
-        times = max(0, state.asked.get(message_id, 1) - 1)
-        due = min(due, now + AGAIN_MS * 2 ** min(times, 16) + spread(state, SPREAD_MS))
-    state.requests[message_id] = RepairRequest(entry, due)
+    if not state.behind:
+        return due
+    times = max(0, state.asked.get(message_id, 1) - 1)
+    return min(due, now + (AGAIN_MS << min(times, 16)) + spread(state, SPREAD_MS))
 
 
 def settle(state: ChannelState, message_id: str) -> bool:
     """A message is here, or nobody wants it any more: whether it was asked for, or to be answered with."""
     asked = state.requests.pop(message_id, None)
+    state.asked.pop(message_id, None)  # if there is no room for it, we begin anew: it is there
     answered = state.responses.pop(message_id, None)
     return asked is not None or answered is not None
 
@@ -115,22 +148,39 @@ def take_requests(state: ChannelState, message: SdsMessage, now: int, effects: S
     if not message.repair_request:
         return
     is_hurried = _is_asked_by_one_behind(state, message, now)
+    soon = _answered_together(state, message, now) if is_hurried else None
     for entry in message.repair_request[: rules.settings.repair_taken_max]:
         message_id = entry.message_id
         if message_id in state.requests and state.guard.may_postpone(message_id):
             ask_later(state, message_id, now)
             effects.changed = True
-        if not rules.participant_id or not entry.sender_id or message_id in state.responses:
-            continue
-        if not _can_answer(state, message_id):
+        if not rules.participant_id or not entry.sender_id or not _can_answer(state, message_id):
             continue
         if rules.dialect.responds(rules.participant_id, entry.sender_id, message_id, rules.settings.response_groups):
-            due = rules.response_due(entry.sender_id, message_id, now, ANSWER_MS if is_hurried else None)
-            due = state.guard.not_before(message_id, due)
-            state.responses[message_id] = RepairResponse(_bare(entry), due)
-            state.answering = state.answering or is_hurried
-            effects.changed = True
+            due = rules.response_due(entry.sender_id, message_id, now) if soon is None else soon
+            if _answer_at(state, entry, state.guard.not_before(message_id, due)):
+                state.answering = state.answering or is_hurried
+                effects.changed = True
     _trim(state.responses, rules.settings.repairs_max)
+
+
+def _answered_together(state: ChannelState, message: SdsMessage, now: int) -> int:
+    """When somebody who is behind is answered: all at once, so that it comes in the order in which it was asked for.
+
+    Who of us is the first to answer depends on the first that was asked for.
+    """
+    first = message.repair_request[0]
+    return state.rules.response_due(first.sender_id, first.message_id, now, ANSWER_MS)
+
+
+def _answer_at(state: ChannelState, entry: HistoryEntry, due: int) -> bool:
+    """Answer then, unless we do so earlier."""
+    planned = state.responses.get(entry.message_id)
+    if planned is not None and planned.due_ms <= due:
+        return False
+    state.responses.pop(entry.message_id, None)  # it takes its place among those that it is asked for with
+    state.responses[entry.message_id] = RepairResponse(_bare(entry), due, planned.data if planned else b"")
+    return True
 
 
 def _is_asked_by_one_behind(state: ChannelState, message: SdsMessage, now: int) -> bool:
@@ -180,7 +230,8 @@ def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
     state.asked = {message_id: times for message_id, times in state.asked.items() if message_id in state.requests}
     state.guard.forget_all_but(state.requests)
     room = rules.settings.repairs_max - len(state.requests)
-    effects.changed = ask_for(state, list(islice(_unasked(state), room)), now) or effects.changed
+    unasked = [entry for entry in next_named(state) if entry.message_id not in state.requests]
+    effects.changed = ask_for(state, [*unasked, *islice(_unasked(state), room)], now) or effects.changed
     _look_ahead(state, now, effects)
 
 
@@ -190,13 +241,14 @@ def _look_ahead(state: ChannelState, now: int, effects: Step) -> None:
     state.answering = state.answering and any(response.due_ms <= soon for response in state.responses.values())
     if state.behind and not (state.requests or state.incoming):
         state.behind = False
+        state.named.clear()
     if state.behind and state.requests and state.rules.settings.repair_requests_max:
         nearly_done = len(state.requests) * 4 <= state.asked_for and now - state.asked_ms >= SPREAD_MS
         if nearly_done:  # what is left leads to more: ask for it, so that others help with the next ones
             for message_id, request in state.requests.items():
                 state.requests[message_id] = RepairRequest(request.entry, min(request.due_ms, now))
             effects.changed = True
-        if any(request.due_ms <= now for request in state.requests.values()):
+        if due_requests(state, now, bytes_max=ENTRIES_BYTES_MAX):
             effects.sync_due = True
     if state.help is not None and not -ANSWER_MS <= now - state.help.due_ms <= ANSWER_MS:
         state.help = None  # the clock moved, or nobody looked for long
@@ -208,10 +260,11 @@ def _answer(state: ChannelState, now: int, effects: Step) -> None:
     """Answer what is due, as far as the budget goes: if not for all, the small ones first."""
     guard, rules = state.guard, state.rules
     guard.fill(now)
-    due = sorted((one.due_ms, message_id) for message_id, one in state.responses.items() if one.due_ms <= now)
+    due = [(one.due_ms, message_id) for message_id, one in state.responses.items() if one.due_ms <= now]
+    due.sort(key=lambda found: found[0])  # those due at once in the order in which they were asked for
     sizes = {message_id: _answer_size(state, message_id) for _, message_id in due}
-    if not guard.affords(sizes.values()):
-        due.sort(key=lambda found: (sizes[found[1]], found))
+    if not guard.affords(sizes.values()):  # a few bytes more or less do not change the order
+        due.sort(key=lambda found: sizes[found[1]].bit_length())
     for due_ms, message_id in due:
         if not guard.may_answer and now - due_ms <= max(rules.t_max_ms, _PATIENCE_MS):
             continue
@@ -262,7 +315,7 @@ def _bare(entry: HistoryEntry) -> HistoryEntry:
     return HistoryEntry(entry.message_id, b"", entry.sender_id) if entry.retrieval_hint else entry
 
 
-def _trim(repairs: dict[str, RepairRequest] | dict[str, RepairResponse], most: int) -> None:
+def _trim(repairs: dict[str, RepairResponse], most: int) -> None:
     """Keep those that are due first."""
     if len(repairs) > most:
         for message_id in sorted(repairs, key=lambda one: repairs[one].due_ms)[most:]:

@@ -142,6 +142,7 @@ def _went_out(state: ChannelState, message: SdsMessage, now: int) -> None:
             ask_later(state, message_id, now)
         else:  # only a sync message named it; the next one will, if somebody still has it
             del state.requests[message_id]
+            state.named.pop(message_id, None)
 
 
 def causal_history(state: ChannelState, fresh: Mapping[str, bytes] | None = None) -> tuple[HistoryEntry, ...]:

@@ -36,7 +36,7 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Messages that a channel has at hand, for causal history and repair; the oldest go first."""
 
     remembered_max: int = 100_000
-    """Ids that a channel remembers, so that nothing is delivered twice; each takes about 200 bytes of memory."""
+    """Ids that a channel remembers, so that nothing is delivered twice; each takes about 300 bytes of memory."""
 
     causal_history_max: int = 10
     """Messages that a sent message names as its causes."""

@@ -181,6 +181,10 @@ class ChannelState:
         self.asked_ms = 0
         self.asked_for = 0
         """When we asked like that the last time, and for how many."""
+        self.named: dict[str, HistoryEntry] = {}
+        """What others have named to help us since we are behind, what can be delivered next first."""
+        self.ahead = 16
+        """How many of these to ask for beyond what could wait here."""
         self.help: Help | None = None
         """What to name for somebody who is behind."""
         self.helped_ms = 0

@@ -252,15 +252,31 @@ def test_what_only_a_sync_message_named_is_not_asked_for_for_ever(dialect):
 def test_only_answers_that_are_due_are_given(dialect):
     """The earliest first."""
     alice = Machine(dialect=dialect)
-    for number in range(4):
+    for number in range(3):
         alice.receive(message(f"b{number}"))
-    alice.receive(message("q", requests=[entry(f"b{number}", "bob") for number in range(4)]))
+    alice.receive(message("q", requests=[entry(f"b{number}", "bob") for number in range(3)]))
     times = {name: response.due_ms for name, response in alice.state.responses.items()}
     order = sorted(times, key=lambda name: (times[name], name))
     alice.now = times[order[1]]
     alice.sweep_repairs()
     assert answers(alice) == order[:2]
     assert set(alice.state.responses) == set(order[2:])
+
+
+@both
+def test_who_is_behind_is_answered_in_the_order_in_which_it_asks(dialect):
+    """All at once: so what comes finds what it depends on, and need not wait. What was to be answered later, too."""
+    alice = Machine(dialect=dialect)
+    names = [f"b{number}" for number in range(20)]
+    for name in names:
+        alice.receive(message(name, sender="bob"))
+    alice.receive(message("q", requests=[entry("b15", "bob")]))
+    order = names[10:] + names[:10]
+    alice.receive(message("r", requests=[entry(name, "bob") for name in order]))
+    assert len({response.due_ms for name, response in alice.state.responses.items()}) == 1
+    alice.now += 2_000
+    alice.sweep_repairs()
+    assert answers(alice) == order
 
 
 @both
