@@ -135,14 +135,18 @@ def compare(spark: SparkSession, world: World, topic: str, model: Rows) -> None:
     """Three ways to read a root at rest."""
     marks = json.loads(pyspark_holdfast.settled_marks(world.root, topic=topic, **world.options))[topic]
     one = holdfast.read(world.root, topic, store=world.options)
-    rows = read_rows(one.to_arrow(), topic)
+    # A version of the schema that nothing is settled of yet may be the log's own secret.
     expected = {place: row for place, row in model.items() if place[1] < marks[str(place[0])][1]}
-    assert rows == expected
+
+    def rows(table: pa.Table) -> Rows:
+        return {place: pad(row, expected) for place, row in read_rows(table, topic).items()}
+
+    assert rows(one.to_arrow()) == expected
     assert one.count() == len(expected)
     batch = spark.read.format("holdfast").options(topic=topic, **world.options).load(world.root)
-    assert read_rows(batch.toArrow(), topic) == expected
+    assert rows(batch.toArrow()) == expected
     fast = pyspark_holdfast.read(spark, world.root, topic, **world.options)
-    assert read_rows(fast.toArrow(), topic) == expected
+    assert rows(fast.toArrow()) == expected
 
 
 def run(spark: SparkSession, world: World, seed: int, directory: Path, lives: int) -> None:
