@@ -111,11 +111,9 @@ class Topic:
         """
         if durability != "durable":
             self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else timeout
-        started = self._monotonic()
+        patience = self._patience if timeout is None else seconds(timeout)
 
-        def put() -> Ticket:
-            left = max(1e-6, patience - (self._monotonic() - started))  # one time-out for room and ack
+        def put(left: float) -> Ticket:
             return self.submit(
                 payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
                 idempotency_key=idempotency_key, timeout=left,
@@ -236,15 +234,11 @@ class Topic:
         """What `append_batch` does, for coroutines."""
         if durability != "durable":
             self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else timeout
-        started = self._monotonic()
-        batch = list(records)
-
-        def put() -> BatchTicket:
-            left = max(1e-6, patience - (self._monotonic() - started))
-            return self.submit_batch(batch, partition=partition, timeout=left)
-
-        ticket = await self._journal.queue.when_room(put, patience)
+        patience = self._patience if timeout is None else seconds(timeout)
+        batch = list(several(records, "records", "append_batch([b'one'])"))
+        ticket = await self._journal.queue.when_room(
+            lambda left: self.submit_batch(batch, partition=partition, timeout=left), patience
+        )
         return await (ticket if durability == "durable" else ticket.when_shipped)
 
     def submit_batch(

@@ -129,13 +129,12 @@ class TypedTopic:
         """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop."""
         if durability != "durable":
             self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else timeout
-        started = self._clock.monotonic()
+        patience = self._patience if timeout is None else seconds(timeout)
+        _, batch = self._conformed(rows)  # once: rows may be an iterator, and there may be no room yet
 
-        def put() -> BatchTicket:
-            left = max(1e-6, patience - (self._clock.monotonic() - started))
+        def put(left: float) -> BatchTicket:
             return self.submit(
-                rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left
+                batch, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left
             )  # fmt: skip
 
         ticket = await self._journal.queue.when_room(put, patience)

@@ -83,6 +83,23 @@ def test_more_appends_than_the_queue_holds_wait_for_room_in_order(open_log):
     assert log.stats().journal.refused_total == 1, "who waited and came through was not refused"
 
 
+def test_rows_of_an_iterator_that_wait_for_room_are_all_written(open_log):
+    """There is no room at the first attempt, and an iterator gives its rows only once."""
+    log = open_log(journal={"queue_records_max": 6})
+    rows = log.topic("rows", schema=pa.schema([("n", pa.int64())]))
+
+    async def main():
+        with stalled(rows):
+            first = asyncio.ensure_future(rows.append_async([{"n": n} for n in range(5)]))
+            await asyncio.sleep(0)
+            second = asyncio.ensure_future(rows.append_async({"n": n} for n in range(5, 9)))
+            await asyncio.sleep(0)
+        await asyncio.gather(first, second)
+
+    asyncio.run(main())
+    assert [row["n"] for row in rows.read()] == list(range(9))
+
+
 def test_no_room_in_time_is_full_and_nothing_is_written(open_log):
     """The wait for room is bounded, also for those who wait behind others."""
     log = open_log(journal={"queue_records_max": 5})

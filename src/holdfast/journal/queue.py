@@ -205,23 +205,24 @@ class Queue:
             group.bytes += size
         return join
 
-    async def when_room(self, put: Callable[[], Put], timeout: float) -> Put:
+    async def when_room(self, put: Callable[[float], Put], timeout: float) -> Put:
         """What `put` gives as soon as there is room for it; coroutines get it in the order in which they came.
 
-        Raises Full after `timeout` seconds.
+        It is called once or more often, with the seconds that are left for room and acknowledgement together. Raises
+        Full after `timeout` seconds.
         """
-        lines = self._lines
-        if not lines or get_running_loop() not in lines:
+        lines, loop = self._lines, get_running_loop()
+        deadline = loop.time() + timeout
+        if loop not in lines:
             try:
-                return put()
+                return put(timeout)
             except Full:
                 self.refused -= 1  # not yet
-        loop = get_running_loop()
         line = lines.setdefault(loop, _Line())
         line.length += 1
         try:
             async with asyncio_timeout(timeout), line.turn:
-                return await self._first_in_line(put, loop, timeout)
+                return await self._first_in_line(put, loop, deadline)
         except TimeoutError:
             self.refused += 1
             raise self._full(f"no room in the queue to the journal within {timeout:g} s; nothing was written") from None
@@ -230,11 +231,12 @@ class Queue:
             if not line.length:
                 del lines[loop]
 
-    async def _first_in_line(self, put: Callable[[], Put], loop: AbstractEventLoop, timeout: float) -> Put:
+    async def _first_in_line(self, put: Callable[[float], Put], loop: AbstractEventLoop, deadline: float) -> Put:
         while True:
-            future = self._room.future(loop, timeout)  # first: a ring in between is not missed
+            left = max(1e-6, deadline - loop.time())
+            future = self._room.future(loop, left)  # first: a ring in between is not missed
             try:
-                return put()
+                return put(left)
             except Full:
                 self.refused -= 1
                 await future
