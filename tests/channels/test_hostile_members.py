@@ -10,8 +10,6 @@ does, and he may be the first: there he does everything else. With a key he is a
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from random import Random
 
 import msgspec
@@ -24,22 +22,12 @@ from holdfast.channels.detect import dialect as dialect_named
 from holdfast.errors import Invalid
 from tests.channels.world import ROOM, World
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("quiet")]
 
 SEEDS = 6
 SOAK_SEEDS = 200
 KEYS = Keyring({"k1": b"1" * 32})
 HOUR_MS = 3600 * 1000
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Disks that refuse are logged, as they should be: here they are many."""
-    logger = logging.getLogger("holdfast.channels")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(before)
 
 
 class Mallory:

@@ -15,6 +15,14 @@ both = pytest.mark.parametrize("dialect", ["nim", "rfc"])
 TINY = ChannelSettings(history_max=20, bloom_capacity=1_000)
 
 
+def carol_misses(room: Room, count: int) -> None:
+    """What the two others say, after all three have talked."""
+    room.talk(room.members, 30)
+    room.away("carol")
+    room.talk(("alice", "bob"), count, every_ms=50)
+    room.away()
+
+
 @both
 def test_who_missed_more_than_history_has_it_all_within_a_minute(dialect):
     """Default settings, 1100 messages missed: those in history, and those that only the log has."""
@@ -183,10 +191,7 @@ def test_more_is_missed_than_any_buffer_or_filter_holds(beyond):
     room = Room(
         ("alice", "bob", "carol"), settings=ChannelSettings(**{"history_max": 50, "bloom_capacity": 500} | beyond)
     )
-    room.talk(room.members, 30)
-    room.away("carol")
-    room.talk(("alice", "bob"), 1_500, every_ms=50)
-    room.away()
+    carol_misses(room, 1_500)
     room.catch_up(180_000)
     room.judge()
 
@@ -195,10 +200,7 @@ def test_what_nobody_names_is_asked_for_before_what_waits_for_it():
     """Her filter says by mistake that she has it. Few requests fit, and all were for those that depend on it."""
     settings = ChannelSettings(history_max=50, bloom_capacity=500, incoming_max=20, repairs_max=20)
     room = Room(("alice", "bob", "carol"), settings=settings)
-    room.talk(room.members, 30)
-    room.away("carol")
-    room.talk(("alice", "bob"), 700, every_ms=50)
-    room.away()
+    carol_misses(room, 700)
     room.catch_up(240_000)
     room.judge()
 
@@ -207,9 +209,6 @@ def test_what_nobody_names_is_asked_for_before_what_waits_for_it():
 def test_default_settings_and_three_times_what_a_filter_holds():
     """Thirty thousand messages, as fast as repairs may go (`repair_bytes_per_s`)."""
     room = Room(("alice", "bob", "carol"))
-    room.talk(room.members, 30)
-    room.away("carol")
-    room.talk(("alice", "bob"), 30_000, every_ms=50)
-    room.away()
+    carol_misses(room, 30_000)
     room.catch_up(600_000)
     room.judge()

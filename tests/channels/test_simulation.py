@@ -5,30 +5,19 @@ A failure names its seed; HOLDFAST_SEED runs that one alone. What must hold, exa
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 
 import pytest
 
 from tests.channels.world import Flood, World
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("quiet")]
 
 SEEDS = 50
 SOAK_SECONDS = 600
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Disks that refuse are logged, as they should be: here they are many."""
-    logger = logging.getLogger("holdfast.channels")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(before)
 
 
 def run(make: Callable[[int], World], seed: int) -> World:
