@@ -19,7 +19,7 @@ import holdfast
 from holdfast import Log, OutcomeUnknown, Settings, Unavailable
 from holdfast.channels import ChannelData, ChannelMeta, Channels, HistoryUpdate
 from holdfast.channels.keeping.log_backend import LogPersistence
-from holdfast.journal.journal import Journal
+from holdfast.journal.space_access import SpaceAccess
 from holdfast.testing import Fault, FaultyDisk, ManualClock
 from tests.channels import conversation
 from tests.channels.conversation import (
@@ -48,13 +48,13 @@ class Units:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made = 0
-        change = Journal.space_change
+        change = SpaceAccess.operations
 
         def counted(*args, **more):
             self.made += 1
             return change(*args, **more)
 
-        monkeypatch.setattr(Journal, "space_change", counted)
+        monkeypatch.setattr(SpaceAccess, "operations", counted)
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def test_steps_of_threads_and_tasks_that_find_the_writer_busy_are_one_unit(tmp_p
                 await until(6, alice)
                 assert not any(task.done() for task in tasks)
                 assert ids(log) == ["a0"]
-                partition = log._journal.topics.partitions["_channels"][0]
+                partition = log._journal.topics["_channels"][0]
                 assert (log._journal.appended(partition), partition.durable) == (6, 1), "records that will be"
             await asyncio.gather(*tasks)
 
@@ -123,7 +123,7 @@ def test_a_step_never_joins_a_unit_that_the_writer_has_begun_with(tmp_path, monk
     with room_of(tmp_path) as (log, alice):
         units, other = Units(monkeypatch), log.topic("other")
         other.append(b"it is there")
-        backend = log._journal.backend
+        backend = log._journal._backend
         commit, inside, go_on = backend.commit, threading.Event(), threading.Event()
 
         def held() -> None:
@@ -256,14 +256,14 @@ def test_removing_while_steps_wait_drops_them_and_wakes_everybody(tmp_path):
     """And the channel begins anew."""
     with room_of(tmp_path) as (log, alice):
         handed_over = threading.Event()
-        change = log._journal.change_space
+        change = log._journal.spaces.change
 
         def told(*args, **more):
             ticket = change(*args, **more)
             handed_over.set()
             return ticket
 
-        log._journal.change_space = told
+        log._journal.spaces.change = told
 
         async def main() -> None:
             with stalled(log.topic("_channels")):
@@ -318,7 +318,7 @@ def test_a_hint_is_not_overtaken_by_the_eviction_of_its_message(tmp_path):
             await asyncio.gather(*tasks)
 
         asyncio.run(main())
-        keys = {key for key, _, _ in log._journal.load_space(f"channel/alice/{ROOM}")}
+        keys = {key for key, _, _ in log._journal.spaces.load(f"channel/alice/{ROOM}")}
         assert not [key for key in keys if key.startswith(b"r")]
         assert bare(on_disk(log)[0]) == memory(alice)
 

@@ -51,8 +51,7 @@ def test_the_set_of_backends_is_closed():
     assert members == (SqliteBackend,)
     assert not inspect.isabstract(SqliteBackend)
     assert SqliteBackend.__subclasses__() == []
-    public = {name for name in vars(backend) if name[0].isalpha()}
-    assert public == {"annotations", "Backend", "SqliteBackend", "TypeAlias"}
+    assert set(backend.__all__) == {"Backend", "Rows", "create_backend", "open_backend"}
     assert SqliteBackend.capabilities.name == "sqlite"
     assert SqliteBackend.capabilities.embedded
 

@@ -23,7 +23,7 @@ import holdfast
 from holdfast import Keyring, Log, Settings, Topic
 from holdfast.arguments import store_address
 from holdfast.cli.inspection.control_tables import database, is_keyed
-from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.log.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.topic_name import is_name
@@ -61,8 +61,8 @@ def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str)
     if not isinstance(place, Path):
         return []
     try:
-        with database(Directory(place.absolute()).database) as backend, backend.reading() as connection:
-            names = [str(name) for (name,) in connection.execute("SELECT name FROM topics ORDER BY name")]
+        with database(Directory(place.absolute()).database) as backend, backend.reading() as rows:
+            names = sorted(row.name for row in rows.topics() if not isinstance(row, Corrupt))
     except HoldfastError:  # no log, or a damaged one: that is for the verb to say
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete) and is_name(name)]

@@ -19,15 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import apsw
-
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import PLAIN, KeyEpoch, Vault
 from holdfast.errors import Corrupt, Invalid
-from holdfast.journal.backend import Backend
-from holdfast.journal.sqlite import stored
+from holdfast.journal.backend import Backend, Rows
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.state_digest import SUM_BYTES, total
 from holdfast.journal.state.topic_registry import Topics
@@ -71,9 +68,9 @@ def recover(
 ) -> Recovered:
     """Read and prove the stored state, in one read transaction; `log_id` is None for a log being created."""
     keyed = keyring is not None or cipher is not None
-    with backend.reading() as connection:
+    with backend.reading() as rows:
         problems: list[Corrupt] = []
-        row = _log_row(connection, backend, log_id, problems)
+        row = _log_row(rows, backend, log_id, problems)
         if row is None:
             new_id = log_id or clock.random_bytes(LOG_ID_BYTES)
             row = LogRow(
@@ -84,7 +81,7 @@ def recover(
                 return Recovered(row, vault, Topics(row.log_id), [])
         _check_keyed(row, keyed)
         vault = _vault(backend, row, log_id, keyring, cipher, clock)
-        examination = _Examination(connection, backend, row, vault, problems)
+        examination = _Examination(rows, backend, row, vault, problems)
         if not problems:
             examination.examine_log(log_id)
         topics = examination.examine_topics()
@@ -97,11 +94,9 @@ def recover(
     return recovered
 
 
-def _log_row(
-    connection: apsw.Connection, backend: Backend, log_id: bytes | None, problems: list[Corrupt]
-) -> LogRow | None:
+def _log_row(rows: Rows, backend: Backend, log_id: bytes | None, problems: list[Corrupt]) -> LogRow | None:
     try:
-        row = stored.log_row(connection, backend.path)
+        row = rows.log_row()
     except Corrupt as damage:
         problems.append(damage)
         return None
@@ -157,8 +152,8 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogR
 
 def fetch_key_epoch(backend: Backend, number: int) -> KeyEpoch | None:
     """A stored key epoch."""
-    with backend.reading() as connection:
-        return stored.key_epoch(connection, backend.path, number)
+    with backend.reading() as rows:
+        return rows.key_epoch(number)
 
 
 def _check_keyed(row: LogRow, keyed: bool) -> None:
@@ -183,10 +178,8 @@ def _is_possible(row: ShipmentRow, partition: Partition) -> bool:
 class _Examination:
     """Looks at everything that is stored about a log and notes what is wrong."""
 
-    def __init__(
-        self, connection: apsw.Connection, backend: Backend, row: LogRow, vault: Vault, problems: list[Corrupt]
-    ) -> None:
-        self._connection = connection
+    def __init__(self, rows: Rows, backend: Backend, row: LogRow, vault: Vault, problems: list[Corrupt]) -> None:
+        self._rows = rows
         self._path = backend.path
         self._row = row
         self._vault = vault
@@ -201,10 +194,10 @@ class _Examination:
         if not self._proved(row):
             self._note("the log's own row does not match its stamp")
         with self._noting():
-            epoch = stored.epoch(self._connection, self._path, row.epoch)
+            epoch = self._rows.epoch(row.epoch)
             if epoch is None or not self._proved(epoch):
                 self._note(f"the present ownership is missing or does not match its stamp epoch={row.epoch}")
-        found = stored.counts(self._connection, self._path)
+        found = self._rows.counts()
         for name, count in zip(found._fields, found, strict=True):
             # Entries that were sealed are gone; the last of all may be among them.
             trimmed = name == "last_seq"
@@ -216,7 +209,7 @@ class _Examination:
         """All topics with their heads, all spaces, and that the log's row vouches for them."""
         topics = Topics(self._vault.log_id)
         heads: dict[int, dict[int, HeadRow]] = {}
-        for head in self._readable(stored.heads(self._connection, self._path)):
+        for head in self._readable(self._rows.heads()):
             heads.setdefault(head.topic_id, {})[head.number] = head
             if not self._proved(head):
                 self._note("a head does not match its stamp", partition=head.number, offset=head.next_offset)
@@ -227,7 +220,7 @@ class _Examination:
         with self._noting():
             if self._row.epoch and total(self._vault.stamp_under(self._row.key_epoch), stamps) != self._row.heads:
                 self._note("heads, watermarks, policies and spaces are not those that the log's own row vouches for")
-        for topic in self._readable(stored.topics(self._connection, self._path)):
+        for topic in self._readable(self._rows.topics()):
             own = heads.pop(topic.id, {})
             count = topic.partitions
             if not self._proved(topic):
@@ -249,7 +242,7 @@ class _Examination:
 
     def _watermarks(self) -> dict[int, WatermarkRow]:
         found = {}
-        for row in self._readable(stored.watermarks(self._connection, self._path)):
+        for row in self._readable(self._rows.watermarks()):
             found[row.partition_id] = row
             if not self._proved(row):
                 self._note("a watermark does not match its stamp", offset=row.sealed_offset)
@@ -257,7 +250,7 @@ class _Examination:
 
     def _policies(self) -> dict[int, PolicyRow]:
         found = {}
-        for row in self._readable(stored.policies(self._connection, self._path)):
+        for row in self._readable(self._rows.policies()):
             found[row.topic_id] = row
             if not self._proved(row):
                 self._note("a retention policy does not match its stamp")
@@ -265,7 +258,7 @@ class _Examination:
 
     def _spaces(self) -> dict[bytes, SpaceRow]:
         found = {}
-        for row in self._readable(stored.spaces(self._connection, self._path)):
+        for row in self._readable(self._rows.spaces()):
             found[row.name] = row
             if not self._proved(row):
                 self._note("a space does not match its stamp")
@@ -274,7 +267,7 @@ class _Examination:
     def examine_schemas(self, topics: Topics) -> None:
         """The schemas of typed topics."""
         names = {number: name for name, number in topics.ids.items()}
-        for schema in self._readable(stored.schemas(self._connection, self._path)):
+        for schema in self._readable(self._rows.schemas()):
             name = names.get(schema.topic_id, "")
             known = topics.schemas.get(name, ())
             if not self._proved(schema) or schema.version != len(known) + 1 or not name:
@@ -289,7 +282,7 @@ class _Examination:
             if watermark.segments:
                 newest = None
                 with self._noting():
-                    newest = stored.segment(self._connection, self._path, partition.id, watermark.segments - 1)
+                    newest = self._rows.segment(partition.id, watermark.segments - 1)
                 said = (watermark.sealed_offset, watermark.chain)
                 if newest is None or not self._proved(newest) or (newest.end, newest.chain) != said:
                     self._note_at(partition, "the manifest does not end at its watermark", watermark.sealed_offset)
@@ -301,7 +294,7 @@ class _Examination:
         for partition in topics.by_id.values():
             last = None
             with self._noting():
-                last = stored.last_entry(self._connection, self._path, partition.id)
+                last = self._rows.last_entry(partition.id)
             sealed = partition.sealed.sealed_offset
             end, digest = (sealed, partition.link) if last is None else (last.first_offset + last.count, last.digest)
             if (end, digest) == (partition.durable, partition.link):
@@ -320,14 +313,14 @@ class _Examination:
     def examine_shipping(self, topics: Topics) -> None:
         """How far the log is on its store: never further than what is here."""
         with self._noting():
-            topics.shipping = stored.shipping(self._connection, self._path)
+            topics.shipping = self._rows.shipping()
         if topics.shipping is None:
-            if any(True for _ in stored.shipments(self._connection, self._path)):
+            if any(True for _ in self._rows.shipments()):
                 self._note("the row that says where the log is shipped to is lost")
             return
         if not self._proved(topics.shipping) or topics.shipping.shipped_seq >= self._row.next_seq:
             self._note("what was shipped does not match its stamp, or is more than there is")
-        for row in self._readable(stored.shipments(self._connection, self._path)):
+        for row in self._readable(self._rows.shipments()):
             partition = topics.by_id.get(row.partition_id)
             if partition is None or not self._proved(row) or not _is_possible(row, partition):
                 self._note("a shipment does not match its stamp or its partition", offset=row.settled_offset)

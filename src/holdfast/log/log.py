@@ -25,7 +25,7 @@ from holdfast.clock import Clock, SystemClock, check_clock
 from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal import Journal, JournalContext
 from holdfast.journal.journal_stats import JournalStats
 from holdfast.journal.state.partition import Partition
 from holdfast.log import store_binding
@@ -176,7 +176,7 @@ class Log:
     @property
     def id(self) -> str:
         """The log's identity, for ever."""
-        return self._journal.row.log_id.hex()
+        return self._journal.log_id.hex()
 
     @property
     def read_only(self) -> bool:
@@ -243,13 +243,13 @@ class Log:
     ) -> Topic | TypedTopic:
         journal = self._journal
         journal.refresh()
-        if name not in journal.topics.partitions:
+        if name not in journal.topics:
             if journal.read_only or schema == "latest":
-                raise no_topic(name, journal.topics.partitions)
+                raise no_topic(name, journal.topics)
             count = 1 if partitions is None else whole(partitions, "partitions")
             self._create(name, schema, count, whole(first_offset, "first_offset"), key)
-        parts = Partitions(name, journal.topics.partitions[name], journal, self._manifest, self._clock)
-        typed = name in journal.topics.schemas
+        parts = Partitions(name, journal.topics[name], journal, self._manifest, self._clock)
+        typed = name in journal.schemas
         return TypedTopic(name, parts, self._clock) if typed else Topic(name, parts, self._clock)
 
     def _create(
@@ -290,19 +290,19 @@ class Log:
             if self._journal.read_only:
                 raise Invalid("this log is open for reading only", hint="its owner starts new versions of a schema")
             self._journal.add_schema(name, len(known) + 1, newer.fingerprint, newer.serialize())
-        self._maintenance.seal_soon(self._journal.topics.partitions[name])
+        self._maintenance.seal_soon(self._journal.topics[name])
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         self._journal.refresh()
-        return sorted(self._journal.topics.partitions)
+        return sorted(self._journal.topics)
 
     def marks(self, topic: str) -> tuple[Marks, ...]:
         """How far each partition of a topic got: appended, durable, sealed, shipped, settled."""
         self._journal.refresh()
-        if check_name(topic) not in self._journal.topics.partitions:
-            raise no_topic(topic, self._journal.topics.partitions)
-        parts = self._journal.topics.partitions[topic]
+        if check_name(topic) not in self._journal.topics:
+            raise no_topic(topic, self._journal.topics)
+        parts = self._journal.topics[topic]
         return Partitions(topic, parts, self._journal, self._manifest, self._clock).marks()
 
     # -- channels -----------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class Log:
         partition = read = None
         if topic is not None:
             read = self.topic(topic, partitions=1).read
-            partition = self._journal.topics.partitions[topic][0]
+            partition = self._journal.topics[topic][0]
         settings = self.settings.channels
         most = min(settings.content_bytes_max, self.settings.journal.payload_bytes_max)
         with self._lock:
@@ -451,7 +451,7 @@ class Log:
 
     def _parts(self, topic: str | None) -> list[Partition]:
         self._journal.refresh()
-        known = self._journal.topics.partitions
+        known = self._journal.topics
         if topic is None:
             return [part for parts in known.values() for part in parts]
         if check_name(topic) not in known:
@@ -547,14 +547,14 @@ class Log:
 
     def _settle_at_exit(self) -> None:
         """By `lifetimes`: make durable, seal and ship what is there, while threads can still be started."""
-        self._forgotten_records = self._journal.queue.depth()[0]
+        self._forgotten_records = self._journal.pending_records
         self._maintenance.settle(self.settings.journal.close_timeout_ms / 1000)
         if self._shipper is not None:
             self._shipper.close(self.settings.shipping.drain_timeout_ms / 1000)
 
     def _close_at_exit(self) -> None:
         """By `lifetimes`: nobody has closed it, and nobody will."""
-        queued = max(self._forgotten_records, self._journal.queue.depth()[0])
+        queued = max(self._forgotten_records, self._journal.pending_records)
         if queued:
             logger.warning(
                 "the process ends with an open log: %d records that were still queued are made durable now;"
@@ -658,10 +658,12 @@ def _own(
     try:
         log_id = directory.log_id()
         directory.create_database()
-        journal = Journal.open_owned(directory.database, log_id, settings.journal, keyring, cipher, clock)
+        journal = Journal.open_owned(
+            directory.database, log_id, JournalContext(settings.journal, clock, keyring, cipher)
+        )
         if log_id is None:
             try:
-                directory.declare(journal.row.log_id)
+                directory.declare(journal.log_id)
             except BaseException:
                 journal.close(settings.journal.close_timeout_ms / 1000)
                 raise
@@ -675,4 +677,4 @@ def _look(
     directory: Directory, settings: Settings, keyring: Keyring | None, cipher: PayloadCipher | None, clock: Clock
 ) -> Journal:
     log_id = directory.require_log()
-    return Journal.open_read_only(directory.database, log_id, settings.journal, keyring, cipher, clock)
+    return Journal.open_read_only(directory.database, log_id, JournalContext(settings.journal, clock, keyring, cipher))

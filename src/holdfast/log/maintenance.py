@@ -46,10 +46,10 @@ class Maintenance:
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
             self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
-            if journal.topics.shipping is None:
+            if journal.shipping is None:
                 self._publish(journal, manifest, self._roller, self._retention)
             self._retention.resume(emptied)
-            guard = Guard(journal.queue, directory.path, settings.disk, counters)
+            guard = Guard(journal, directory.path, settings.disk, counters)
             if settings.disk.free_bytes_min:
                 self._roller.chores.append(guard.check)
             self._roller.chores.append(self._retention.check)
@@ -99,7 +99,7 @@ class Maintenance:
     def stats(self) -> SegmentStats:
         """All of this at one moment."""
         counters, now = self._counters, self._clock.monotonic()
-        partitions = list(self._journal.topics.by_id.values())
+        partitions = list(self._journal.partitions.values())
         waiting = [now - p.tail_since for p in partitions if p.tail_records and p.tail_since]
         return SegmentStats(
             segments=sum(p.sealed.segments - p.sealed.first_segment for p in partitions),
@@ -148,7 +148,7 @@ class Maintenance:
     def _seal_all(self, timeout: float) -> None:
         assert self._roller is not None
         try:
-            self._roller.seal(list(self._journal.topics.by_id.values()), timeout)
+            self._roller.seal(list(self._journal.partitions.values()), timeout)
         except HoldfastError as error:  # the records are durable in the journal: no reason not to close
             logger.warning("closed without sealing all: %s", error.message, extra={"action": "close_unsealed"})
 

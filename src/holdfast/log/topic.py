@@ -119,7 +119,7 @@ class Topic:
                 idempotency_key=idempotency_key, timeout=left,
             )  # fmt: skip
 
-        ticket = await self._journal.queue.when_room(put, patience)
+        ticket = await self._journal.when_room(put, patience)
         return await (ticket if durability == "durable" else ticket.when_shipped)
 
     def submit(
@@ -150,7 +150,7 @@ class Topic:
         if idempotency_key is not None:
             idempotency_key, unique = self._intake.unique_record(idempotency_key, payload, extra)
         patience = self._patience if timeout is None else seconds(timeout)
-        run, index = self._journal.queue.put(
+        run, index = self._journal.put(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
             self._now() if time is None else self._intake.time(time),
@@ -189,7 +189,7 @@ class Topic:
             extra, size = self._intake.extras(key, kind, headers, size)
         if idempotency_key is not None:
             _, unique = self._intake.unique_record(idempotency_key, payload, extra)
-        return self._journal.queue.offer(
+        return self._journal.offer(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
             self._now() if time is None else self._intake.time(time),
@@ -236,7 +236,7 @@ class Topic:
             self._journal.check_durability(durability)
         patience = self._patience if timeout is None else seconds(timeout)
         batch = list(several(records, "records", "append_batch([b'one'])"))
-        ticket = await self._journal.queue.when_room(
+        ticket = await self._journal.when_room(
             lambda left: self.submit_batch(batch, partition=partition, timeout=left), patience
         )
         return await (ticket if durability == "durable" else ticket.when_shipped)
@@ -252,7 +252,7 @@ class Topic:
             columns = Columns(records, [self._now()] * len(records))  # type: ignore[arg-type]
             sizes = list(map(len, columns.payloads))
             size = self._intake.batch_size(sum(sizes), max(sizes))
-            unit = self._journal.queue.put_runs([(self._choose(partition, None), columns)], size, patience)
+            unit = self._journal.put_runs([(self._choose(partition, None), columns)], size, patience)
             return BatchTicket(unit, unit.runs()[0], patience)
         return self._submit_mixed(records, partition, patience)
 
@@ -277,7 +277,7 @@ class Topic:
             size += weight
         self._intake.batch_size(size)
         batches = [(target, Columns(*columns)) for target, columns in parts.items()]
-        unit = self._journal.queue.put_runs(batches, size, patience)
+        unit = self._journal.put_runs(batches, size, patience)
         runs = {run.partition: run for run in unit.runs()}
         return BatchTicket(unit, [(runs[target], index) for target, index in places], patience)
 

@@ -137,7 +137,7 @@ class TypedTopic:
                 batch, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left
             )  # fmt: skip
 
-        ticket = await self._journal.queue.when_room(put, patience)
+        ticket = await self._journal.when_room(put, patience)
         return await (ticket if durability == "durable" else ticket.when_shipped)
 
     def submit(
@@ -162,7 +162,7 @@ class TypedTopic:
         encoded, size = self._encode(schema, batch, time)
         encoded.key = unique
         part = self._partitions.choose(partition, None)
-        unit = self._journal.queue.put_runs([(part, encoded)], size, patience)
+        unit = self._journal.put_runs([(part, encoded)], size, patience)
         return BatchTicket(unit, unit.runs()[0], patience)
 
     def _submit_parts(
@@ -188,7 +188,7 @@ class TypedTopic:
             runs.append((self._partitions.explicit(number), encoded))
             size += weight
         self._intake.batch_size(size)
-        unit = self._journal.queue.put_runs(runs, size, patience)
+        unit = self._journal.put_runs(runs, size, patience)
         return BatchTicket(unit, Spread(unit.runs(), parts.starts, parts.positions), patience)
 
     def offer(

@@ -191,7 +191,7 @@ class Pass:
 
     def _all_units(self) -> Iterator[None]:
         self._journal.refresh()
-        for partition in list(self._journal.topics.by_id.values()):
+        for partition in list(self._journal.partitions.values()):
             yield from self._partition(partition)
         yield from self._strangers()
 
@@ -249,7 +249,7 @@ class Pass:
 
     def _is_proved(self, row: SegmentRow) -> bool:
         try:
-            return self._journal.vault.verify(row.key_epoch, row.message(), row.stamp)
+            return self._journal.proves(row)
         except Corrupt:  # a key epoch that is gone proves nothing
             return False
 
@@ -333,7 +333,7 @@ class Pass:
     def _is_document(self, key: str) -> bool:
         """Whether a file is a manifest object or another document of this log's own directory."""
         topic = layout.parse_document(new_key(key))
-        return topic == "" or topic in self._journal.topics.partitions
+        return topic == "" or topic in self._journal.topics
 
     def _strangers(self) -> Iterator[None]:
         """Everything under the root that is no partition's segment folder."""
@@ -356,7 +356,7 @@ class Pass:
         if len(parts) != 4 or parts[0] != "topics" or parts[3] != "segments":
             return False
         self._journal.refresh()
-        known = self._journal.topics.partitions.get(parts[1], ())
+        known = self._journal.topics.get(parts[1], ())
         return parts[2] in {str(partition.number) for partition in known}
 
     # -- repairing ----------------------------------------------------------------------------------------

@@ -82,10 +82,10 @@ class StoreReconciler:
         if fix:
             if self._epoch is None:
                 raise Invalid("this log is open for reading only", hint="its owner repairs the store")
-            if (ended := self.journal.topics.shipping_state.end) is not None:
+            if (ended := self.journal.shipping_state.end) is not None:
                 raise ended.again()
             if not self._epoch():
-                trouble = self.journal.topics.shipping_state.trouble
+                trouble = self.journal.shipping_state.trouble
                 skipped = _UNCLAIMED if trouble is None else f"{trouble.message}; first: {REBUILD}"
             elif not self._fixing.acquire(blocking=False):
                 skipped = _BUSY
@@ -111,7 +111,7 @@ class StorePass:
     ) -> None:  # fmt: skip
         self._of = of
         self._journal, self._manifest = of.journal, of.manifest
-        self._notes = StoreNotes(of.store, of.journal.vault.log_id.hex())
+        self._notes = StoreNotes(of.store, of.journal.log_id.hex())
         self._repairs = repairs
         self._holds_lock = repairs is not None
         self._deep = deep
@@ -158,16 +158,16 @@ class StorePass:
         self._root()
         yield None
         self._journal.refresh()
-        shipping = self._journal.topics.shipping
+        shipping = self._journal.shipping
         shipped = 0 if shipping is None else shipping.shipped_seq
         yield from TailComparison(self._notes, self._journal, self._repairs, shipped, deep=self._deep).units()
-        for topic, partitions in sorted(self._journal.topics.partitions.items()):
+        for topic, partitions in sorted(self._journal.topics.items()):
             yield from self._topic(topic, partitions)
 
     def _root(self) -> None:
         """Whose root this is, and who claimed it."""
         journal, repairs = self._journal, self._repairs
-        own = documents.encode(LogDocument(log=self._notes.log_id, created_us=journal.row.created_us))
+        own = documents.encode(LogDocument(log=self._notes.log_id, created_us=journal.created_us))
         self._notes.decoded(layout.LOG, LogDocument, None if repairs is None else repairs.mend(layout.LOG, own))
         claims = self._notes.numbered(layout.EPOCHS)
         for number in range(1, max(claims, default=0) + 1):
@@ -243,7 +243,7 @@ class StorePass:
     ) -> str | None:
         """What a document says wrongly. It may lag: new versions and policies come with the next records."""
         self._journal.refresh()  # what the store knows by now, the log knew before
-        own = [row.fingerprint.hex() for row in self._journal.topics.schemas.get(topic, ())]
+        own = [row.fingerprint.hex() for row in self._journal.schemas.get(topic, ())]
         listed = [schema.fingerprint for schema in document.schemas]
         place = (topic, len(partitions), first_offset(self._manifest, partitions[0]))
         if (document.topic, document.partitions, document.first_offset) != place:
@@ -257,7 +257,7 @@ class StorePass:
 
 def _check(journal: Journal, address: StoreSettings) -> None:
     """Refuse what cannot be compared: marks of one store say nothing about another."""
-    shipping = journal.topics.shipping
+    shipping = journal.shipping
     if not address.url or shipping is None:
         known = "" if shipping is None else f"; it is shipped to {shipping.root}"
         raise Invalid(

@@ -68,9 +68,9 @@ class StoreRepairs:
         """Have the shipper send again what is missing up to a commit; whether all of it is there again."""
         self.check_fence()
         self._resend()
-        topics = self.journal.topics
-        return topics.shipping_state.signal.sleep(
-            lambda: topics.shipping is not None and topics.shipping.shipped_seq >= seq, _RESENT_S
+        journal = self.journal
+        return journal.shipping_state.signal.sleep(
+            lambda: journal.shipping is not None and journal.shipping.shipped_seq >= seq, _RESENT_S
         )
 
     def remove(self, keys: Sequence[str]) -> None:
@@ -80,14 +80,14 @@ class StoreRepairs:
 
     def claim(self) -> EpochDocument:
         """Our own claim, as the store has it; raises StoreForgot where it does not."""
-        epoch, shipping = self._epoch(), self.journal.topics.shipping
+        epoch, shipping = self._epoch(), self.journal.shipping
         key = layout.epoch_key(epoch)
         try:
             claim = documents.decode(self._store.get(key), key, EpochDocument)
         except (NotFound, Corrupt):
             claim = None
         owner = "" if shipping is None else shipping.owner.hex()
-        if claim is None or (claim.log, claim.owner) != (self.journal.vault.log_id.hex(), owner):
+        if claim is None or (claim.log, claim.owner) != (self.journal.log_id.hex(), owner):
             raise StoreForgot(f"our claim on the store is gone, or another one's store={self._store.url} epoch={epoch}")
         return claim
 

@@ -134,10 +134,10 @@ class TailComparison:
 
     def _first_unsettled(self) -> int | None:
         """The first commit up to `shipped` that commit batches must hold; None when all is in segments."""
-        partitions = self._journal.topics.by_id
+        partitions = self._journal.partitions
         after, more = 0, True
         while more:
-            entries, more = self._journal.taken_after(after, _ENTRIES, _ENTRY_BYTES)
+            entries, more = self._journal.entries_after(after, _ENTRIES, _ENTRY_BYTES)
             for entry in entries:
                 if entry.first + entry.count > partitions[entry.partition_id].settled:
                     return entry.seq
@@ -251,7 +251,7 @@ class TailComparison:
         digests: dict[int, bytes] = {}
         after, more = batch.first_seq - 1, True
         while more and after < batch.last_seq:
-            entries, more = self._journal.taken_after(after, _ENTRIES, _ENTRY_BYTES)
+            entries, more = self._journal.entries_after(after, _ENTRIES, _ENTRY_BYTES)
             digests.update((entry.seq, entry.digest) for entry in entries)
             after = entries[-1].seq if entries else batch.last_seq
         return digests

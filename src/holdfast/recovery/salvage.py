@@ -31,7 +31,7 @@ def salvage(journal: Journal, manifest: Manifest, partition: Partition, clock: C
     saved = 0
     for schema, entries in _readable_runs(journal.reader(partition), at, partition.durable):
         head = SegmentHead(
-            journal.vault.log_id, partition.topic, partition.number, number, at, journal.row.epoch, schema or NO_SCHEMA,
+            journal.log_id, partition.topic, partition.number, number, at, journal.epoch, schema or NO_SCHEMA,
             previous,
         )  # fmt: skip
         rows, content = _write(journal, manifest, partition, head, entries, schema, clock)
@@ -70,7 +70,7 @@ def _write(
     disk.make_directory(folder, root=manifest.root)
     temporary = folder / layout.temporary_name(head.number, head.epoch)
     columns, batches = batches_of(journal, partition, journal.reader(partition), iter(entries), schema)
-    key = journal.vault.segment_key(clock.random_bytes(SALT_BYTES))
+    key = journal.segment_key(clock.random_bytes(SALT_BYTES))
     try:
         with SegmentWriter(temporary, head, columns, FileShape(), key) as writer:
             for batch in batches:

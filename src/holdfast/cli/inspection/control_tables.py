@@ -183,7 +183,7 @@ def kept(backend: SqliteBackend, seen: Glance) -> dict[int, Kept]:
 def is_keyed(directory: Path) -> bool:
     """Whether the log in a directory says that it is encrypted; False where nothing can be read."""
     try:
-        with database(Directory(directory.absolute()).database) as backend, backend.reading() as connection:
+        with database(Directory(directory.absolute()).database) as backend, looking(backend) as connection:
             return bool(connection.execute("SELECT keyed FROM log").get)
     except (HoldfastError, DiskFailed):
         return False

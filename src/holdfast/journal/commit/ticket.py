@@ -207,16 +207,32 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
         """Whether the outcome is known."""
         return self.unit.group.done
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether all of it is known to be durable."""
+        return self.unit.is_stored
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for the outcome, whatever it is; whether it is known."""
+        group = self.unit.group
+        return group.done or group.signal.sleep(group.is_done, timeout)
+
+    async def wait_async(self, timeout: float) -> bool:
+        """What `wait` does, for coroutines."""
+        group = self.unit.group
+        future = group.signal.future(get_running_loop(), timeout)
+        if not group.done:  # look again: it may have rung before we registered
+            await future
+        return group.done
+
     def result(self, timeout: float | None = None) -> None:
         """Wait until the whole unit survives power loss.
 
         Raises what became of it if it failed, and OutcomeUnknown after `timeout` seconds: then ask again.
         """
-        group = self.unit.group
-        if not group.done:
-            patience = self._timeout if timeout is None else timeout
-            if not group.signal.sleep(group.is_done, patience):
-                raise self._unknown(patience)
+        seconds = self._timeout if timeout is None else timeout
+        if not self.wait(seconds):
+            raise self._unknown(seconds)
         self.unit.check_stored()
 
     def __await__(self) -> Generator[Any, None, None]:

@@ -68,7 +68,7 @@ class Publishing:
 
     def check(self, now: float) -> float:
         """A chore: write what is missing; returns when to look again."""
-        partitions = list(self._journal.topics.by_id.values())
+        partitions = list(self._journal.partitions.values())
         late = [p for p in partitions if self.reached(p) < p.sealed.sealed_offset or self._is_withdrawn(p)]
         for partition in late:
             try:
@@ -147,7 +147,7 @@ class Publishing:
 
         With keys, only what they signed is written on: whoever can write here could make a root look old.
         """
-        signer, log = self._journal.vault.signer, self._journal.vault.log_id.hex()
+        signer, log = self._journal.signer, self._journal.log_id.hex()
         form = RootForm(signer, log=log)
         try:
             form.proved(layout.LOG, (self._root / layout.LOG).read_bytes())
@@ -164,15 +164,15 @@ class Publishing:
         journal = self._journal
         return documents.encode(
             LogDocument(
-                format=self._form.format if root_format is None else root_format, log=journal.vault.log_id.hex(),
-                created_us=journal.row.created_us,
+                format=self._form.format if root_format is None else root_format, log=journal.log_id.hex(),
+                created_us=journal.created_us,
             )
         )  # fmt: skip
 
     def _finish_renewal(self) -> None:
         """Everything is published anew: readers may take it from here on."""
         if self._is_renewed:
-            for partition in self._journal.topics.by_id.values():
+            for partition in self._journal.partitions.values():
                 if partition.sealed.first_segment:
                     self.expire(partition)
             self._write(layout.LOG, self._log_document())
@@ -185,7 +185,7 @@ class Publishing:
 
     def _remove_old(self) -> None:
         """Documents of the old layout, which nobody finds any more."""
-        for topic, partitions in self._journal.topics.partitions.items():
+        for topic, partitions in self._journal.topics.items():
             places = [(topic, partition.number) for partition in partitions]
             folders = [layout.topic_folder(topic), *(layout.manifest_folder(*place) for place in places)]
             folders += [layout.expired_folder(*place) for place in places]

@@ -25,12 +25,11 @@ def segment_document(manifest: Manifest, partition: Partition, row: SegmentRow, 
 
 def topic_document(journal: Journal, manifest: Manifest, topic: str, version: int) -> TopicDocument:
     """A topic as it is now."""
-    topics = journal.topics
-    partitions = topics.partitions[topic]
-    policy = topics.policies.get(topic)
-    schemas = topics.schemas.get(topic, ())
+    partitions = journal.topics[topic]
+    policy = journal.policies.get(topic)
+    schemas = journal.schemas.get(topic, ())
     return TopicDocument(
-        log=journal.vault.log_id.hex(), topic=topic, version=version, partitions=len(partitions),
+        log=journal.log_id.hex(), topic=topic, version=version, partitions=len(partitions),
         first_offset=first_offset(manifest, partitions[0]),
         schemas=tuple(SchemaVersion(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in schemas),
         retention=None if policy is None else Limits(policy.bytes_max, policy.age_max_us, policy.records_max),
@@ -39,9 +38,8 @@ def topic_document(journal: Journal, manifest: Manifest, topic: str, version: in
 
 def topic_state(journal: Journal, topic: str) -> tuple[int, bytes]:
     """What can change about a topic: how many schemas it has, and which retention policy."""
-    topics = journal.topics
-    policy = topics.policies.get(topic)
-    return len(topics.schemas.get(topic, ())), b"" if policy is None else policy.stamp
+    policy = journal.policies.get(topic)
+    return len(journal.schemas.get(topic, ())), b"" if policy is None else policy.stamp
 
 
 def next_topic_document(
@@ -58,7 +56,7 @@ def expired_document(
 ) -> ExpiredDocument:  # fmt: skip
     """Segments of a partition below a number are retired; it begins at this offset now."""
     return ExpiredDocument(
-        log=journal.vault.log_id.hex(), topic=partition.topic, partition=partition.number, upto=upto, first=first,
+        log=journal.log_id.hex(), topic=partition.topic, partition=partition.number, upto=upto, first=first,
         expired_us=expired_us,
     )  # fmt: skip
 

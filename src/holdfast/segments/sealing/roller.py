@@ -19,7 +19,6 @@ from threading import Lock, Thread
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
-from holdfast.journal.sqlite import stored
 from holdfast.journal.state.operations import Trim
 from holdfast.journal.state.partition import Partition
 from holdfast.segments.manifest.local_manifest import Manifest
@@ -61,7 +60,7 @@ class Roller:
         self._journal = journal
         self._settings = settings
         self._clock = clock
-        self._signal = journal.announce_ripe(settings.rows_max, settings.bytes_max)
+        self._signal = journal.notify_when_due(settings.rows_max, settings.bytes_max)
         self._lock = Lock()
         self._requests: list[Request] = []
         self._pace = Pace(journal, settings.idle_ratio, clock, self._is_urgent)
@@ -129,7 +128,7 @@ class Roller:
 
     def _work(self) -> None:
         try:
-            self._unmeasured = list(self._journal.topics.by_id.values())
+            self._unmeasured = list(self._journal.partitions.values())
             while not self._stopping and self._journal.end is None:
                 due = self._round()
                 if not self._stopping:
@@ -159,20 +158,15 @@ class Roller:
 
     def _measure(self, partition: Partition) -> None:
         """An unsealed tail, and entries that were sealed but not trimmed."""
-        sealed, durable = partition.sealed.sealed_offset, partition.durable
-        if durable > sealed and not partition.tail_bytes_found:
+        if partition.tail_records and not partition.tail_bytes_found:
             partition.tail_since = partition.tail_since or self._clock.monotonic()
-            with self._journal.backend.reading() as connection:
-                found = stored.tail_bytes(connection, partition.id, sealed, durable)
-            before = max(0, found - partition.tail_bytes)
-            self._journal.queue.tail_bytes_found += before
-            partition.tail_bytes_found = before
+            self._journal.measure_tail(partition)
         self._trim(partition)
 
     def _round(self) -> float:
         """Seal what is to be sealed; returns when there will be something to do again."""
         due = self._clock.monotonic() + (_SLEEP_S if self._take_stock() else _RETRY_S)
-        for partition in list(self._journal.topics.by_id.values()):
+        for partition in list(self._journal.partitions.values()):
             due = min(due, self._visit(partition))
             if self._stopping:
                 break
@@ -185,9 +179,9 @@ class Roller:
     def _relieve(self) -> float:
         """Of many tails none may be due, and all together too long: seal the longest; returns when to look again."""
         now = self._clock.monotonic()
-        if not self._journal.queue.tail_is_long():
+        if not self._journal.tail_is_long():
             return now + _SLEEP_S
-        longest = max(self._journal.topics.by_id.values(), key=lambda partition: partition.tail_size)
+        longest = max(self._journal.partitions.values(), key=lambda partition: partition.tail_size)
         pause = self._retry.get(longest, (0.0, 0.0))[0]
         if pause <= now and longest.tail_records and self._seal(longest):
             return now
@@ -263,7 +257,7 @@ class Roller:
             request.signal.notify()
 
     def _is_urgent(self) -> bool:
-        return self._stopping or bool(self._requests) or self._journal.queue.tail_is_long()
+        return self._stopping or bool(self._requests) or self._journal.tail_is_long()
 
     def _failed(self, partition: Partition, error: HoldfastError) -> None:
         _, pause = self._retry.get(partition, (0.0, 0.0))
@@ -318,15 +312,13 @@ class Roller:
 
     def _trimmable(self, partition: Partition) -> int:
         """Entries below the watermark, counted up to one slice."""
-        sealed = partition.sealed.sealed_offset
-        with self._journal.backend.reading() as connection:
-            return stored.entries_below(connection, partition.id, sealed, self._settings.trim_entries)
+        return self._journal.sealed_entries(partition, self._settings.trim_entries)
 
     def _has_work(self, due: float) -> bool:
         """Whether there is something to do before `due`."""
         if self._stopping or self._journal.end is not None or self._requests:
             return True
-        return any(p.tail_records and self._due(p) < due for p in list(self._journal.topics.by_id.values()))
+        return any(p.tail_records and self._due(p) < due for p in list(self._journal.partitions.values()))
 
     def _release_all(self) -> None:
         with self._lock:

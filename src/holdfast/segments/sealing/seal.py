@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.segments.file.segment_writer import SegmentWriter
 
-_PATIENCE_S = 60.0
+_WAIT_S = 60.0
 _BATCHES_AHEAD = 8
 _PAGE_ENTRIES = 256
 
@@ -88,7 +88,7 @@ class Sealer:
         page = min(_PAGE_ENTRIES, self._settings.rows_max)
         entries = _Span(reader.entries(watermark.sealed_offset, end, page_entries=page), self._settings)
         folder = self._manifest.folder(partition)
-        temporary = folder / layout.temporary_name(watermark.segments, self._journal.row.epoch)
+        temporary = folder / layout.temporary_name(watermark.segments, self._journal.epoch)
         try:
             self._prepare(folder)
             head, facts = self._write(partition, reader, entries, temporary)
@@ -133,7 +133,7 @@ class Sealer:
     ) -> tuple[SegmentHead, SegmentFacts]:
         from holdfast.segments.file.segment_writer import FileShape, SegmentWriter
 
-        settings, vault = self._settings, self._journal.vault
+        settings, journal = self._settings, self._journal
         shape = FileShape(
             row_group_rows=settings.row_group_rows, row_group_bytes=settings.row_group_bytes,
             block_rows=settings.block_rows, block_bytes=settings.block_bytes,
@@ -141,10 +141,10 @@ class Sealer:
         )  # fmt: skip
         fingerprint = entries.schema
         head = SegmentHead(
-            vault.log_id, partition.topic, partition.number, partition.sealed.segments,
-            partition.sealed.sealed_offset, self._journal.row.epoch, fingerprint or NO_SCHEMA, partition.sealed.chain,
+            journal.log_id, partition.topic, partition.number, partition.sealed.segments,
+            partition.sealed.sealed_offset, journal.epoch, fingerprint or NO_SCHEMA, partition.sealed.chain,
         )  # fmt: skip
-        key = vault.segment_key(self._clock.random_bytes(SALT_BYTES))
+        key = journal.segment_key(self._clock.random_bytes(SALT_BYTES))
         schema, batches = batches_of(self._journal, partition, reader, entries, fingerprint)
         with SegmentWriter(temporary, head, schema, shape, key) as writer:
             self._fill(writer, batches)
@@ -169,14 +169,14 @@ class Sealer:
     def _commit(self, partition: Partition, row: SegmentRow, size: int, final: Path) -> None:
         """Wait for the commit however long it takes: a file may only be given up when it is known to be unlisted."""
         try:
-            unit = self._journal.queue.put_control([Seal(partition, row, size)])
+            ticket = self._journal.commit(Seal(partition, row, size))
         except HoldfastError:
             self._discard(final)
             raise
-        while not unit.group.signal.sleep(unit.group.is_done, _PATIENCE_S):
+        while not ticket.wait(_WAIT_S):
             pass
         try:
-            unit.check_stored()
+            ticket.result()
         except (OutcomeUnknown, Closed):
             raise  # the next open looks at the manifest and decides
         except HoldfastError:

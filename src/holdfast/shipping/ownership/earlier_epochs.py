@@ -62,7 +62,7 @@ class Past:
 
     async def _look(self) -> Inherited:
         loop = asyncio.get_running_loop()
-        shipping = self._journal.topics.shipping
+        shipping = self._journal.shipping
         assert shipping is not None
         for look in range(_LOOKS):
             if look:
@@ -86,7 +86,7 @@ class Past:
 
     def _is_proved(self, key: str) -> bool:
         """Whether this log wrote what stands under a name that it does not know yet."""
-        shipping, batch = self._journal.topics.shipping, layout.parse_batch_key(key)
+        shipping, batch = self._journal.shipping, layout.parse_batch_key(key)
         assert shipping is not None
         is_known = batch is not None and batch.last_seq <= shipping.shipped_seq
         if is_known or layout.parse_keys_key(key) is not None:
@@ -102,7 +102,7 @@ class Past:
 
     def _is_ours(self, inherited: Inherited) -> bool:
         """Whether batches that the marks here do not know hold what this log holds under the same numbers."""
-        shipping, topics = self._journal.topics.shipping, self._journal.topics
+        shipping, topics = self._journal.shipping, self._journal.topics
         assert shipping is not None
         unknown = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > shipping.shipped_seq]
         if not unknown:
@@ -114,7 +114,7 @@ class Past:
             except NotFound:
                 continue  # settled, and removed since it was listed
             for entry in tail_walk.cut(batch, last_seq).entries:
-                parts = topics.partitions.get(entry.topic, ())
+                parts = topics.get(entry.topic, ())
                 if entry.partition >= len(parts):
                     return False
                 head = parts[entry.partition]
@@ -129,7 +129,7 @@ class Past:
         digests: dict[int, bytes] = {}
         more = True
         while more and after < upto:
-            entries, more = self._journal.taken_after(after, _AT_ONCE, _BYTES_AT_ONCE)
+            entries, more = self._journal.entries_after(after, _AT_ONCE, _BYTES_AT_ONCE)
             digests.update((entry.seq, entry.digest) for entry in entries)
             after = max(digests, default=after)
         return digests

@@ -50,7 +50,7 @@ class Refilling:
         any. With `anew` the store may be that of another time, and what the marks say is not compared with it. Damage
         is told and left to reconciliation, or (`strict`) raised.
         """
-        partitions = list(self._journal.topics.by_id.values())
+        partitions = list(self._journal.partitions.values())
         room = asyncio.Semaphore(_AT_ONCE)
         if not thorough:
             whole = await asyncio.gather(*(self._seems_whole(partition, room) for partition in partitions))
@@ -74,7 +74,7 @@ class Refilling:
             return await self._asking.until_answered(f"look for {file}", lambda: self._remote.head(file)) is not None
 
     async def _examined(self, partition: Partition, strict: bool, anew: bool) -> Standing | None:
-        loop, log = asyncio.get_running_loop(), self._journal.vault.log_id.hex()
+        loop, log = asyncio.get_running_loop(), self._journal.log_id.hex()
         try:
             return await self._asking.until_answered(
                 f"compare {partition.topic}/{partition.number} with the store",
