@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.log.typed_topic import TypedTopic
     from holdfast.model.record import Marks, Receipt, Record, Watermark
     from holdfast.reader.settled_reading import SettledReading, read
-    from holdfast.reconcile.local_pass import ReconcileReport
+    from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.recovery.rebuild import RebuildReport, rebuild
     from holdfast.recovery.restore import restore
     from holdfast.recovery.restore_report import RestoredExpiry, RestoredPolicy, RestoreReport
@@ -68,7 +68,7 @@ _HOMES = {
     "Reading": "log.reading",
     "RebuildReport": "recovery.rebuild",
     "Receipt": "model.record",
-    "ReconcileReport": "reconcile.local_pass",
+    "ReconcileReport": "reconcile.reconcile_report",
     "Record": "model.record",
     "RestoreReport": "recovery.restore_report",
     "RestoredExpiry": "recovery.restore_report",

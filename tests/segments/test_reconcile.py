@@ -17,10 +17,10 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast import Corrupt, Invalid, Keyring, Log, Unavailable
-from holdfast.reconcile import local_pass
+from holdfast.reconcile import reconcile_pass
 from holdfast.reconcile.classify import Classified
-from holdfast.reconcile.local_pass import ReconcileReport
 from holdfast.reconcile.reconcile_loop import ReconcileLoop
+from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.manifest import segment_folders
 from holdfast.segments.segment_settings import ReconcileSettings
 from holdfast.store import layout
@@ -579,7 +579,7 @@ def test_the_right_to_repair_is_given_back_on_an_error(plain):
 def test_the_right_to_repair_is_given_back_on_reset(plain):
     plain.reconcile(fix=True, limit=1)
     assert not repairs_now(plain)
-    plain._maintenance._reconciler.reset()
+    plain._maintenance._reconciler.close()
     assert repairs_now(plain)
 
 
@@ -743,7 +743,7 @@ def test_a_report_changes_nothing(log):
 
 def after_judging(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do something once between the judgement of a partition and what follows from it."""
-    judge = local_pass.classify
+    judge = reconcile_pass.classify
     pending = [act]
 
     def judge_then_act(*args: object, **options: object) -> Classified:
@@ -752,7 +752,7 @@ def after_judging(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) ->
             pending.pop()()
         return judged
 
-    monkeypatch.setattr(local_pass, "classify", judge_then_act)
+    monkeypatch.setattr(reconcile_pass, "classify", judge_then_act)
 
 
 @pytest.mark.parametrize("fix", [False, True])

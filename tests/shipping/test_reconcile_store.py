@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
-from holdfast.reconcile.local_pass import ReconcileReport
 from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
+from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.root.objects import checkpoint, commit_batch, documents
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import (
@@ -487,8 +487,8 @@ class Racing:
 
 
 def race(log: Log, folder: str, act: Callable[[], None]) -> None:
-    reconciler = log._reconciles_store()
-    reconciler.store = Racing(reconciler.store, folder, act)  # type: ignore[assignment]
+    side = log._reconciles_store().side
+    side.store = Racing(side.store, folder, act)
 
 
 def test_a_segment_that_is_retired_and_removed_after_the_listing_is_no_finding(log, root):

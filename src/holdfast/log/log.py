@@ -36,7 +36,8 @@ from holdfast.log.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.record import Marks
 from holdfast.model.topic_name import check_name
-from holdfast.reconcile.local_pass import ReconcileReport
+from holdfast.reconcile.reconcile_pass import Reconciler
+from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.retention.retention import RetentionReport
 from holdfast.segments.retention.retention_plan import Policy
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from holdfast.channels.keeping.storage import Migration
     from holdfast.channels.participant import Channels
     from holdfast.channels.wire.channel_keys import Keys
-    from holdfast.reconcile.store_pass import StoreReconciler
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Shipper, Unshipped
@@ -138,7 +138,7 @@ class Log:
         self._topics: dict[str, Topic | TypedTopic] = {}
         self._lock = Lock()
         self._open = False
-        self._store_reconciler: StoreReconciler | None = None
+        self._store_reconciler: Reconciler | None = None
         self._channels: list[Channels] = []
         self._has_waited = True
         """For the store's first word; a coroutine that opens a log does that in `async with`, off its loop."""
@@ -431,17 +431,17 @@ class Log:
             return self._reconciles_store().run(fix=fix, deep=deep, limit=limit)
         return self._maintenance.reconcile(fix=fix, deep=deep, limit=limit)
 
-    def _reconciles_store(self) -> StoreReconciler:
-        from holdfast.reconcile.store_pass import StoreReconciler
+    def _reconciles_store(self) -> Reconciler:
+        from holdfast.reconcile.store_side import StoreSide
 
         shipper, settings = self._shipper, self.settings
         epoch = None if shipper is None else lambda: shipper.claim(_CLAIM_S)
         with self._lock:
             if self._store_reconciler is None:
-                self._store_reconciler = StoreReconciler(
-                    self._journal, self._manifest, settings.store, settings.reconcile, self._clock, epoch,
-                    self.rebuild_store,
+                side = StoreSide(
+                    self._journal, self._manifest, settings.store, self._clock, epoch, self.rebuild_store
                 )  # fmt: skip
+                self._store_reconciler = Reconciler(side, settings.reconcile, self._clock)
             return self._store_reconciler
 
     @property

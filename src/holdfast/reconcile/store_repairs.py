@@ -16,7 +16,6 @@ from holdfast.errors import Closed, Corrupt, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
-from holdfast.reconcile.store_notes import Mend
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument
 from holdfast.segments.manifest import segment_folders
@@ -59,10 +58,6 @@ class StoreRepairs:
         if damaged:
             self._store.delete([key])
         return self._create(key, Body.of(data))
-
-    def mend(self, key: str, data: bytes) -> Mend:
-        """As `write`, for whoever finds out only later whether something stands there."""
-        return lambda damaged: data if self.write(key, data, damaged=damaged) else None
 
     def resend(self, seq: int) -> bool:
         """Have the shipper send again what is missing up to a commit; whether all of it is there again."""
