@@ -122,7 +122,7 @@ class LocalSide:
         self._require_healthy()
         for place in (self._root, self.directory.quarantine):
             for path in segment_folders.walk(place, lambda folder: False):
-                if path != final and _is_file_of(path, row):
+                if path != final and segment_folders.is_same(path, row.size, row.sha256):
                     disk.make_directory(final.parent)
                     disk.rename(path, final)
                     return self._repair("restored", final)
@@ -250,7 +250,3 @@ class LocalSegments:
 
 def _name(row: SegmentRow) -> str:
     return layout.segment_name(row.number, row.sha256)
-
-
-def _is_file_of(path: Path, row: SegmentRow) -> bool:
-    return segment_folders.size(path) == row.size and segment_folders.sha256(path) == row.sha256

@@ -219,9 +219,12 @@ class Pass:
             found = classify(tracked, listed, mark, moving, after=before, last=stop == of.count)
             wrong = self._judge(of, found, rows)
             yield None
-            if self.deep:
-                yield from self._prove(of, [row for row, seen in zip(rows, tracked, strict=True)
-                                            if seen.state == "live" and row.number not in wrong])  # fmt: skip
+            for row, seen in zip(rows, tracked, strict=True) if self.deep else ():
+                if seen.state == "live" and row.number not in wrong:
+                    damage = of.prove(row)
+                    if damage is not None:
+                        self._take(of, damage, row)
+                    yield None
             before = tracked[-1] if tracked else before
 
     def _judge(self, of: Segments, found: Classified, rows: Sequence[SegmentRow]) -> set[int | None]:
@@ -230,36 +233,24 @@ class Pass:
             segments=found.checked_segments, files=found.checked_files, in_flight=found.in_flight,
             bytes_expected=found.bytes_expected, bytes_actual=found.bytes_actual,
         )  # fmt: skip
-        by_number = {row.number: row for row in rows} if found.findings else {}
-        wrong = {
-            finding.number
-            for finding in found.findings
-            if self._is_left(of, finding, None if finding.number is None else by_number.get(finding.number))
-        }
-        unproved = of.unproved(rows)
-        self.findings += unproved
-        return wrong | {finding.number for finding in unproved}
+        known = len(self.findings)
+        by_number: dict[int | None, SegmentRow] = {row.number: row for row in rows} if found.findings else {}
+        for finding in found.findings:
+            self._take(of, finding, by_number.get(finding.number))
+        self.findings += of.unproved(rows)
+        return {finding.number for finding in self.findings[known:]}
 
-    def _prove(self, of: Segments, rows: Sequence[SegmentRow]) -> Iterator[None]:
-        for row in rows:
-            finding = of.prove(row)
-            if finding is not None:
-                self._is_left(of, finding, row)
-            yield None
-
-    def _is_left(self, of: Segments, finding: Finding, row: SegmentRow | None) -> bool:
-        """Confirm, repair if that is wanted, or report; whether it was reported."""
-        place = (of.partition.topic, of.partition.number)
-        real = of.confirm(msgspec.structs.replace(finding, topic=place[0], partition=place[1]), row)
+    def _take(self, of: Segments, finding: Finding, row: SegmentRow | None) -> None:
+        """Confirm a finding; then repair it, if that is wanted, or report it."""
+        place = of.partition
+        real = of.confirm(msgspec.structs.replace(finding, topic=place.topic, partition=place.number), row)
+        repair = of.repair(real, row) if self.fix and real is not None else None
         if real is None:
             self.counts["in_flight"] += 1
-            return False
-        repair = of.repair(real, row) if self.fix else None
-        if repair is None:
+        elif repair is None:
             self.findings.append(real)
         else:
             self.repaired(repair)
-        return repair is None
 
     def repaired(self, repair: Repair) -> None:
         """Something was repaired."""

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import Corrupt
-from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow, ShipmentRow
 from holdfast.model.segment import chain_value
@@ -23,7 +22,6 @@ from holdfast.root import store_manifest
 from holdfast.root.numbered_objects import segments_below
 from holdfast.root.objects import checkpoint, documents
 from holdfast.root.objects.documents import ExpiredDocument, SegmentDocument
-from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import expired_document, segment_document
 from holdfast.shipping.refill.store_standing import lost_start
 from holdfast.store import layout
@@ -40,29 +38,26 @@ Item = TypeVar("Item")
 class PartitionObjects:
     """Compares the documents of one partition, once."""
 
-    def __init__(
-        self, objects: StoreObjects, journal: Journal, manifest: Manifest, partition: Partition, shipment: ShipmentRow
-    ) -> None:
+    def __init__(self, objects: StoreObjects, partition: Partition, shipment: ShipmentRow) -> None:
         self._objects = objects
         self._store, self._deep = objects.store, objects.work.deep
-        self._journal = journal
-        self._manifest = manifest
+        self._journal, self._manifest = objects.journal, objects.manifest
         self._partition = partition
         self._shipment = shipment
         self._where = (partition.topic, partition.number)
         self._place: dict[str, Any] = {"topic": partition.topic, "partition": partition.number}
         settled = shipment.settled_segments
-        self._row: _Paged[SegmentRow] = _Paged(lambda *span: manifest.rows(partition, *span), settled, _PAGE)
+        self._row: _Paged[SegmentRow] = _Paged(lambda *span: objects.manifest.rows(partition, *span), settled, _PAGE)
 
-    def units(self, unit: int) -> Iterator[None]:
-        """All of it, in units of so many slots."""
-        yield from self._compare_slots(unit)
+    def units(self) -> Iterator[None]:
+        """All of it, in units of work."""
+        yield from self._compare_slots()
         self._compare_checkpoints()
         self._compare_retirements()
         self._find_strangers()
         yield None
 
-    def _compare_slots(self, unit: int) -> Iterator[None]:
+    def _compare_slots(self) -> Iterator[None]:
         shipment = self._shipment
         listing = self._objects.numbered(layout.manifest_folder(*self._where), **self._place)
         self._objects.work.counts["in_flight"] += sum(1 for slot in listing if slot >= shipment.slots)
@@ -77,7 +72,7 @@ class PartitionObjects:
             self._objects.work.counts["files"] += judged.problem != "missing"
             if judged.problem is not None:
                 self._note_slot(judged, judged.problem)
-            if (judged.slot + 1) % unit == 0:
+            if (judged.slot + 1) % self._objects.work.unit_segments == 0:
                 yield None
         yield None
 

@@ -20,7 +20,6 @@ from holdfast.model.segment import Listed
 from holdfast.reconcile.classify import Finding, Kind, State, Tracked
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.reconcile.store_objects import StoreObjects
-from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.store import layout
 
 _RANGE_BYTES = 8 * 2**20
@@ -34,12 +33,10 @@ _DETAILS: dict[Kind, str] = {
 class StoreSegments:
     """The segment objects of one partition."""
 
-    def __init__(self, objects: StoreObjects, manifest: Manifest, partition: Partition, shipment: ShipmentRow) -> None:
+    def __init__(self, objects: StoreObjects, partition: Partition, shipment: ShipmentRow) -> None:
         self.partition = partition
         self.count, self.end = shipment.settled_segments, shipment.settled_offset
-        self._objects = objects
-        self._store = objects.store
-        self._manifest = manifest
+        self._objects, self._store = objects, objects.store
         self._folder = layout.segments_folder(partition.topic, partition.number) + "/"
         self._flying: set[int] = set()
         self._retired = 0
@@ -65,7 +62,7 @@ class StoreSegments:
 
     def rows(self, start: int, stop: int) -> list[SegmentRow]:
         """Rows, each proved."""
-        rows = list(self._manifest.rows(self.partition, start, stop))
+        rows = list(self._objects.manifest.rows(self.partition, start, stop))
         self.fingerprints.update(row.schema for row in rows)
         return rows
 
@@ -131,15 +128,13 @@ class StoreSegments:
 
     def repair(self, finding: Finding, row: SegmentRow | None) -> Repair | None:
         """Remove what can never count; upload again what is missing or damaged, and proved here."""
-        repairs, key = self._objects.repairs, finding.name
-        if key is None or row is None:
+        key, is_orphan = finding.name, finding.kind == "untracked"
+        if key is None or row is None or (is_orphan and not finding.garbage):
             return None
-        if finding.kind == "untracked":
-            if not finding.garbage:
-                return None
-            repairs.remove([key])
+        if is_orphan:
+            self._objects.remove(key)
             return Repair("removed", key)
-        is_written = repairs.write_segment(self.partition, row, damaged=finding.kind != "missing")
+        is_written = self._objects.write_segment(self.partition, row, damaged=finding.kind != "missing")
         return Repair("restored", key) if is_written else None
 
     def _retired_now(self) -> int:

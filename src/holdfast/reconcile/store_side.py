@@ -9,7 +9,7 @@ and each finding is confirmed by asking for the object itself. So a busy log has
 A shallow pass costs one LIST per folder (and per thousand objects in it) and a handful of GETs per partition; a deep
 one reads every object. Topics that this log does not know are not looked at: another writer may have put them there.
 
-Repairs (`store_repairs`) are for the owner of the log alone.
+Repairs (`store_objects`) are for the owner of the log alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from holdfast.model.segment import NO_SCHEMA
 from holdfast.reconcile.reconcile_pass import Pass
 from holdfast.reconcile.store_objects import Due, StoreObjects
 from holdfast.reconcile.store_partition import PartitionObjects
-from holdfast.reconcile.store_repairs import StoreRepairs
 from holdfast.reconcile.store_segments import StoreSegments
 from holdfast.reconcile.tail_check import TailCheck
 from holdfast.root.objects import documents
@@ -85,14 +84,13 @@ class StoreSide:
 
     def units(self, work: Pass) -> Iterator[None]:
         """The root's own documents, commit batches, and every topic."""
-        journal, manifest = self._journal, self._manifest
-        repairs = StoreRepairs(self.store, journal, manifest, self._epoch or (lambda: 0), self._resend)
-        objects = StoreObjects(work, self.store, journal.vault.log_id.hex(), repairs)
+        journal = self._journal
+        objects = StoreObjects(work, self.store, journal, self._manifest, self._epoch, self._resend)
         self._compare_root(objects)
         yield None
         journal.refresh()
         shipping = journal.topics.shipping
-        yield from TailCheck(objects, journal, 0 if shipping is None else shipping.shipped_seq).units()
+        yield from TailCheck(objects, 0 if shipping is None else shipping.shipped_seq).units()
         for topic, partitions in sorted(journal.topics.partitions.items()):
             yield from self._compare_topic(objects, topic, partitions)
 
@@ -106,7 +104,7 @@ class StoreSide:
         for number in range(1, max(claims, default=0) + 1):
             key = layout.epoch_key(number)
             if objects.work.deep or (number not in claims and self.store.head(key) is None):
-                claim = objects.decoded(key, EpochDocument, _missing_claim(objects.repairs, number))
+                claim = objects.decoded(key, EpochDocument, _missing_claim(objects, number))
                 if claim is not None and claim.epoch != number:
                     objects.find("content_mismatch", key, "the claim says another number than its name")
 
@@ -124,10 +122,9 @@ class StoreSide:
             is_there |= partition.shipment is not None and partition.shipped > beginning
             # The mark, before all else: one immutable row, whose numbers belong together.
             shipment = partition.shipment or ShipmentRow(partition.id, 0, 0, beginning, 0)
-            segments = StoreSegments(objects, self._manifest, partition, shipment)
+            segments = StoreSegments(objects, partition, shipment)
             yield from objects.work.compare(segments)
-            said = PartitionObjects(objects, self._journal, self._manifest, partition, shipment)
-            yield from said.units(objects.work.unit_segments)
+            yield from PartitionObjects(objects, partition, shipment).units()
             used |= {fingerprint.hex() for fingerprint in segments.fingerprints - {NO_SCHEMA}}
         if is_there:
             self._compare_documents(objects, topic, partitions, used)
@@ -174,13 +171,13 @@ class StoreSide:
         return None
 
 
-def _missing_claim(repairs: StoreRepairs, number: int) -> Due:
+def _missing_claim(objects: StoreObjects, number: int) -> Due:
     """A claim that is missing below our own. What a damaged one said is known nowhere; that its number is taken is what
     counts.
     """
 
     def due(is_there: bool) -> bytes | None:
-        if is_there or number >= (own := repairs.claim()).epoch:
+        if is_there or number >= (own := objects.claim()).epoch:
             return None
         return documents.encode(msgspec.structs.replace(own, epoch=number, purpose="open", check=""))
 

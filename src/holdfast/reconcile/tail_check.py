@@ -18,7 +18,6 @@ from threading import Event
 from typing import Literal
 
 from holdfast.errors import Corrupt
-from holdfast.journal.journal import Journal
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.root import tail_walk
@@ -42,11 +41,9 @@ _PAUSE_S = 0.02
 class TailCheck:
     """Compares the commit batches of one root, once."""
 
-    def __init__(self, objects: StoreObjects, journal: Journal, shipped: int) -> None:
+    def __init__(self, objects: StoreObjects, shipped: int) -> None:
         self._objects = objects
-        self._store = objects.store
-        self._deep = objects.work.deep
-        self._journal = journal
+        self._store, self._journal, self._deep = objects.store, objects.journal, objects.work.deep
         self._shipped = shipped
         """Read before anything is listed."""
 
@@ -67,7 +64,7 @@ class TailCheck:
                 yield None
         if damaged:
             # All that they held is still here, in the journal or in segments: what is missing is sent again.
-            self._objects.repairs.remove(damaged)
+            self._objects.remove(*damaged)
             listing, inherited = self._look()
         if inherited.frontier < self._shipped:
             self._mend_hole(inherited, damaged)
@@ -165,7 +162,7 @@ class TailCheck:
     # -- batches ------------------------------------------------------------------------------------------
 
     def _mend_hole(self, inherited: Inherited, damaged: list[str]) -> None:
-        if self._objects.work.fix and self._objects.repairs.resend(self._shipped):
+        if self._objects.work.fix and self._objects.resend(self._shipped):
             for key in damaged or [layout.TAIL]:
                 self._objects.work.repaired(Repair("restored", key))
             return
