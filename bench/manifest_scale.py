@@ -25,13 +25,13 @@ from bench import material, measure
 from bench.material import TOPIC
 from bench.measure import Measured, Options, Part, Sample
 from holdfast.crypto.vault import Vault
-from holdfast.journal import stored
-from holdfast.journal.heads_sum import total
-from holdfast.journal.partition import unsealed
-from holdfast.journal.rows import LIVE, SegmentRow, stamped
-from holdfast.journal.sqlite import SqliteBackend
-from holdfast.segments import time_tree
-from holdfast.segments.segment import NO_SCHEMA
+from holdfast.journal.sqlite import stored
+from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
+from holdfast.journal.state.partition import unsealed
+from holdfast.journal.state.state_digest import total
+from holdfast.model.control_rows import LIVE, SegmentRow, stamped
+from holdfast.model.segment import NO_SCHEMA
+from holdfast.segments.manifest import time_tree
 from holdfast.store import layout
 
 ROWS, SIZE = 1_000, 100_000

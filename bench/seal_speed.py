@@ -26,8 +26,8 @@ from bench import material, measure
 from bench.material import KEYRING, RAW_BATCH, SCHEMA, TOPIC, TYPED_BATCH
 from bench.measure import Bar, Contestant, Measured, Options, Part, Sample
 from holdfast import Keyring, Log
-from holdfast.segments.file_shape import FileShape
-from holdfast.segments.file_writer import _parquet_settings
+from holdfast.segments.file.file_shape import FileShape
+from holdfast.segments.file.segment_writer import _parquet_settings
 
 RAW, SEALED, TYPED = "seal raw", "seal raw, encrypted", "seal typed"
 RAW_RIVAL, TYPED_RIVAL = "pyarrow writes raw", "pyarrow writes typed"

@@ -44,7 +44,7 @@ from bench.material import TOPIC
 from bench.measure import Bar, Contestant, Measured, Options, Part, Sample
 from bench.seaweedfs import BUCKET, SeaweedFS
 from holdfast import Log, Settings
-from holdfast.store import commit_batch
+from holdfast.root.objects import commit_batch
 
 CONCURRENCY = 16
 SEGMENT_ROWS = 31

@@ -26,10 +26,11 @@ import msgspec
 from bench import material, measure
 from bench.measure import Options
 from holdfast import Keyring, Record
-from holdfast.segments.segment import NO_CHAIN, NO_SCHEMA, chain_value
-from holdfast.segments.store_manifest import head_of
-from holdfast.store import checkpoint, documents, layout
-from holdfast.store.documents import LogDocument, SegmentDocument, TopicDocument
+from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, chain_value
+from holdfast.root.objects import checkpoint, documents
+from holdfast.root.objects.documents import LogDocument, SegmentDocument, TopicDocument
+from holdfast.root.store_manifest import head_of
+from holdfast.store import layout
 
 TOPIC = "orders"
 SEGMENTS = 8

@@ -22,9 +22,9 @@ from bench import measure, ship_speed
 from bench.measure import Bar, Contestant, Options, Part, Sample
 from bench.seaweedfs import BUCKET, SeaweedFS
 from holdfast.clock import SystemClock
-from holdfast.store.opening import open_store
 from holdfast.store.port import Body
-from holdfast.store.settings import StoreSettings
+from holdfast.store.store_kinds import open_store
+from holdfast.store.store_settings import StoreSettings
 
 AT_LEAST = 0.8
 """By request; a machine that server and client share is not steadier than that."""

@@ -25,7 +25,7 @@ from bench.seaweedfs import BUCKET, SeaweedFS
 
 import holdfast
 from holdfast import Keyring, Log, Settings, Ticket
-from holdfast.shipping.stats import ShippingStats
+from holdfast.shipping.shipping_stats import ShippingStats
 
 STORE = f"s3://{BUCKET}/demo"
 BURST, PAUSE_SECONDS = 50, 0.01

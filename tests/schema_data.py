@@ -12,11 +12,11 @@ import pytest
 from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
-from holdfast.segments import kinds
-from holdfast.segments.conform import conform
-from holdfast.segments.restore import restore
-from holdfast.segments.row_message import decode_rows, encode_rows
-from holdfast.segments.schema import declare
+from holdfast.model import arrow_types as kinds
+from holdfast.model.schema import declare
+from holdfast.segments.typed.conform import conform
+from holdfast.segments.typed.declared_rows import restore
+from holdfast.segments.typed.row_message import decode_rows, encode_rows
 
 UTC = dt.UTC
 text = st.text(max_size=8)

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from holdfast import Keyring
 from holdfast.crypto.vault import Vault
-from holdfast.segments.columns import RAW_SCHEMA, TIME, typed_schema
-from holdfast.segments.file_shape import FileShape
-from holdfast.segments.file_writer import SegmentWriter
-from holdfast.segments.segment import NO_CHAIN, NO_SCHEMA, SegmentFacts, SegmentHead
+from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, SegmentFacts, SegmentHead
+from holdfast.segments.file.file_shape import FileShape
+from holdfast.segments.file.segment_columns import RAW_SCHEMA, TIME, typed_schema
+from holdfast.segments.file.segment_writer import SegmentWriter
 from holdfast.testing.manual_clock import ManualClock
 
 LOG_ID = bytes(range(16))

@@ -15,7 +15,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from holdfast.last_resort import LastResort
+from holdfast.stderr_warnings import StderrWarnings
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock, SystemClock
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         Unavailable,
     )
-    from holdfast.journal.ticket import BatchTicket, ShippedTicket, Ticket
-    from holdfast.log import Log, Stats
-    from holdfast.log import open_log as open
-    from holdfast.reading import Reading
-    from holdfast.rebuilding import RebuildReport, rebuild
-    from holdfast.record import Marks, Receipt, Record, Watermark
-    from holdfast.restored import RestoredExpiry, RestoredPolicy, RestoreReport
-    from holdfast.restoring import restore
-    from holdfast.segments.reconcile import ReconcileReport
-    from holdfast.segments.retention import RetentionReport
+    from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket, Ticket
+    from holdfast.log.log import Log, Stats
+    from holdfast.log.log import open_log as open
+    from holdfast.log.reading import Reading
+    from holdfast.log.topic import Topic
+    from holdfast.log.typed_topic import TypedTopic
+    from holdfast.model.record import Marks, Receipt, Record, Watermark
+    from holdfast.reader.settled_reading import SettledReading, read
+    from holdfast.reconcile.local_pass import ReconcileReport
+    from holdfast.recovery.rebuild import RebuildReport, rebuild
+    from holdfast.recovery.restore import restore
+    from holdfast.recovery.restore_report import RestoredExpiry, RestoredPolicy, RestoreReport
+    from holdfast.segments.retention.retention import RetentionReport
     from holdfast.settings import Settings
-    from holdfast.settled.reading import SettledReading, read
     from holdfast.shipping.events import Event, Subscription
-    from holdfast.shipping.persistence import Unshipped
-    from holdfast.topic import Topic
-    from holdfast.typed_topic import TypedTopic
+    from holdfast.shipping.shipper import Unshipped
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BatchTicket": "journal.ticket",
+    "BatchTicket": "journal.commit.ticket",
     "Clock": "clock",
     "Closed": "errors",
     "Corrupt": "errors",
@@ -60,36 +60,36 @@ _HOMES = {
     "HoldfastError": "errors",
     "Invalid": "errors",
     "Keyring": "crypto.keyring",
-    "Log": "log",
-    "Marks": "record",
+    "Log": "log.log",
+    "Marks": "model.record",
     "NotFound": "errors",
     "OutcomeUnknown": "errors",
     "PayloadCipher": "crypto.cipher",
-    "Reading": "reading",
-    "RebuildReport": "rebuilding",
-    "Receipt": "record",
-    "ReconcileReport": "segments.reconcile",
-    "Record": "record",
-    "RestoreReport": "restored",
-    "RestoredExpiry": "restored",
-    "RestoredPolicy": "restored",
-    "RetentionReport": "segments.retention",
+    "Reading": "log.reading",
+    "RebuildReport": "recovery.rebuild",
+    "Receipt": "model.record",
+    "ReconcileReport": "reconcile.local_pass",
+    "Record": "model.record",
+    "RestoreReport": "recovery.restore_report",
+    "RestoredExpiry": "recovery.restore_report",
+    "RestoredPolicy": "recovery.restore_report",
+    "RetentionReport": "segments.retention.retention",
     "Settings": "settings",
-    "SettledReading": "settled.reading",
-    "ShippedTicket": "journal.ticket",
-    "Stats": "log",
+    "SettledReading": "reader.settled_reading",
+    "ShippedTicket": "journal.commit.ticket",
+    "Stats": "log.log",
     "Subscription": "shipping.events",
     "SystemClock": "clock",
-    "Ticket": "journal.ticket",
-    "Topic": "topic",
-    "TypedTopic": "typed_topic",
+    "Ticket": "journal.commit.ticket",
+    "Topic": "log.topic",
+    "TypedTopic": "log.typed_topic",
     "Unavailable": "errors",
-    "Unshipped": "shipping.persistence",
-    "Watermark": "record",
-    "open": "log:open_log",
-    "read": "settled.reading",
-    "rebuild": "rebuilding",
-    "restore": "restoring",
+    "Unshipped": "shipping.shipper",
+    "Watermark": "model.record",
+    "open": "log.log:open_log",
+    "read": "reader.settled_reading",
+    "rebuild": "recovery.rebuild",
+    "restore": "recovery.restore",
 }
 
 __all__ = [
@@ -134,7 +134,7 @@ __all__ = [
     "restore",
 ]
 
-logging.getLogger("holdfast").addHandler(LastResort())
+logging.getLogger("holdfast").addHandler(StderrWarnings())
 
 
 def __getattr__(name: str) -> object:

@@ -20,7 +20,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Literal, Self
 
 if TYPE_CHECKING:
-    from holdfast.journal.ticket import Ticket
+    from holdfast.journal.commit.ticket import Ticket
 
 ClosedReason = Literal["clean", "fenced", "forked", "poisoned"]
 

@@ -17,15 +17,15 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from holdfast.arguments import path_of
-from holdfast.channels.settings import ChannelSettings
-from holdfast.crypto.settings import CryptoSettings
+from holdfast.channels.channel_settings import ChannelSettings
+from holdfast.crypto.encryption_settings import CryptoSettings
 from holdfast.errors import Invalid, NotFound
-from holdfast.journal.settings import JournalSettings
+from holdfast.journal.journal_settings import JournalSettings
 from holdfast.quantity import parse_bytes, parse_seconds
-from holdfast.segments.settings import DiskSettings, ReconcileSettings, RetentionSettings, SegmentSettings
-from holdfast.shipping.settings import PROFILES, ShippingSettings
-from holdfast.store.settings import StoreSettings
-from holdfast.suggesting import meant
+from holdfast.segments.segment_settings import DiskSettings, ReconcileSettings, RetentionSettings, SegmentSettings
+from holdfast.shipping.shipping_settings import PROFILES, ShippingSettings
+from holdfast.store.store_settings import StoreSettings
+from holdfast.suggestions import meant
 
 _PREFIX = "HOLDFAST_"
 _FILE = "holdfast.toml"

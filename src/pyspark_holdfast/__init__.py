@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark_holdfast.lag import LagListener
-    from pyspark_holdfast.marks import marks_of, settled_marks
     from pyspark_holdfast.native import PathTaken, path_of, read
     from pyspark_holdfast.native_stream import NativeStream, read_stream
+    from pyspark_holdfast.read_marks import marks_of, settled_marks
     from pyspark_holdfast.source import HoldfastSource as DefaultSource
     from pyspark_holdfast.spark_session import configure, register, session
 
@@ -29,13 +29,13 @@ _HOMES = {
     "NativeStream": "native_stream",
     "PathTaken": "native",
     "configure": "spark_session",
-    "marks_of": "marks",
+    "marks_of": "read_marks",
     "path_of": "native",
     "read": "native",
     "read_stream": "native_stream",
     "register": "spark_session",
     "session": "spark_session",
-    "settled_marks": "marks",
+    "settled_marks": "read_marks",
 }
 
 __all__ = [

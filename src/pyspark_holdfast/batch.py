@@ -17,20 +17,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.crypto.keyring import Keyring
-from holdfast.settled.columns import Shaping, choose, sources_of, width_of
-from holdfast.settled.offsets import Mark, Where
-from holdfast.settled.options import ReadOptions
-from holdfast.settled.plan import Bounds, Piece, Task, tasks_of
-from holdfast.settled.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
-from holdfast.settled.root import SettledRoot, root_store
-from holdfast.settled.root_reading import versions
-from holdfast.settled.rows import TaskReader, no_key
-from holdfast.store.documents import TopicDocument
+from holdfast.reader.offsets import Mark, Where
+from holdfast.reader.open_root import SettledRoot, root_store
+from holdfast.reader.piece_rows import TaskReader, no_key
+from holdfast.reader.read_columns import Shaping, choose, sources_of, width_of
+from holdfast.reader.read_options import ReadOptions
+from holdfast.reader.read_plan import Bounds, Piece, Task, tasks_of
+from holdfast.reader.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
+from holdfast.root.objects.documents import TopicDocument
+from holdfast.root.root_contents import versions
+from pyspark_holdfast.error_reports import each_in_short, hush_closed_pipes, in_short
 from pyspark_holdfast.segment_paths import segment_rows
-from pyspark_holdfast.telling import each_in_short, hush_closed_pipes, in_short
 
 if TYPE_CHECKING:
-    from holdfast.settled.tail_rows import TailTask
+    from holdfast.reader.tail_rows import TailTask
 
 _NO_SPLIT = 2**62
 
@@ -131,7 +131,7 @@ class RowReading:
         yield from TaskReader(store, self._options, shaping, self._bounds).read(task)
 
     def _tail_rows(self, task: TailTask) -> Iterator[pa.RecordBatch]:
-        from holdfast.settled.tail_rows import TailReader
+        from holdfast.reader.tail_rows import TailReader
 
         sources = sources_of(self._schema.fieldNames(), is_raw=task.is_raw)
         shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=task.is_raw)
@@ -140,7 +140,7 @@ class RowReading:
 
 
 def _tail_task(data: bytes) -> TailTask | None:
-    from holdfast.settled.tail_rows import TailTask
+    from holdfast.reader.tail_rows import TailTask
 
     return TailTask.decode(data)
 
@@ -183,7 +183,7 @@ class BatchReader(RowReading, DataSourceReader):
         The DataFrame's marks do not end it: everything up to the tail's end is read, and whatever was settled since
         the marks were taken is better read in tasks of its own than as a part of the tail.
         """
-        from holdfast.settled.tail_rows import TailTask, plan_tail
+        from holdfast.reader.tail_rows import TailTask, plan_tail
 
         resolved = resolve(root, self._options)
         found = pieces(root, resolved.spans, self._options, self._bounds)

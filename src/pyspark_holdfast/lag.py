@@ -30,11 +30,11 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.settled.offsets import Where, parse_offsets
-from holdfast.settled.options import parse_options
-from holdfast.settled.plan import meeting
-from holdfast.settled.root import SettledRoot
-from holdfast.store.documents import SegmentDocument
+from holdfast.reader.offsets import Where, parse_offsets
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import parse_options
+from holdfast.reader.read_plan import meeting
+from holdfast.root.objects.documents import SegmentDocument
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -26,18 +26,18 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.segments import kinds
-from holdfast.settled.columns import PARTITION, TOPIC, Column
-from holdfast.settled.options import ReadOptions, parse_options
-from holdfast.settled.plan import Bounds, Piece
-from holdfast.settled.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
-from holdfast.settled.root import SettledRoot
-from holdfast.settled.rows import missing
+from holdfast.model import arrow_types
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.piece_rows import missing
+from holdfast.reader.read_columns import PARTITION, TOPIC, Column
+from holdfast.reader.read_options import ReadOptions, parse_options
+from holdfast.reader.read_plan import Bounds, Piece
+from holdfast.reader.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
+from holdfast.root.objects.documents import TopicDocument
 from holdfast.store.address import parse_url
-from holdfast.store.documents import TopicDocument
-from pyspark_holdfast.marks import carried, carrying, with_marks
+from pyspark_holdfast.error_reports import naming_store
 from pyspark_holdfast.parquet_scan import Unscannable, check_reach, folders_of, scan
-from pyspark_holdfast.telling import naming_store
+from pyspark_holdfast.read_marks import carried, carrying, with_marks
 from pyspark_holdfast.types import is_native, spark_schema
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def check_columns(spark: SparkSession, columns: Sequence[Column], there: Sequenc
 
 
 def _has_alike(kind: pa.DataType) -> bool:
-    inner = kinds.inner(kind)
+    inner = arrow_types.inner(kind)
     names = {child.name.lower() for child in inner} if pa.types.is_struct(kind) else inner
     return len(names) < len(inner) or any(_has_alike(child.type) for child in inner)
 

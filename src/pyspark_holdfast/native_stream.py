@@ -22,20 +22,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import Corrupt
-from holdfast.settled.offsets import Mark, format_marks
-from holdfast.settled.options import ReadOptions, parse_options
-from holdfast.settled.plan import Piece
-from holdfast.settled.resolve import bounds_of, check_schemas, shape_of
-from holdfast.settled.root import SettledRoot
+from holdfast.reader.offsets import Mark, format_marks
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import ReadOptions, parse_options
+from holdfast.reader.read_plan import Piece
+from holdfast.reader.resolve import bounds_of, check_schemas, shape_of
+from holdfast.root.objects.documents import SegmentDocument, TopicDocument
 from holdfast.store import layout
 from holdfast.store.address import parse_url
-from holdfast.store.documents import SegmentDocument, TopicDocument
 from pyspark_holdfast import native
+from pyspark_holdfast.error_reports import naming_store
 from pyspark_holdfast.native import NATIVE, PathTaken
 from pyspark_holdfast.parquet_scan import Unscannable, check_reach, folders_of
 from pyspark_holdfast.start_race import forestall
 from pyspark_holdfast.stream import check_endless
-from pyspark_holdfast.telling import naming_store
 from pyspark_holdfast.types import spark_schema
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from holdfast.settled.offsets import Mark, Where, format_marks
-from holdfast.settled.plan import Piece
+from holdfast.reader.offsets import Mark, Where, format_marks
+from holdfast.reader.read_plan import Piece
 from holdfast.store.address import Address
 
 if TYPE_CHECKING:

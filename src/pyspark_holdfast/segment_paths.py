@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from holdfast.settled.plan import Piece
+from holdfast.reader.read_plan import Piece
 
 SEGMENT_ROWS = StructType(
     [

@@ -12,15 +12,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from holdfast.errors import Invalid, NotFound
-from holdfast.settled.offsets import Mark, Where
-from holdfast.settled.options import PLACES, ReadOptions, is_table, own_options, parse_options
-from holdfast.settled.resolve import resolve, shape_of
-from holdfast.settled.root import SettledRoot
+from holdfast.reader.offsets import Mark, Where
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import PLACES, ReadOptions, is_table, own_options, parse_options
+from holdfast.reader.resolve import resolve, shape_of
 from pyspark_holdfast.batch import BatchReader
-from pyspark_holdfast.marks import is_marked, options_in, with_marks, with_options
+from pyspark_holdfast.error_reports import hush_closed_pipes, in_short
+from pyspark_holdfast.read_marks import is_marked, options_in, with_marks, with_options
 from pyspark_holdfast.segment_paths import SEGMENT_ROWS
 from pyspark_holdfast.stream import StreamReader
-from pyspark_holdfast.telling import hush_closed_pipes, in_short
 from pyspark_holdfast.types import spark_schema
 
 

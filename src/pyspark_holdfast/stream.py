@@ -30,17 +30,17 @@ from pyspark.sql.types import StructType
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
-from holdfast.settled.admission import Limits, admit
-from holdfast.settled.lease import Lease
-from holdfast.settled.offsets import LATEST, Where, nested, offsets_of
-from holdfast.settled.options import ReadOptions
-from holdfast.settled.plan import meeting
-from holdfast.settled.resolve import Span, earliest_offset, lost, pieces
-from holdfast.settled.root import SettledRoot
-from holdfast.store.documents import SegmentDocument, TopicDocument
-from holdfast.store.numbered import segments_below
+from holdfast.reader.admission import Limits, admit
+from holdfast.reader.lease import Lease
+from holdfast.reader.offsets import LATEST, Where, nested, offsets_of
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import ReadOptions
+from holdfast.reader.read_plan import meeting
+from holdfast.reader.resolve import Span, earliest_offset, lost, pieces
+from holdfast.root.numbered_objects import segments_below
+from holdfast.root.objects.documents import SegmentDocument, TopicDocument
 from pyspark_holdfast.batch import RowReading
-from pyspark_holdfast.telling import in_short
+from pyspark_holdfast.error_reports import in_short
 
 Told = dict[str, dict[str, int]]
 """Offsets as Spark stores them."""

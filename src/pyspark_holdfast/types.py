@@ -34,8 +34,8 @@ from pyspark.sql.types import (
 )
 
 from holdfast.errors import Invalid
-from holdfast.segments import kinds
-from holdfast.settled.columns import Column
+from holdfast.model import arrow_types
+from holdfast.reader.read_columns import Column
 
 _is = pa.types
 _DECIMAL_DIGITS_MAX = 38
@@ -75,12 +75,12 @@ def spark_type(kind: pa.DataType, name: str) -> DataType:
         return StructType([StructField(child.name, spark_type(child.type, name)) for child in kind])
     if _is.is_map(kind):
         return MapType(spark_type(kind.key_type, name), spark_type(kind.item_type, name))
-    if kinds.inner(kind):
+    if arrow_types.inner(kind):
         return ArrayType(spark_type(kind.value_type, name))
     leaf = _leaf(kind)
     if leaf is None:
         raise Invalid(
-            f"Spark has no type for column {name!r} type={kinds.shown(kind)}",
+            f"Spark has no type for column {name!r} type={arrow_types.shown(kind)}",
             hint="leave it out: option columns names those that are read",
         )
     return leaf
@@ -102,7 +102,7 @@ def _leaf(kind: pa.DataType) -> DataType | None:
 
 def is_native(kind: pa.DataType) -> bool:
     """Whether Spark's own Parquet reader makes the same values of a column of this type."""
-    inner = kinds.inner(kind)
+    inner = arrow_types.inner(kind)
     if _is.is_fixed_size_list(kind):
         return False
     if inner:

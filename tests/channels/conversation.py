@@ -25,9 +25,9 @@ from holdfast.channels import (
     MemoryPersistence,
     SdsMessage,
 )
-from holdfast.channels.message import raw
-from holdfast.channels.nim import NIM
-from holdfast.channels.snapshot import Known
+from holdfast.channels.keeping.snapshot import Known
+from holdfast.channels.wire.message import raw
+from holdfast.channels.wire.nim import NIM
 from holdfast.testing import ManualClock
 
 ROOM = "room"

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from holdfast.channels import Channels, ChannelSettings
-from holdfast.channels.bus import Bus
 from holdfast.channels.channel import Channel
-from holdfast.channels.dialect import DialectName
 from holdfast.channels.periodic import HURRY_INTERVAL_MS
-from holdfast.channels.transport import Link
+from holdfast.channels.transport.bus import Bus
+from holdfast.channels.transport.link import Link
+from holdfast.channels.wire.dialect import DialectName
 from holdfast.testing.manual_clock import ManualClock
 from tests.channels.world import Disk
 

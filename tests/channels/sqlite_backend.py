@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Lock
 
 from holdfast.channels import ChannelData, ChannelMeta, HistoryUpdate, Persistence
-from holdfast.channels.message import raw, text
-from holdfast.channels.storage import decode_meta, encode_meta, store_message, stored_message
+from holdfast.channels.keeping.storage import decode_meta, encode_meta, store_message, stored_message
+from holdfast.channels.wire.message import raw, text
 
 _TABLES = """
 PRAGMA synchronous = OFF;  -- for quick tests; who wants to survive a power cut leaves this out

@@ -9,8 +9,8 @@ import pytest
 import holdfast
 from holdfast import Keyring, Settings
 from holdfast.channels import Channels, HistoryEntry, SdsMessage
-from holdfast.channels.detect import dialect
-from holdfast.channels.nim import NIM
+from holdfast.channels.wire.detect import dialect
+from holdfast.channels.wire.nim import NIM
 from holdfast.errors import Unavailable
 from holdfast.testing import ManualClock
 
@@ -167,7 +167,7 @@ def test_what_an_older_version_kept_goes_on_from_there(tmp_path):
 
 def older_version(log) -> None:
     """The space as version 2 would have left it."""
-    from holdfast.channels.storage import decode_meta, encode_meta, stored_message
+    from holdfast.channels.keeping.storage import decode_meta, encode_meta, stored_message
 
     name = f"channel/alice/{ROOM}"
     items = {key: (number, body) for key, number, body in log._journal.load_space(name)}

@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast.channels import Channels, ChannelSettings, Link, MemoryPersistence
-from holdfast.channels.snapshot import ChannelMeta
-from holdfast.channels.storage import encode_meta
+from holdfast.channels.keeping.snapshot import ChannelMeta
+from holdfast.channels.keeping.storage import encode_meta
 from holdfast.errors import Corrupt, Full, NotFound
 from holdfast.testing import ManualClock
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Closed, NotFound
 from holdfast.channels import ChannelData, Channels, ChannelSettings, HistoryEntry, MemoryPersistence, SdsMessage
-from holdfast.channels.nim import NIM
+from holdfast.channels.wire.nim import NIM
 from holdfast.testing import Fault, FaultyDisk, ManualClock
 from tests.channels import conversation
 from tests.channels.conversation import bare

@@ -27,10 +27,10 @@ from holdfast.channels import (
     MemoryPersistence,
     Persistence,
     PersistenceState,
-    steps,
 )
-from holdfast.channels.message import raw
-from holdfast.channels.nim import NIM
+from holdfast.channels.protocol import steps
+from holdfast.channels.wire.message import raw
+from holdfast.channels.wire.nim import NIM
 from holdfast.testing import Fault, FaultyDisk, ManualClock
 from tests.channels import conversation
 from tests.channels.conversation import (

@@ -17,8 +17,8 @@ import pytest
 
 import holdfast
 from holdfast import Log, OutcomeUnknown, Settings, Unavailable
-from holdfast.channel_log import LogPersistence
 from holdfast.channels import ChannelData, ChannelMeta, Channels, HistoryUpdate
+from holdfast.channels.keeping.log_backend import LogPersistence
 from holdfast.journal.journal import Journal
 from holdfast.testing import Fault, FaultyDisk, ManualClock
 from tests.channels import conversation
@@ -240,7 +240,7 @@ def test_a_unit_that_cannot_be_made_fails_alone(tmp_path, monkeypatch):
     """The journal goes on, and so does the channel."""
     with room_of(tmp_path) as (log, alice):
         with monkeypatch.context() as broken:
-            broken.setattr("holdfast.channel_log.encode_meta", lambda *args, **more: 1 // 0)
+            broken.setattr("holdfast.channels.keeping.log_backend.encode_meta", lambda *args, **more: 1 // 0)
             alice.wrap_outgoing_message(b"x", ROOM, "a1")
         state = alice.channel(ROOM).persistence
         assert not state.ok

@@ -17,8 +17,8 @@ import pytest
 
 from holdfast import Keyring
 from holdfast.channels import ChannelSettings, HistoryEntry, SdsMessage
-from holdfast.channels.derived_ids import with_derived_id
-from holdfast.channels.detect import dialect as dialect_named
+from holdfast.channels.wire.derived_ids import with_derived_id
+from holdfast.channels.wire.detect import dialect as dialect_named
 from holdfast.errors import Invalid
 from tests.channels.world import ROOM, World
 

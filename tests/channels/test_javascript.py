@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from holdfast.channels import Bus, Channels, ChannelSettings, MemoryPersistence
-from holdfast.channels.rfc import RFC
+from holdfast.channels.wire.rfc import RFC
 from holdfast.testing.manual_clock import ManualClock
 from tests.channels.javascript.peers import NodePeer, Peer, RecordedPeer, reason_against_node, record
 

@@ -15,7 +15,6 @@ import apsw
 import pytest
 
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
-from holdfast.channel_log import LogPersistence
 from holdfast.channels import (
     ChannelData,
     ChannelMeta,
@@ -26,8 +25,9 @@ from holdfast.channels import (
     Persistence,
     SdsMessage,
 )
-from holdfast.channels.message import text
-from holdfast.channels.nim import NIM
+from holdfast.channels.keeping.log_backend import LogPersistence
+from holdfast.channels.wire.message import text
+from holdfast.channels.wire.nim import NIM
 from holdfast.testing import ManualClock
 from holdfast.testing.channel_contract import ODD_IDS, PersistenceContract, sample_message, sample_meta
 from tests.channels.sqlite_backend import SqliteBackend

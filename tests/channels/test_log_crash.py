@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import HoldfastError
-from holdfast.channel_log import LogPersistence
+from holdfast.channels.keeping.log_backend import LogPersistence
 from holdfast.testing import Fault, FaultyDisk, ManualClock, PowerCut
 from holdfast.testing.fault import Kind
 from tests.channels.conversation import ROOM, SCRIPT, on_disk, open_log, states, take
@@ -136,16 +136,16 @@ def test_a_power_cut_at_every_step(tmp_path):
 
 def test_this_test_would_notice_a_missing_sync(tmp_path, monkeypatch):
     """The planted bug: with synchronous=OFF some state has lost what was kept."""
-    from holdfast.journal import sqlite
+    from holdfast.journal.sqlite import sqlite_backend
 
-    original = sqlite.open_writer
+    original = sqlite_backend.open_writer
 
     def weakened(path):
         connection = original(path)
         connection.execute("PRAGMA synchronous=OFF")
         return connection
 
-    monkeypatch.setattr(sqlite, "open_writer", weakened)
+    monkeypatch.setattr(sqlite_backend, "open_writer", weakened)
     cuts = record(tmp_path / "disk")
     monkeypatch.undo()
     with pytest.raises(AssertionError, match="lost:"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.channels import HistoryEntry, SdsMessage
-from holdfast.channels.nim import NIM
+from holdfast.channels.wire.nim import NIM
 
 pytestmark = pytest.mark.disk
 

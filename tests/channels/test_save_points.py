@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.channels import Channels, ChannelSettings, HistoryEntry, MemoryPersistence, SdsMessage
-from holdfast.channels.nim import NIM
-from holdfast.channels.persistence import Commit
-from holdfast.channels.snapshot import ChannelMeta, HistoryUpdate
+from holdfast.channels.keeping.persistence import Commit
+from holdfast.channels.keeping.snapshot import ChannelMeta, HistoryUpdate
+from holdfast.channels.wire.nim import NIM
 from holdfast.errors import Full, Invalid, NotFound, Unavailable
 from holdfast.testing import ManualClock
 

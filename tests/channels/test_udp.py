@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from holdfast import Closed, Invalid, Unavailable
 from holdfast.channels import Channels, ChannelSettings, MessageReady, MessageSent, UdpTransport
-from holdfast.channels.udp import DATAGRAM_BYTES_MAX
+from holdfast.channels.transport.udp import DATAGRAM_BYTES_MAX
 
 pytestmark = pytest.mark.disk
 

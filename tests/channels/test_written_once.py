@@ -9,8 +9,8 @@ import pytest
 import holdfast
 from holdfast import Log, Settings
 from holdfast.channels import Channels
-from holdfast.channels.protobuf import fields
-from holdfast.channels.wire import read_entry
+from holdfast.channels.wire.protobuf import fields
+from holdfast.channels.wire.wire_fields import read_entry
 from tests.channels.conversation import CHANNELS, ROOM, bare, memory, wire
 from tests.channels.test_failing_persistence import Refusing
 from tests.stalled import stalled

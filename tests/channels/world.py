@@ -25,12 +25,12 @@ from typing import Literal
 
 from holdfast import Keyring
 from holdfast.channels import Channels, ChannelSettings, MemoryPersistence, MessageReady
-from holdfast.channels.bus import Bus
-from holdfast.channels.dialect import DialectName
-from holdfast.channels.persistence import Commit
-from holdfast.channels.snapshot import ChannelMeta, HistoryUpdate, Note
-from holdfast.channels.state import MARKS_MAX
-from holdfast.channels.transport import Link
+from holdfast.channels.keeping.persistence import Commit
+from holdfast.channels.keeping.snapshot import ChannelMeta, HistoryUpdate, Note
+from holdfast.channels.protocol.state import MARKS_MAX
+from holdfast.channels.transport.bus import Bus
+from holdfast.channels.transport.link import Link
+from holdfast.channels.wire.dialect import DialectName
 from holdfast.testing.manual_clock import ManualClock
 
 ROOM = "room"

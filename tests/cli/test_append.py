@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import Keyring
-from holdfast.cli import append
-from holdfast.journal.sqlite import SqliteBackend
+from holdfast.cli.verbs import append
+from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from tests.cli.conftest import PATIENCE, Run, Spawn, drain, objects, segment_files
 
 pytestmark = pytest.mark.disk

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast import Keyring
 from holdfast.channels import HistoryEntry, SdsMessage
-from holdfast.channels.nim import NIM
+from holdfast.channels.wire.nim import NIM
 from tests.cli.conftest import Run, Spawn, objects, tamper
 
 pytestmark = pytest.mark.disk

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Settings
-from holdfast.shipping.settings import PROFILES
+from holdfast.shipping.shipping_settings import PROFILES
 from tests.cli.conftest import Run, objects
 
 pytestmark = pytest.mark.disk

@@ -11,32 +11,15 @@ import msgspec
 import pytest
 
 from holdfast import RebuildReport, Receipt, RestoreReport
-from holdfast.cli import (
-    channel,
-    config,
-    exits,
-    keys,
-    lines,
-    output,
-    prices,
-    printing,
-    read,
-    reconcile,
-    root_report,
-    seal,
-    ship,
-    spark,
-    status,
-    summary,
-    text,
-    topics,
-)
+from holdfast.cli import exit_codes, output, prices, printing, text
+from holdfast.cli.inspection import inspect_lines, root_report, summary
 from holdfast.cli.program import program
-from holdfast.migrating import MigrationReport
-from holdfast.rebuilding import Lost
-from holdfast.segments.classify import Finding
-from holdfast.segments.reconcile import Repair
-from holdfast.segments.retention import Removed, RetentionReport
+from holdfast.cli.verbs import channel, config, keys, read, reconcile, seal, ship, spark, status, topics
+from holdfast.reconcile.classify import Finding
+from holdfast.reconcile.local_pass import Repair
+from holdfast.recovery.rebuild import Lost
+from holdfast.recovery.root_migration import MigrationReport
+from holdfast.segments.retention.retention import Removed, RetentionReport
 
 pytestmark = pytest.mark.disk
 
@@ -135,7 +118,7 @@ def test_every_json_field_is_documented(title: str, types: list[type[Any]]) -> N
     assert fields(*types) <= words(section(title))
 
 
-@pytest.mark.parametrize("line", lines.LINES)
+@pytest.mark.parametrize("line", inspect_lines.LINES)
 def test_every_line_of_an_inspection_is_documented(line: type[Any]) -> None:
     """Each type of line has a row in the table, which names each of its fields."""
     tag = line.__struct_config__.tag
@@ -147,7 +130,7 @@ def test_every_line_of_an_inspection_is_documented(line: type[Any]) -> None:
 def test_every_exit_code_is_documented() -> None:
     """The table of exit codes has exactly those that there are."""
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", section("For all verbs"), re.MULTILINE)}
-    assert codes == {exits.FINE, exits.REFUSED, exits.USAGE, exits.DAMAGED, exits.INTERRUPTED}
+    assert codes == {exit_codes.FINE, exit_codes.REFUSED, exit_codes.USAGE, exit_codes.DAMAGED, exit_codes.INTERRUPTED}
 
 
 def test_every_kind_of_error_is_documented() -> None:

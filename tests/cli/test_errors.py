@@ -120,7 +120,7 @@ def _kinds(root: type[HoldfastError]) -> list[type[HoldfastError]]:
 
 def test_every_kind_that_can_be_raised_is_told_by_a_documented_name() -> None:
     """Stages raise narrower kinds of their own; what is told is the kind that the table has."""
-    from holdfast.shipping import forgotten, past  # noqa: F401 - they have some
+    from holdfast.shipping.ownership import earlier_epochs  # noqa: F401 - they have some
     from holdfast.store import port  # noqa: F401
 
     narrower = [kind for kind in _kinds(HoldfastError) if kind.__module__.startswith("holdfast.")]
@@ -196,7 +196,7 @@ def test_corrupt_is_still_corrupt() -> None:
 
 def test_a_narrower_kind_is_told_by_its_documented_name(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a store raises has a name of its own; programs are told the one that they can know."""
-    from holdfast.cli import read
+    from holdfast.cli.verbs import read
     from holdfast.store.port import StoreUnavailable
 
     def fail(*_: object, **__: object) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from holdfast import Keyring
-from holdfast.cli import entries
-from holdfast.cli.glance import database, glance
-from holdfast.journal.sqlite import SqliteBackend
+from holdfast.cli.inspection import entry_rows as entries
+from holdfast.cli.inspection.control_tables import database, glance
+from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from tests.cli.conftest import Run, objects, tamper
 
 pytestmark = pytest.mark.disk
@@ -411,16 +411,16 @@ def test_a_tree_out_of_order_does_not_hold_it_up(log: Path, monkeypatch: pytest.
 
 def test_a_forged_body_is_found_by_decoding(run: Run, log: Path) -> None:
     """A body that is no frame, under a digest that was made to fit, is found."""
-    from holdfast.crypto import chain
-    from holdfast.journal.bell import Bell
-    from holdfast.journal.entry import Entry, header_of
-    from holdfast.journal.partition import Partition
+    from holdfast.crypto import digests
+    from holdfast.journal.state.partition import Partition
+    from holdfast.model.entry import Entry, header_of
+    from holdfast.signals import Signal
 
     connection = apsw.Connection(str(log / "durable.db"))
     entry = Entry._make(connection.execute("SELECT * FROM entries WHERE seq=5").fetchone())
     log_id = connection.execute("SELECT log_id FROM log").get
-    place = Partition(entry.partition_id, "orders", 0, log_id, Bell()).place
-    digest = chain.digest(header_of(place, entry), b"forged")
+    place = Partition(entry.partition_id, "orders", 0, log_id, Signal()).place
+    digest = digests.digest(header_of(place, entry), b"forged")
     connection.execute("UPDATE entries SET body=?, digest=? WHERE seq=5", (b"forged", digest))
     connection.close()
     result = run("inspect", log, "--json")

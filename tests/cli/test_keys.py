@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Keyring
-from holdfast.cli.keys import _made
+from holdfast.cli.verbs.keys import _made
 from tests.cli.conftest import Run, objects
 
 pytestmark = pytest.mark.disk

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli import read, status
 from holdfast.cli.program import VERBS
+from holdfast.cli.verbs import read, status
 from holdfast.errors import NotFound
 from tests.cli.conftest import MAIN, PATIENCE, Run, Spawn, drain, objects
 

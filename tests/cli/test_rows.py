@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli.rows import Row, parse_rows, plain_rows
+from holdfast.cli.json_rows import Row, parse_rows, plain_rows
 from holdfast.errors import Invalid
-from holdfast.segments.conform import conform
-from holdfast.segments.schema import declare
+from holdfast.model.schema import declare
+from holdfast.segments.typed.conform import conform
 
 SCHEMA = pa.schema(
     [

@@ -9,9 +9,9 @@ import pytest
 
 import holdfast
 from holdfast import Keyring, Settings
-from holdfast.cli.glance import database, glance
+from holdfast.cli.inspection.control_tables import database, glance
 from holdfast.crypto.vault import Vault
-from holdfast.journal.rows import stamped
+from holdfast.model.control_rows import stamped
 from tests.cli.conftest import PATIENCE, Owner, Run, Spawn, objects, segment_files, tamper
 
 pytestmark = pytest.mark.disk

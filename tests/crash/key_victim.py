@@ -16,7 +16,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast import Keyring, Log, Settings
-from holdfast.shipping import janitor
+from holdfast.shipping.cleanup import janitor
 
 KEYRING = Keyring.from_callable(lambda: "k1:" + "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY=")
 WINDOW = 6

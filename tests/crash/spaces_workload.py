@@ -10,9 +10,9 @@ from pathlib import Path
 
 import holdfast
 from holdfast import Keyring, Log, Settings
-from holdfast.journal.columns import Columns
-from holdfast.journal.spaces import Item
-from holdfast.journal.ticket import UnitTicket
+from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.state.spaces import Item
+from holdfast.model.record_columns import Columns
 from holdfast.testing import ManualClock
 from tests.stalled import stalled
 

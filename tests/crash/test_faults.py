@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import Closed, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.journal.migrations import migrate
-from holdfast.journal.sqlite import SqliteBackend
+from holdfast.journal.sqlite.migrations import migrate
+from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.testing import Fault, FaultyDisk
 from holdfast.testing.fault import Kind
 from tests.crash.workload import Notes, check, live, open_log, work

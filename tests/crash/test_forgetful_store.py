@@ -22,9 +22,9 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.store import layout
-from holdfast.store.opening import open_store
 from holdfast.store.port import Body
-from holdfast.store.settings import StoreSettings
+from holdfast.store.store_kinds import open_store
+from holdfast.store.store_settings import StoreSettings
 
 pytestmark = [pytest.mark.crash, pytest.mark.store]
 

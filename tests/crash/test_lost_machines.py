@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.store import layout
-from holdfast.store.settings import StoreSettings
+from holdfast.store.store_settings import StoreSettings
 from tests.crash import key_victim
 from tests.crash.test_restore_crash import CALM, SystemClock, killed_at, open_store
 

@@ -62,16 +62,16 @@ def test_every_cut_at_every_step(tmp_path):
 
 def test_this_test_would_notice_a_missing_sync(tmp_path, monkeypatch):
     """The planted bug: with synchronous=OFF some state has lost an acknowledged record."""
-    from holdfast.journal import sqlite
+    from holdfast.journal.sqlite import sqlite_backend
 
-    original = sqlite.open_writer
+    original = sqlite_backend.open_writer
 
     def weakened(path):
         connection = original(path)
         connection.execute("PRAGMA synchronous=OFF")
         return connection
 
-    monkeypatch.setattr(sqlite, "open_writer", weakened)
+    monkeypatch.setattr(sqlite_backend, "open_writer", weakened)
     notes = Notes()
     cuts = record(tmp_path / "disk", notes)
     monkeypatch.undo()

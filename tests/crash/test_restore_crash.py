@@ -17,14 +17,14 @@ from uuid import uuid4
 import pytest
 
 import holdfast
-from holdfast import Invalid, Keyring, RestoreReport, Settings, Unavailable, disk, restoring
+from holdfast import Invalid, Keyring, RestoreReport, Settings, Unavailable, disk
 from holdfast.clock import SystemClock
-from holdfast.directory import Directory
-from holdfast.segments import fetching
+from holdfast.log_directory import Directory
+from holdfast.recovery import fetching, restore
 from holdfast.store import layout, memory
-from holdfast.store.opening import open_store
 from holdfast.store.port import Store
-from holdfast.store.settings import StoreSettings
+from holdfast.store.store_kinds import open_store
+from holdfast.store.store_settings import StoreSettings
 from holdfast.testing import Fault, FaultyDisk, PowerCut
 from holdfast.testing.manual_clock import ManualClock
 
@@ -88,7 +88,7 @@ def shipped(tmp_path: Path) -> Iterator[Shipped]:
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """One request at a time, so that steps come in the same order every time."""
     monkeypatch.setattr(fetching, "_AT_ONCE", 1)
-    monkeypatch.setattr(restoring, "_AT_ONCE", 1)
+    monkeypatch.setattr(restore, "_AT_ONCE", 1)
 
 
 # -- kill -9 --------------------------------------------------------------------------------------------------

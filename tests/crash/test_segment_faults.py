@@ -332,7 +332,7 @@ def test_a_read_that_fails_once_does_not_end_sealing(tmp_path):
 
 def retention_at_rest(log: Log) -> Lock:
     """While this is held the roller does not apply retention by itself: it must not come before the fault."""
-    return log._keeping._retention._lock
+    return log._maintenance._retention._lock
 
 
 def relieve(disk: FaultyDisk) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from holdfast import disk
-from holdfast.journal import manifest
-from holdfast.journal.group import Trim
-from holdfast.segments import leftovers, sealing
-from holdfast.segments.retention import Retention
-from holdfast.segments.sealing import Sealer
+from holdfast.journal.commit import manifest_changes
+from holdfast.journal.state.operations import Trim
+from holdfast.segments.retention.retention import Retention
+from holdfast.segments.sealing import leftovers, seal
+from holdfast.segments.sealing.seal import Sealer
 from tests.crash.segment_cuts import POINTS, at, examine, record, sample
 from tests.crash.segment_workload import Notes, Promise
 
@@ -109,7 +109,7 @@ def _rename_before_fsync(patch: pytest.MonkeyPatch) -> None:
         disk.syscalls.close(descriptor)
 
     patch.setattr(disk.NewFile, "finish", disk.NewFile.close)
-    patch.setattr(sealing, "disk", _Disk(rename=rename_then_sync))
+    patch.setattr(seal, "disk", _Disk(rename=rename_then_sync))
 
 
 def _row_before_file(patch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def _row_before_file(patch: pytest.MonkeyPatch) -> None:
         commit(self, *arguments)  # type: ignore[arg-type]
         disk.rename(*waiting.pop())
 
-    patch.setattr(sealing, "disk", _Disk(rename=lambda source, target: waiting.append((source, target))))
+    patch.setattr(seal, "disk", _Disk(rename=lambda source, target: waiting.append((source, target))))
     patch.setattr(Sealer, "_commit", commit_then_rename)
 
 
@@ -135,7 +135,7 @@ def _trim_before_watermark(patch: pytest.MonkeyPatch) -> None:
         self._journal.perform(Trim(partition, 1000))
         commit(self, partition, *rest)
 
-    patch.setattr(manifest, "trim", trim_all)
+    patch.setattr(manifest_changes, "trim", trim_all)
     patch.setattr(Sealer, "_commit", trim_then_commit)
 
 

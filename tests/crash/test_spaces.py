@@ -117,16 +117,16 @@ def test_every_cut_at_every_step(tmp_path):
 
 def test_this_test_would_notice_a_missing_sync(tmp_path, monkeypatch):
     """The planted bug: with synchronous=OFF some state has lost an acknowledged change."""
-    from holdfast.journal import sqlite
+    from holdfast.journal.sqlite import sqlite_backend
 
-    original = sqlite.open_writer
+    original = sqlite_backend.open_writer
 
     def weakened(path):
         connection = original(path)
         connection.execute("PRAGMA synchronous=OFF")
         return connection
 
-    monkeypatch.setattr(sqlite, "open_writer", weakened)
+    monkeypatch.setattr(sqlite_backend, "open_writer", weakened)
     cuts = record(tmp_path / "disk", Notes())
     monkeypatch.undo()
     with pytest.raises(AssertionError, match="lost:"):
@@ -135,7 +135,7 @@ def test_this_test_would_notice_a_missing_sync(tmp_path, monkeypatch):
 
 def test_this_test_would_notice_a_torn_change(tmp_path, monkeypatch):
     """The planted bug: with items in a commit of their own some state has the one without the other."""
-    from holdfast.journal.space_changes import SpaceChanges
+    from holdfast.journal.commit.space_changes import SpaceChanges
 
     store = SpaceChanges._store_items
 

@@ -8,7 +8,7 @@ from linecache import getline
 
 import pytest
 
-from holdfast.journal import group, queue
+from holdfast.journal.commit import group, queue
 
 pytestmark = pytest.mark.disk
 

@@ -11,8 +11,8 @@ import pytest
 from tests.stalled import stalled
 
 from holdfast import Closed, Corrupt, Invalid, OutcomeUnknown
-from holdfast.journal.migrations import migrations
-from holdfast.journal.rows import DiskFailed
+from holdfast.journal.sqlite.migrations import migrations
+from holdfast.model.control_rows import DiskFailed
 
 pytestmark = pytest.mark.disk
 

@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from holdfast import Closed, Corrupt, Invalid, Keyring, NotFound, Settings, Unavailable
-from holdfast.journal.migrations import migrate, migrations
-from holdfast.journal.sqlite import SqliteBackend
+from holdfast.journal.sqlite.migrations import migrate, migrations
+from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
 pytestmark = pytest.mark.disk
 
@@ -403,7 +403,7 @@ def test_asking_who_owns_a_log_never_disturbs_a_starting_owner(tmp_path):
     """The holder is found without touching the lock: a probe in a loop never makes an open fail."""
     import threading
 
-    from holdfast.directory import Directory
+    from holdfast.log_directory import Directory
 
     with holdfast.open(tmp_path / "log"):
         assert Directory(tmp_path / "log").holder() == os.getpid()

@@ -17,8 +17,8 @@ import pytest
 
 import holdfast
 from holdfast import Invalid, Keyring, NotFound, Settings, Unavailable
-from holdfast.journal import looking
-from holdfast.journal.looking import Look
+from holdfast.journal.sqlite import read_only
+from holdfast.journal.sqlite.read_only import Look
 
 pytestmark = pytest.mark.disk
 
@@ -252,14 +252,14 @@ def test_a_handle_that_looks_at_a_copy_sees_the_owner_come(left_by, place):
 def test_an_owner_that_leaves_while_a_copy_is_taken_is_no_failure(left_by, place, monkeypatch):
     """Its write-ahead log is gone then, and the database is all there is."""
     left_by("copied", place / "log", "plain")
-    first_bytes = looking._first_bytes
+    first_bytes = read_only._first_bytes
 
     def folded_in(path: Path) -> bytes:
-        monkeypatch.setattr(looking, "_first_bytes", first_bytes)
+        monkeypatch.setattr(read_only, "_first_bytes", first_bytes)
         holdfast.open(place / "log").close()
         return first_bytes(path)
 
-    monkeypatch.setattr(looking, "_first_bytes", folded_in)
+    monkeypatch.setattr(read_only, "_first_bytes", folded_in)
     with holdfast.open(place / "log", read_only=True) as log:
         assert log.topic("orders").read().to_arrow().num_rows == 4
 
@@ -321,7 +321,7 @@ def test_a_copy_that_has_no_room_is_refused_with_the_remedy(left_by, place, monk
     left_by("copied", place / "log", "plain")
     (place / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place / "tmp"))
-    monkeypatch.setattr("holdfast.journal.looking._FREE_BYTES_LEFT", 2**62)
+    monkeypatch.setattr("holdfast.journal.sqlite.read_only._FREE_BYTES_LEFT", 2**62)
     with pytest.raises(Unavailable, match="no room") as caught:
         holdfast.open(place / "log", read_only=True)
     assert "TMPDIR" in (caught.value.hint or "")
@@ -343,7 +343,7 @@ def test_what_may_not_be_read_says_whose_it_is(left_by, place):
 def test_a_database_that_changes_while_it_is_read_without_locks_does_not_count(open_log, tmp_path):
     """An owner came, wrote and folded its log in, in the middle of a transaction: that is told, not believed."""
     open_log().close()
-    from holdfast.journal.sqlite import SqliteBackend
+    from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
     backend = SqliteBackend(tmp_path / "log" / "durable.db", read_only=True)
     with pytest.raises(Unavailable, match="changed while it was read"), backend.reading() as connection:

@@ -16,10 +16,10 @@ from tests.stalled import stalled
 
 import holdfast
 from holdfast import Closed, Corrupt, Full, Invalid, Log, OutcomeUnknown, Unavailable
-from holdfast.journal import spaces
-from holdfast.journal.columns import Columns
-from holdfast.journal.group import ChangeSpace, CreateTopic
-from holdfast.journal.rows import DiskFailed
+from holdfast.journal.state import spaces
+from holdfast.journal.state.operations import ChangeSpace, CreateTopic
+from holdfast.model.control_rows import DiskFailed
+from holdfast.model.record_columns import Columns
 from holdfast.testing import Fault, FaultyDisk
 
 pytestmark = pytest.mark.disk
@@ -224,7 +224,7 @@ def test_a_rebuilt_log_has_no_spaces_and_takes_new_ones(open_log, tmp_path):
     changed(log, "s", [item("k")])
     log.seal()
     log.close()
-    from holdfast.rebuilding import rebuild
+    from holdfast.recovery.rebuild import rebuild
 
     rebuild(tmp_path / "log")
     again = open_log()
@@ -537,7 +537,7 @@ def test_limits_are_checked_before_anything_is_written(open_log):
 def test_a_space_that_is_full_takes_no_more_until_something_is_deleted(open_log, monkeypatch):
     """The last item fits; one more fails alone, with its record; replacing and trading one for another goes on."""
     monkeypatch.setattr(spaces, "ITEMS_MAX", 5)
-    monkeypatch.setattr("holdfast.journal.space_changes.ITEMS_MAX", 5)
+    monkeypatch.setattr("holdfast.journal.commit.space_changes.ITEMS_MAX", 5)
     log = open_log()
     changed(log, "s", [item(f"{n}") for n in range(4)])
     with stalled(log.topic("t")):

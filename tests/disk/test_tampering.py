@@ -33,14 +33,14 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings, Topic
-from holdfast.crypto import chain
-from holdfast.journal.columns import Columns
-from holdfast.journal.entry import Entry, Place, header_of
-from holdfast.journal.migrations import migrations
-from holdfast.journal.rows import ShipmentRow, ShippingRow
-from holdfast.segments.retention import Retention
+from holdfast.crypto import digests
+from holdfast.journal.sqlite.migrations import migrations
+from holdfast.log.typed_topic import TypedTopic
+from holdfast.model.control_rows import ShipmentRow, ShippingRow
+from holdfast.model.entry import Entry, Place, header_of
+from holdfast.model.record_columns import Columns
+from holdfast.segments.retention.retention import Retention
 from holdfast.testing.manual_clock import ManualClock
-from holdfast.typed_topic import TypedTopic
 
 pytestmark = pytest.mark.disk
 
@@ -832,7 +832,7 @@ def forge(subject: Subject, which: int, **columns: Any) -> dict[str, Any]:
     row = next(row for row in now["entries"] if row["seq"] == which) | columns
     number = next(head["number"] for head in now["heads"] if head["partition_id"] == row["partition_id"])
     place = Place(now["log"][0]["log_id"], "orders", number)
-    row["digest"] = chain.digest(header_of(place, Entry(*row.values())), row["body"])
+    row["digest"] = digests.digest(header_of(place, Entry(*row.values())), row["body"])
     subject.change(("DELETE FROM entries WHERE seq=?", (which,)), insert("entries", row))
     return row
 
@@ -900,7 +900,7 @@ def test_an_unsealed_entry_in_a_sealed_log_is_refused(subjects: dict[str, Subjec
     """A keyed log takes no entry that says it is plain, however well its digest fits."""
     row = next(row for row in subjects["plain"].history[-1]["entries"] if row["seq"] == 7)
     place = Place(keyed.history[-1]["log"][0]["log_id"], "orders", 0)
-    digest = chain.digest(header_of(place, Entry(*row.values())), row["body"])
+    digest = digests.digest(header_of(place, Entry(*row.values())), row["body"])
     keyed.put_back("entries", [row | {"digest": digest}])
     assert isinstance(keyed.look()[next(span for span in keyed.spans if span.seq == 7)], Corrupt)
     assert_refused(keyed)

@@ -10,9 +10,10 @@ from tests.stalled import stalled
 
 import holdfast
 from holdfast import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.journal.columns import Columns
-from holdfast.journal.group import CreateTopic, Run
-from holdfast.journal.rows import DiskFailed
+from holdfast.journal.commit.group import Run
+from holdfast.journal.state.operations import CreateTopic
+from holdfast.model.control_rows import DiskFailed
+from holdfast.model.record_columns import Columns
 
 pytestmark = pytest.mark.disk
 
@@ -71,7 +72,7 @@ def test_a_scope_never_has_a_hole(open_log):
             put_unit(topic, b"3", scope="a"),
             put_unit(topic, b"other", scope="b"),
         ]
-    topic._journal.queue.barrier().bell.sleep(lambda: units[-1].group.done, 5)
+    topic._journal.queue.barrier().signal.sleep(lambda: units[-1].group.done, 5)
     units[0].check_stored()
     units[3].check_stored()
     for unit in units[1:3]:
@@ -278,7 +279,7 @@ def test_a_failing_cipher_leaves_no_key_behind(open_log):
 
 def test_a_group_with_an_error_before_its_commit_was_not_written(open_log, monkeypatch):
     """A defect before the commit poisons, but its waiters learn that nothing was written."""
-    from holdfast.journal.staging import Staging
+    from holdfast.journal.commit.staging import Staging
 
     log = open_log()
     topic = log.topic("t")

@@ -10,11 +10,11 @@ import pytest
 
 from holdfast import Keyring
 from holdfast.channels import ChannelMeta, HistoryEntry, SdsMessage
-from holdfast.channels.derived_ids import check_derived_id, with_derived_id
-from holdfast.channels.detect import dialect
-from holdfast.channels.sealed import ChannelSeal
-from holdfast.channels.snapshot import Buffered, Known, RepairRequest, Unacknowledged
-from holdfast.channels.storage import decode_known, decode_meta, encode_known, encode_meta
+from holdfast.channels.keeping.snapshot import Buffered, Known, RepairRequest, Unacknowledged
+from holdfast.channels.keeping.storage import decode_known, decode_meta, encode_known, encode_meta
+from holdfast.channels.wire.derived_ids import check_derived_id, with_derived_id
+from holdfast.channels.wire.detect import dialect
+from holdfast.channels.wire.encrypted_messages import ChannelSeal
 
 pytestmark = pytest.mark.unit
 

@@ -20,19 +20,19 @@ import pytest
 import holdfast
 import pyspark_holdfast
 from holdfast import Settings, channels, errors
-from holdfast.channels.snapshot import NoteKind
-from holdfast.rebuilding import Lost
-from holdfast.segments.classify import Finding, Kind
-from holdfast.segments.reconcile import Repair
-from holdfast.segments.retention import Removed
-from holdfast.segments.schema import declare
-from holdfast.segments.stats import SegmentStats
-from holdfast.settled.columns import RAW, SEALED, columns_of
-from holdfast.settled.options import OPTION_NAMES, parse_options
+from holdfast.channels.keeping.snapshot import NoteKind
+from holdfast.log.watching import Watch
+from holdfast.model.schema import declare
+from holdfast.reader.read_columns import RAW, SEALED, columns_of
+from holdfast.reader.read_options import OPTION_NAMES, parse_options
+from holdfast.reconcile.classify import Finding, Kind
+from holdfast.reconcile.local_pass import Repair
+from holdfast.recovery.rebuild import Lost
+from holdfast.segments.retention.retention import Removed
+from holdfast.segments.segment_stats import SegmentStats
 from holdfast.shipping.alarm import AlarmState
-from holdfast.shipping.stats import ShippingStats
+from holdfast.shipping.shipping_stats import ShippingStats
 from holdfast.store.pool_state import PoolState
-from holdfast.watch import Watch
 from tests.store.servers import ACCESS_KEY, REGION, SECRET_KEY, weed
 
 pytestmark = pytest.mark.disk
@@ -291,7 +291,8 @@ def test_every_field_of_what_channels_give_is_documented(kind):
 def test_every_kind_of_record_of_the_topic_is_documented():
     """Each kind is in the how-to and in the format, and so is each header."""
     headers = re.findall(
-        r'headers\["(\w+)"\] = |"(\w+)": (?:raw|participant|b")', (ROOT / "src/holdfast/channel_records.py").read_text()
+        r'headers\["(\w+)"\] = |"(\w+)": (?:raw|participant|b")',
+        (ROOT / "src/holdfast/channels/keeping/channel_records.py").read_text(),
     )
     names = {one or other for one, other in headers}
     assert {"participant_id", "message_id", "missing"} <= names

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from holdfast.crypto.cipher import CountedCipher, Random, Source
-from holdfast.segments import file_writer
+from holdfast.segments.file import segment_writer
 
 
 class CountedSealer(CountedCipher):
@@ -26,7 +26,7 @@ class CountedSealer(CountedCipher):
         return count + self._aead.encrypt(self._domain + count, plaintext, associated)
 
 
-_parquet_settings = file_writer.parquet_settings
+_parquet_settings = segment_writer.parquet_settings
 
 
 def _without_checksums(schema: pa.Schema, **how: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def _without_checksums(schema: pa.Schema, **how: Any) -> dict[str, Any]:
 def sealing_as_before() -> Iterator[None]:
     """Whatever is sealed meanwhile is sealed in the first scheme, in files without page checksums."""
     with ExitStack() as patches:
-        patches.enter_context(patch.object(file_writer, "parquet_settings", _without_checksums))
+        patches.enter_context(patch.object(segment_writer, "parquet_settings", _without_checksums))
         for module in ("vault", "segment_key"):
             patches.enter_context(patch(f"holdfast.crypto.{module}.sealing_cipher", CountedSealer))
         yield

@@ -40,17 +40,18 @@ from tests.store.old_roots import make_old
 
 import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
-from holdfast.crypto import chain
+from holdfast.crypto import digests as chain
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
-from holdfast.crypto.concealing import DIGESTS, Concealing
-from holdfast.crypto.signing import Signer
+from holdfast.crypto.key_hashes import DIGESTS, Concealing
+from holdfast.crypto.signatures import Signer
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.intake import Intake
-from holdfast.journal import frame
-from holdfast.journal.columns import Columns, Extra
-from holdfast.journal.entry import Entry, Place, header_of
-from holdfast.journal.migrations import migrate
-from holdfast.journal.rows import (
+from holdfast.journal.sqlite.migrations import migrate
+from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
+from holdfast.journal.state.spaces import header as space_header
+from holdfast.journal.state.spaces import stored_name, weigh
+from holdfast.log.validation import Intake
+from holdfast.model import frame
+from holdfast.model.control_rows import (
     LIVE,
     EpochRow,
     HeadRow,
@@ -64,16 +65,16 @@ from holdfast.journal.rows import (
     TopicRow,
     WatermarkRow,
 )
-from holdfast.journal.spaces import header as space_header
-from holdfast.journal.spaces import stored_name, weigh
-from holdfast.journal.sqlite import SqliteBackend
-from holdfast.record import NOW
-from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
-from holdfast.shipping.marks import attach
-from holdfast.store import checkpoint, commit_batch, documents, key_object, layout, signed
-from holdfast.store.commit_batch import CommitBatch, TailEntry, TailKey
-from holdfast.store.documents import AnyDocument, ManifestDocument
-from holdfast.store.key_object import KeyObject, StoredKey
+from holdfast.model.entry import Entry, Place, header_of
+from holdfast.model.record import NOW
+from holdfast.model.record_columns import Columns, Extra
+from holdfast.model.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.root.objects import checkpoint, commit_batch, documents, key_object, signature_place
+from holdfast.root.objects.commit_batch import CommitBatch, TailEntry, TailKey
+from holdfast.root.objects.documents import AnyDocument, ManifestDocument
+from holdfast.root.objects.key_object import KeyObject, StoredKey
+from holdfast.shipping.shipping_marks import attach
+from holdfast.store import layout
 from holdfast.testing.manual_clock import ManualClock
 
 HERE = Path(__file__).parent
@@ -781,8 +782,8 @@ def make_signed_store(path: Path) -> None:
     signer = Signer.of(FIRST)
     assert signer is not None
     objects = store_objects()
-    for key in filter(signed.is_signed_kind, objects):
-        objects[key] = signed.attach(key, objects[key], signer.sign(LOG_ID.hex(), key, objects[key]))
+    for key in filter(signature_place.is_signed_kind, objects):
+        objects[key] = signature_place.attach(key, objects[key], signer.sign(LOG_ID.hex(), key, objects[key]))
     _write_objects(path, objects)
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.crypto import chain
-from holdfast.segments import footer as footers
-from holdfast.segments.columns import RAW_SCHEMA, TIME, typed_schema
-from holdfast.segments.file_writer import parquet_settings
-from holdfast.segments.footer import Footer, Group
-from holdfast.segments.sink import BLOCK_BYTES, hash_block
+from holdfast.crypto import digests
+from holdfast.segments.file import footer as footers
+from holdfast.segments.file.footer import Footer, Group
+from holdfast.segments.file.hashing_sink import BLOCK_BYTES, hash_block
+from holdfast.segments.file.segment_columns import RAW_SCHEMA, TIME, typed_schema
+from holdfast.segments.file.segment_writer import parquet_settings
 from tests.segment_data import head
 
 _MIB = 2**20
@@ -40,7 +40,7 @@ def forge(path: Path, claimed: pa.Schema, table: pa.Table, **settings: Any) -> N
             time_min=0, time_max=0, content=bytes(32), groups=(Group(table.num_rows, 0, 0),), blocks=hashes,
             schema=claimed.serialize().to_pybytes(), sealed_with=None,
         )  # fmt: skip
-        writer.add_key_value_metadata(footer.stamped(chain.plain_stamp))
+        writer.add_key_value_metadata(footer.stamped(digests.plain_stamp))
     path.write_bytes(stream.getvalue())
 
 

@@ -18,12 +18,13 @@ from typing import Any
 
 from blake3 import blake3
 
-from holdfast.crypto import chain
+from holdfast.crypto import digests
 from holdfast.parquet import thrift
 from holdfast.parquet.outline import outline
-from holdfast.segments import footer as footers
-from holdfast.segments.sink import BLOCK_BYTES, hash_block
-from holdfast.store import layout, signed
+from holdfast.root.objects import signature_place
+from holdfast.segments.file import footer as footers
+from holdfast.segments.file.hashing_sink import BLOCK_BYTES, hash_block
+from holdfast.store import layout
 from tests.hostile.roots import Objects
 
 EXTREMES = (0, 1, -1, 2, 127, 128, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, -(2**63), 2**64)
@@ -78,14 +79,14 @@ def mutate(chance: Random, objects: Objects, kind: str | None = None) -> Mutatio
 
 def forge(chance: Random, objects: Objects, kind: str | None = None) -> Mutation:
     """The same on a signed root, by somebody who takes signatures off and puts old ones on again."""
-    taken_off = {key: signed.detach(key, data) for key, data in objects.items()}
+    taken_off = {key: signature_place.detach(key, data) for key, data in objects.items()}
     made = mutate(chance, {key: bare for key, (bare, _) in taken_off.items()}, kind)
     known = [signature for _, signature in taken_off.values() if signature is not None]
     for key, data in made.objects.items():
         own = taken_off.get(key, (b"", None))[1]
         signature = chance.choice((own, own, None, chance.choice(known)))
-        if data is not None and signature is not None and signed.is_signed_kind(key):
-            made.objects[key] = signed.attach(key, data, signature)
+        if data is not None and signature is not None and signature_place.is_signed_kind(key):
+            made.objects[key] = signature_place.attach(key, data, signature)
     return made
 
 
@@ -330,7 +331,7 @@ def restamped(data: bytes, before: bytes) -> bytes:
     blocks = b"".join(hash_block(before[at : at + BLOCK_BYTES]) for at in range(0, len(before), BLOCK_BYTES)).hex()
     if len(blocks) == len(old):
         pairs["holdfast.blocks"] = blocks
-        mac = chain.plain_stamp(footers.message(pairs)).hex()
+        mac = digests.plain_stamp(footers.message(pairs)).hex()
         footer = footer.replace(old.encode(), blocks.encode()).replace(old_mac.encode(), mac.encode())
     return with_footer(before, footer)
 
@@ -364,7 +365,7 @@ def _segment_schema(chance: Random, objects: Objects, key: str) -> Mutation:
     pairs = footers.decode_pairs(outline(with_footer(b"", footer), 50_000).pairs)
     old, old_mac = pairs["holdfast.arrow_schema"], pairs["holdfast.mac"]
     schema = base64.b64encode(same_size(chance, base64.b64decode(old))).decode()
-    mac = chain.plain_stamp(footers.message({**pairs, "holdfast.arrow_schema": schema})).hex()
+    mac = digests.plain_stamp(footers.message({**pairs, "holdfast.arrow_schema": schema})).hex()
     at = footer.find(b"holdfast.arrow_schema")
     footer = footer[:at] + footer[at:].replace(old.encode(), schema.encode(), 1).replace(old_mac.encode(), mac.encode())
     return Mutation("", "schema", key, vouched(objects, key, with_footer(before, footer)))

@@ -15,14 +15,15 @@ import pyarrow as pa
 import holdfast
 from holdfast import Keyring, Log, Settings
 from holdfast.clock import SystemClock
-from holdfast.crypto.signing import Signer
-from holdfast.settled.lease import Lease
-from holdfast.store import documents, layout
+from holdfast.crypto.signatures import Signer
+from holdfast.reader.lease import Lease
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import ExpiredDocument
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
+from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
-from holdfast.store.documents import ExpiredDocument
 from holdfast.store.port import Body
-from holdfast.store.root_form import RootForm
-from holdfast.store.root_store import RootStore
 from tests.segments.planting import fill
 
 SCHEMA = pa.schema(

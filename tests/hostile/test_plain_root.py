@@ -16,10 +16,10 @@ import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid
 from holdfast.clock import SystemClock
 from holdfast.parquet.thrift import BadStructure
-from holdfast.segments.columns import RAW_SCHEMA
-from holdfast.segments.file_reader import SegmentReader
-from holdfast.segments.unproven_footer import UnprovenFooter
-from holdfast.store import directory, layout, limits
+from holdfast.segments.file.segment_columns import RAW_SCHEMA
+from holdfast.segments.file.segment_reader import SegmentReader
+from holdfast.segments.file.unproven_footer import UnprovenFooter
+from holdfast.store import directory, layout, object_limits
 from holdfast.store.directory import DirectoryStore
 from tests.hostile import roots
 from tests.hostile.bombs import BOMBS
@@ -242,10 +242,10 @@ def test_a_folder_with_more_names_than_can_be_is_refused(tmp_path: Path, monkeyp
 def test_every_kind_of_object_has_a_limit_that_fits_its_kind(made: roots.Made) -> None:
     """Far above what we write, far below what hurts."""
     for key, data in made.objects.items():
-        most = limits.largest(key)
+        most = object_limits.largest(key)
         assert 8 * len(data) < most, key
-        assert most <= limits.DOCUMENT or kind_of(key) in LARGE, key
-    assert limits.largest(layout.LOG) == limits.DOCUMENT
+        assert most <= object_limits.DOCUMENT or kind_of(key) in LARGE, key
+    assert object_limits.largest(layout.LOG) == object_limits.DOCUMENT
 
 
 @pytest.mark.parametrize("special", SPECIALS)

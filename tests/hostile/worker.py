@@ -19,7 +19,7 @@ from typing import Any
 
 import holdfast
 from holdfast import HoldfastError, Keyring
-from holdfast.settled import root as roots_opened
+from holdfast.reader import open_root as roots_opened
 
 ADDRESS_SPACE = 12 * 2**30
 """Beyond this the process gets no memory: a bomb must not take the machine with it."""

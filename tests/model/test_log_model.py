@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import holdfast
 from holdfast import Invalid, Keyring, Record, Settings
-from holdfast.record import _BEFORE_S, _SINCE_S
+from holdfast.model.record import _BEFORE_S, _SINCE_S
 from holdfast.testing.manual_clock import ManualClock
 from tests.stalled import stalled
 

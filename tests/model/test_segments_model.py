@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import holdfast
 from holdfast import Keyring, NotFound, Record, Settings
-from holdfast.segments.retention import Retention
+from holdfast.segments.retention.retention import Retention
 from holdfast.testing.manual_clock import ManualClock
 from tests.segments.test_roller import eventually
 from tests.stalled import stalled
@@ -184,7 +184,7 @@ class SegmentsMachine(RuleBasedStateMachine):
                 parts = self.topics[halfway]._partitions.parts
                 before = len(list(old.rglob("*.parquet")))
                 waiting = sum(part.tail_records > 0 for part in parts)
-                self.log._keeping.seal_soon(parts)
+                self.log._maintenance.seal_soon(parts)
                 if waiting:
                     eventually(lambda: len(list(old.rglob("*.parquet"))) > before)
             shutil.copytree(old, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm"))

@@ -17,9 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import holdfast
 from holdfast import Invalid, Keyring, Settings, Unavailable
-from holdfast.journal.columns import Columns
-from holdfast.journal.group import ChangeSpace, CreateTopic, Run
-from holdfast.journal.spaces import stored_name
+from holdfast.journal.commit.group import Run
+from holdfast.journal.state.operations import ChangeSpace, CreateTopic
+from holdfast.journal.state.spaces import stored_name
+from holdfast.model.record_columns import Columns
 from holdfast.testing.manual_clock import ManualClock
 from tests.stalled import stalled
 

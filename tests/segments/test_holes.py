@@ -14,8 +14,8 @@ import pytest
 
 import holdfast
 from holdfast import Keyring, Log, NotFound, Settings, Topic, Unavailable, disk
-from holdfast.record import Watermark
-from holdfast.segments.file_reader import SegmentReader
+from holdfast.model.record import Watermark
+from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.testing import Fault, FaultyDisk
 from tests.segments.planting import ROWS, TEN, files, fill, folder, offsets, states, wait_for
 
@@ -211,7 +211,7 @@ def test_unreadable_chunks_shift_the_index__damage_moves_no_offset(open_log):
 
 def test_looking_has_side_effects__nothing_that_only_looks_creates_or_removes(open_log):
     log = open_log(segments=TEN, retention={"interval_ms": 3_600_000})
-    roller = log._keeping._roller
+    roller = log._maintenance._roller
     assert roller is not None
     roller.chores.clear()
     topic = fill(log, "orders", 3)

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Invalid, NotFound, Record
-from holdfast.record import Watermark
+from holdfast.model.record import Watermark
 from holdfast.testing.manual_clock import ManualClock
 from tests.segments.test_roller import eventually, sealing, tail_entries
 

@@ -9,8 +9,8 @@ import apsw
 import pytest
 
 from holdfast import Log
-from holdfast.journal import stored
-from holdfast.journal.rows import EXPIRED, EXPIRING, LOST
+from holdfast.journal.sqlite import stored
+from holdfast.model.control_rows import EXPIRED, EXPIRING, LOST
 
 pytestmark = pytest.mark.disk
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import Corrupt, Invalid, NotFound, Record
-from holdfast.segments import file_reader
+from holdfast.segments.file import segment_reader
 from tests.segments.test_roller import eventually, sealing, tail_entries
 
 pytestmark = pytest.mark.disk
@@ -500,13 +500,13 @@ def test_another_process_that_reads_sees_each_record_once_while_it_is_sealed(ope
 def opened_files(monkeypatch):
     """The paths of segment files that were opened."""
     paths = []
-    begin = file_reader.SegmentReader.__init__
+    begin = segment_reader.SegmentReader.__init__
 
     def counted(self, path, *rest, **how):
         paths.append(path)
         begin(self, path, *rest, **how)
 
-    monkeypatch.setattr(file_reader.SegmentReader, "__init__", counted)
+    monkeypatch.setattr(segment_reader.SegmentReader, "__init__", counted)
     return paths
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt, Invalid, Keyring, Log, NotFound, Unavailable
-from holdfast.segments.rebuild_plan import Found, choose, plan
-from holdfast.segments.segment import NO_CHAIN, NO_SCHEMA, SegmentFacts, SegmentHead
+from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, SegmentFacts, SegmentHead
+from holdfast.recovery.rebuild_plan import Found, choose, plan
 
 pytestmark = pytest.mark.disk
 

@@ -17,11 +17,12 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast import Corrupt, Invalid, Keyring, Log, Unavailable
-from holdfast.segments import folders, reconcile
-from holdfast.segments.classify import Classified
-from holdfast.segments.reconcile import ReconcileReport
-from holdfast.segments.reconcile_loop import ReconcileLoop
-from holdfast.segments.settings import ReconcileSettings
+from holdfast.reconcile import local_pass
+from holdfast.reconcile.classify import Classified
+from holdfast.reconcile.local_pass import ReconcileReport
+from holdfast.reconcile.reconcile_loop import ReconcileLoop
+from holdfast.segments.manifest import segment_folders
+from holdfast.segments.segment_settings import ReconcileSettings
 from holdfast.store import layout
 from holdfast.testing.manual_clock import ManualClock
 from tests.segments.planting import TEN, edit, files, fill, folder, offsets, states, wait_for
@@ -513,7 +514,7 @@ def test_findings_are_counted_by_kind_in_the_stats(plain):
 
 def repairs_now(log: Log) -> bool:
     """Whether a new pass may repair; it is let go at once."""
-    going = log._keeping._reconciler.begin(fix=True, deep=False)
+    going = log._maintenance._reconciler.begin(fix=True, deep=False)
     going.end()
     return going.report.mode == "fix"
 
@@ -550,7 +551,7 @@ def test_two_passes_at_the_same_time_repair_once(plain):
 
 
 def test_a_pass_that_only_reports_neither_needs_nor_takes_the_right_to_repair(plain):
-    reporting = plain._keeping._reconciler.begin(fix=False, deep=False)
+    reporting = plain._maintenance._reconciler.begin(fix=False, deep=False)
     reporting.step()
     assert repairs_now(plain)
     repairing = plain.reconcile(fix=True, limit=1)
@@ -578,7 +579,7 @@ def test_the_right_to_repair_is_given_back_on_an_error(plain):
 def test_the_right_to_repair_is_given_back_on_reset(plain):
     plain.reconcile(fix=True, limit=1)
     assert not repairs_now(plain)
-    plain._keeping._reconciler.reset()
+    plain._maintenance._reconciler.reset()
     assert repairs_now(plain)
 
 
@@ -742,7 +743,7 @@ def test_a_report_changes_nothing(log):
 
 def after_judging(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do something once between the judgement of a partition and what follows from it."""
-    judge = reconcile.classify
+    judge = local_pass.classify
     pending = [act]
 
     def judge_then_act(*args: object, **options: object) -> Classified:
@@ -751,7 +752,7 @@ def after_judging(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) ->
             pending.pop()()
         return judged
 
-    monkeypatch.setattr(reconcile, "classify", judge_then_act)
+    monkeypatch.setattr(local_pass, "classify", judge_then_act)
 
 
 @pytest.mark.parametrize("fix", [False, True])
@@ -790,7 +791,7 @@ def test_a_file_that_got_its_size_back_meanwhile_is_no_finding(plain, monkeypatc
 
 
 def test_a_segment_sealed_between_mark_and_listing_is_in_flight(plain, monkeypatch):
-    look = folders.listing
+    look = segment_folders.listing
     pending = [True]
 
     def seal_then_look(place: Path) -> object:
@@ -799,7 +800,7 @@ def test_a_segment_sealed_between_mark_and_listing_is_in_flight(plain, monkeypat
             fill(plain, "orders", 1)
         return look(place)
 
-    monkeypatch.setattr(folders, "listing", seal_then_look)
+    monkeypatch.setattr(segment_folders, "listing", seal_then_look)
     report = plain.reconcile(fix=True)
     assert (report.findings, report.repairs) == ((), ())
     assert report.in_flight == 1
@@ -807,7 +808,7 @@ def test_a_segment_sealed_between_mark_and_listing_is_in_flight(plain, monkeypat
 
 def test_a_segment_being_sealed_is_in_flight(plain, monkeypatch):
     """The roller stands still between the finished file and its commit."""
-    roller = plain._keeping._roller
+    roller = plain._maintenance._roller
     assert roller is not None
     commit = roller._sealer._commit
     inside, go_on = threading.Event(), threading.Event()
@@ -862,7 +863,7 @@ def test_a_looker_takes_the_owners_next_segment_for_in_flight_and_a_dead_owners_
 def test_a_looker_that_the_owner_overtakes_sees_only_segments_in_flight(plain, open_log, monkeypatch):
     """Between mark and listing the owner seals one segment and begins the next."""
     looker = open_log(read_only=True)
-    look = folders.listing
+    look = segment_folders.listing
     pending = [True]
 
     def be_overtaken(place: Path) -> object:
@@ -872,7 +873,7 @@ def test_a_looker_that_the_owner_overtakes_sees_only_segments_in_flight(plain, o
             planted(folder(plain, "orders") / layout.temporary_name(4))
         return look(place)
 
-    monkeypatch.setattr(folders, "listing", be_overtaken)
+    monkeypatch.setattr(segment_folders, "listing", be_overtaken)
     report = looker.reconcile(deep=True)
     assert (report.findings, report.in_flight) == ((), 2)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast import Keyring, Log
-from holdfast.segments.reconcile import ReconcileReport
+from holdfast.reconcile.local_pass import ReconcileReport
 from holdfast.store import layout
 from tests.looker import looking
 from tests.segments.planting import files, folder
@@ -68,7 +68,7 @@ class Busy:
                 thread.join()
 
     def _note_every_report(self) -> None:
-        reconciler = self.log._keeping._reconciler
+        reconciler = self.log._maintenance._reconciler
         publish = reconciler.publish
 
         def note(report: ReconcileReport) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import Invalid, Keyring, Log, NotFound, Settings, Topic, Unavailable
-from holdfast.journal.group import Control, Expire
-from holdfast.segments.retention import RetentionReport
+from holdfast.journal.state.operations import Control, Expire
+from holdfast.segments.retention.retention import RetentionReport
 from holdfast.store import layout
 from holdfast.testing import Fault, FaultyDisk
 from holdfast.testing.manual_clock import ManualClock
@@ -31,7 +31,7 @@ def open_quiet(open_log: Callable[..., Log]) -> Callable[..., Log]:
 
     def open_one(name: str = "log", **options: object) -> Log:
         log = open_log(name, **options)
-        roller = log._keeping._roller
+        roller = log._maintenance._roller
         if roller is not None:
             roller.chores.clear()
         return log
@@ -204,7 +204,7 @@ def test_the_budget_takes_the_oldest_segments_of_any_topic(open_quiet):
 
 def lower_budget(log: Log, *, by: int) -> None:
     """Let the budget be so many bytes less than what the log takes now."""
-    retention = log._keeping._retention
+    retention = log._maintenance._retention
     assert retention is not None
     used = retention.used_bytes(list(log._journal.topics.by_id.values()))
     retention._settings = msgspec.structs.replace(retention._settings, disk_bytes_max=used - by, headroom_bytes=0)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import Full, Unavailable, disk
-from holdfast.segments.sealing import Sealer
+from holdfast.segments.sealing.seal import Sealer
 from holdfast.testing.manual_clock import ManualClock
 
 pytestmark = pytest.mark.disk
@@ -125,7 +125,7 @@ def test_age_is_measured_on_the_clock_that_never_jumps(open_log):
     log.seal(other.name)
     assert topic.watermark().index is None
     clock.advance(61)
-    log._journal._writer.ripe.ring()
+    log._journal._writer.ripe.notify()
     eventually(lambda: topic.watermark().offset == 2)
 
 
@@ -137,7 +137,7 @@ def test_age_counts_from_the_first_record_of_the_tail_not_from_the_last(open_log
     clock.advance(59)
     topic.append(b"second")
     clock.advance(2)
-    log._journal._writer.ripe.ring()
+    log._journal._writer.ripe.notify()
     eventually(lambda: topic.watermark().offset == 2)
 
 
@@ -171,8 +171,8 @@ def test_a_tail_that_ripens_while_the_roller_is_about_to_sleep_is_not_overslept(
             appended.set()
         return now + NO_AGE
 
-    log._keeping._roller.chores.append(append_once)
-    log._journal._writer.ripe.ring()
+    log._maintenance._roller.chores.append(append_once)
+    log._journal._writer.ripe.notify()
     assert appended.wait(10)
     assert topic.wait_sealed(10, 5).offset == 10
 
@@ -188,7 +188,7 @@ def test_a_new_version_of_the_schema_seals_what_was_there(open_log):
 
 def test_a_segment_never_holds_two_versions_of_a_schema(open_log, monkeypatch):
     log = open_log(segments=sealing())
-    monkeypatch.setattr(log._keeping, "seal_soon", lambda parts: None)  # so that both are in one tail
+    monkeypatch.setattr(log._maintenance, "seal_soon", lambda parts: None)  # so that both are in one tail
     narrow = pa.schema([("a", pa.int64())])
     topic = log.topic("t", schema=narrow)
     topic.append({"a": 1})
@@ -310,7 +310,7 @@ def test_closing_with_a_stuck_seal_returns_in_time_and_loses_nothing(open_log, g
     assert time.monotonic() - began < 5
     assert entered.is_set()
     opened.set()
-    roller = log._keeping._roller
+    roller = log._maintenance._roller
     eventually(lambda: not roller.running)
     log = open_log(segments=sealing())
     assert [r.payload for r in log.topic("t").read()] == [b"x"] * 5
@@ -326,7 +326,7 @@ def test_closing_while_a_stuck_seal_was_asked_for_by_nobody_returns_in_time(open
     log.close(timeout=2.0)
     assert time.monotonic() - began < 3.5
     opened.set()
-    roller = log._keeping._roller
+    roller = log._maintenance._roller
     eventually(lambda: not roller.running)
     log = open_log(segments=sealing())
     assert [r.payload for r in log.topic("t").read()] == [b"x"] * 5
@@ -378,7 +378,7 @@ def test_what_was_not_trimmed_is_trimmed_after_the_next_opening(open_log, monkey
     log = open_log(segments=sealing())
     topic = log.topic("t")
     topic.append(b"x")
-    monkeypatch.setattr(log._keeping._roller, "_trim", lambda partition: None)
+    monkeypatch.setattr(log._maintenance._roller, "_trim", lambda partition: None)
     log.seal("t")
     assert tail_entries(log) == 1
     log.close()
@@ -493,7 +493,7 @@ def test_one_partition_that_cannot_be_sealed_does_not_hold_up_the_others(open_lo
     monkeypatch.setattr(Sealer, "seal", fails_for_zero)
     with pytest.raises(Unavailable, match="broken"):
         log.seal("t", timeout=20)
-    log._keeping.seal([topic._partitions.parts[1]], 20)
+    log._maintenance.seal([topic._partitions.parts[1]], 20)
     assert topic.watermark(1).offset == 1
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import Closed, Invalid, Unavailable, disk
-from holdfast.journal.partition import Partition
-from holdfast.record import Watermark
+from holdfast.journal.state.partition import Partition
+from holdfast.model.record import Watermark
 from tests.segments.test_roller import eventually, sealing
 
 pytestmark = pytest.mark.disk

@@ -12,21 +12,23 @@ from uuid import uuid4
 import pytest
 
 import holdfast
-from holdfast import Log, Settings, harbouring
+from holdfast import Log, Settings
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.signing import Signer
+from holdfast.crypto.signatures import Signer
+from holdfast.log import store_binding
+from holdfast.root.objects import commit_batch, documents, signature_place
+from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.documents import ManifestDocument, TopicDocument
 from holdfast.shipping import session
-from holdfast.shipping.janitor import Janitor
-from holdfast.store import commit_batch, documents, layout, memory, opening, signed
-from holdfast.store.commit_batch import CommitBatch
-from holdfast.store.documents import ManifestDocument, TopicDocument
-from holdfast.store.opening import open_store
+from holdfast.shipping.cleanup.janitor import Janitor
+from holdfast.store import layout, memory, store_kinds
 from holdfast.store.port import Body, ObjectInfo, Store
-from holdfast.store.settings import StoreSettings
+from holdfast.store.store_kinds import open_store
+from holdfast.store.store_settings import StoreSettings
 from tests.shipping.flaky import Faults, FlakyStore
 
-FIRST_CONTACT_S = harbouring._FIRST_CONTACT_S
+FIRST_CONTACT_S = store_binding._FIRST_CONTACT_S
 """How long opening really waits for the store's first word; here it does not wait that long."""
 
 QUICK = {"retry_base_delay_ms": 1, "retry_delay_max_ms": 10, "shipped_timeout_ms": 20_000}
@@ -67,11 +69,11 @@ class Root:
         signer = Signer.of(keyring)
         assert signer is not None
         self.store.delete([key])
-        self.store.create(key, Body.of(signed.attach(key, data, signer.sign(log, key, data))))
+        self.store.create(key, Body.of(signature_place.attach(key, data, signer.sign(log, key, data))))
 
     def bare(self, key: str) -> bytes:
         """An object without its signature, if it has one."""
-        return signed.detach(key, self.store.get(key))[0]
+        return signature_place.detach(key, self.store.get(key))[0]
 
     def manifest(self, topic: str, partition: int = 0) -> list[ManifestDocument]:
         keys = self.keys(layout.manifest_folder(topic, partition))
@@ -95,14 +97,14 @@ class Root:
 def spoiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Root]]:
     """Every store that a log opens goes through the faults of its root; at the end all is well again."""
     roots: dict[str, Root] = {}
-    open_any_store = opening.open_any_store
+    open_any_store = store_kinds.open_any_store
 
     def open_flaky(url: str, settings: StoreSettings, clock: Clock) -> Store:
         store = open_any_store(url, settings, clock)
         return FlakyStore(store, roots[url].faults) if url in roots else store
 
-    monkeypatch.setattr(opening, "open_any_store", open_flaky)
-    monkeypatch.setattr(harbouring, "_FIRST_CONTACT_S", 0.2)
+    monkeypatch.setattr(store_kinds, "open_any_store", open_flaky)
+    monkeypatch.setattr(store_binding, "_FIRST_CONTACT_S", 0.2)
     yield roots
     for root in roots.values():
         memory._named.pop(root.url.removeprefix("memory://"), None)
@@ -198,7 +200,7 @@ def open_quiet(open_shipped: Callable[..., Log]) -> Callable[..., Log]:
 
     def open_one(name: str = "log", **options: Any) -> Log:
         log = open_shipped(name, **options)
-        log._keeping._roller.chores.clear()  # type: ignore[union-attr]
+        log._maintenance._roller.chores.clear()  # type: ignore[union-attr]
         return log
 
     return open_one

@@ -13,10 +13,11 @@ import pytest
 
 import holdfast
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
-from holdfast.shipping.forgotten import LostSpan, StoreForgot
-from holdfast.shipping.standing import examine
-from holdfast.store import documents, layout
-from holdfast.store.documents import EpochDocument, LogDocument, StartDocument
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import EpochDocument, LogDocument, StartDocument
+from holdfast.shipping.refill.store_loss import LostSpan, StoreForgot
+from holdfast.shipping.refill.store_standing import examine
+from holdfast.store import layout
 from holdfast.store.port import Body
 from tests.segments.planting import ROWS, TEN, fill, wait_for
 from tests.shipping.conftest import Root, mark

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import Closed, Corrupt, Invalid, Log, Unshipped
-from holdfast.store import documents, layout
-from holdfast.store.documents import EpochDocument, LogDocument
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import EpochDocument, LogDocument
+from holdfast.store import layout
 from holdfast.store.port import Body
 from tests.segments.planting import TEN, fill, offsets, wait_for
 from tests.shipping.conftest import Root, mark

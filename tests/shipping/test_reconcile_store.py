@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
-from holdfast.segments.reconcile import ReconcileReport
-from holdfast.shipping.manifest_walk import ManifestWalk, Slot, Walked
-from holdfast.store import checkpoint, commit_batch, documents, layout
-from holdfast.store.commit_batch import CommitBatch
-from holdfast.store.documents import (
+from holdfast.reconcile.local_pass import ReconcileReport
+from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
+from holdfast.root.objects import checkpoint, commit_batch, documents
+from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.documents import (
     AdoptedDocument,
     EpochDocument,
     ExpiredDocument,
@@ -30,6 +30,7 @@ from holdfast.store.documents import (
     SegmentDocument,
     StartDocument,
 )
+from holdfast.store import layout
 from holdfast.store.port import Body, Store
 from tests.looker import looking
 from tests.segments.planting import ROWS, TEN, edit, files, fill, wait_for

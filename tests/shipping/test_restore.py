@@ -22,9 +22,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import holdfast
 from holdfast import Closed, HoldfastError, Invalid, Keyring, Log, Record, RestoreReport, Settings
 from holdfast.crypto.cipher import NotAuthentic
-from holdfast.segments import fetching
-from holdfast.store import documents, layout
-from holdfast.store.documents import EpochDocument, StartDocument
+from holdfast.recovery import fetching
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import EpochDocument, StartDocument
+from holdfast.store import layout
 from holdfast.testing.manual_clock import ManualClock
 from tests.segments.planting import TEN, fill, wait_for
 from tests.shipping.conftest import Root, mark
@@ -756,7 +757,7 @@ def test_a_store_that_fails_half_way_ends_it_and_running_it_again_goes_on(
     open_shipped, bring, root, faults, part, verbs, monkeypatch
 ):
     """Under the same claim, with what was fetched; nothing passes for a log meanwhile."""
-    monkeypatch.setattr("holdfast.shipping.takeover._PAUSE_S", 0.001)
+    monkeypatch.setattr("holdfast.shipping.ownership.takeover._PAUSE_S", 0.001)
     log = open_shipped(segments=TEN)
     fill(log, "orders", 3).append(b"x", durability="shipped")
     log.ship(20)
@@ -777,7 +778,7 @@ def test_a_store_that_fails_half_way_ends_it_and_running_it_again_goes_on(
 
 @pytest.mark.parametrize("part", ["epochs/", ".adopted", "_manifest/"])
 def test_lost_replies_change_nothing(open_shipped, bring, root, faults, part, monkeypatch):
-    monkeypatch.setattr("holdfast.shipping.takeover._PAUSE_S", 0.001)
+    monkeypatch.setattr("holdfast.shipping.ownership.takeover._PAUSE_S", 0.001)
     log = open_shipped(segments=TEN)
     fill(log, "orders", 1)
     log.ship(20)

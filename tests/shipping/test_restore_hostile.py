@@ -16,15 +16,16 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt, Invalid, Keyring, Log, NotFound, Settings
-from holdfast.crypto import chain
-from holdfast.crypto.signing import Signer
-from holdfast.journal.entry import Entry, Place, header_of
-from holdfast.segments.file_reader import SegmentReader
-from holdfast.store import checkpoint, commit_batch, documents, layout
-from holdfast.store.documents import ExpiredDocument, SegmentDocument, TopicDocument
+from holdfast.crypto import digests
+from holdfast.crypto.signatures import Signer
+from holdfast.model.entry import Entry, Place, header_of
+from holdfast.root.objects import checkpoint, commit_batch, documents
+from holdfast.root.objects.documents import ExpiredDocument, SegmentDocument, TopicDocument
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
+from holdfast.segments.file.segment_reader import SegmentReader
+from holdfast.store import layout
 from holdfast.store.port import Body
-from holdfast.store.root_form import RootForm
-from holdfast.store.root_store import RootStore
 from tests.segments.planting import TEN, fill
 from tests.shipping.conftest import Root
 from tests.shipping.test_restore import Bring, bring  # noqa: F401  (a fixture)
@@ -362,7 +363,7 @@ def test_a_plain_entry_does_not_pass_in_an_encrypted_tail(open_shipped, root, br
     _, second = root.batches()
     entry = second.entries[0]
     plain = Entry(entry.seq, 0, *entry[3:-1])._replace(key_epoch=0, body=b"forged", digest=b"")
-    digest = chain.digest(header_of(Place(second.log_id, "orders", 0), plain), b"forged")
+    digest = digests.digest(header_of(Place(second.log_id, "orders", 0), plain), b"forged")
     forged = entry._replace(key_epoch=0, body=b"forged", digest=digest)
     key = layout.batch_key(1, 2, 2)
     replace(root, key, commit_batch.encode(second._replace(keys=(), entries=[forged])))
@@ -378,7 +379,7 @@ def test_two_batches_that_disagree_are_told(open_shipped, root, bring):  # noqa:
     (batch,) = root.batches()
     entry = batch.entries[0]
     other = Entry(entry.seq, 0, *entry[3:-1])._replace(time_max=entry.time_max + 1)
-    digest = chain.digest(header_of(Place(batch.log_id, "orders", 0), other), entry.body)
+    digest = digests.digest(header_of(Place(batch.log_id, "orders", 0), other), entry.body)
     forged = entry._replace(time_max=entry.time_max + 1, digest=digest)
     key = layout.batch_key(2, 1, 1)
     root.store.create(key, Body.of(commit_batch.encode(batch._replace(epoch=2, entries=[forged]))))

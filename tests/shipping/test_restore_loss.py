@@ -10,7 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt, Log, RestoreReport, Settings
-from holdfast.store import commit_batch, layout
+from holdfast.root.objects import commit_batch
+from holdfast.store import layout
 from tests.segments.planting import TEN
 from tests.shipping.conftest import Root
 
@@ -217,7 +218,7 @@ def test_many_damaged_batches_can_be_given_up(open_shipped, bring, root):
 def test_a_loss_that_an_interrupted_restore_accepted_is_still_a_loss(bring, root, forgetful, monkeypatch, lines):
     """Its start objects are there; run again it needs the word again, and reports the same."""
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.directory.Directory.adopt_rebuilt", _broken)
+        patch.setattr("holdfast.log_directory.Directory.adopt_rebuilt", _broken)
         with pytest.raises(holdfast.Unavailable):
             bring(accept_loss=True)
     assert any("start" in type(d).__name__.lower() for d in root.manifest("orders"))

@@ -16,12 +16,13 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt, Log, RestoreReport, Settings
-from holdfast.crypto import chain
-from holdfast.journal.entry import Entry, Place, header_of
-from holdfast.segments.segment import chain_value
-from holdfast.segments.store_manifest import head_of
-from holdfast.store import commit_batch, documents, layout
-from holdfast.store.documents import SegmentDocument, TopicDocument
+from holdfast.crypto import digests
+from holdfast.model.entry import Entry, Place, header_of
+from holdfast.model.segment import chain_value
+from holdfast.root.objects import commit_batch, documents
+from holdfast.root.objects.documents import SegmentDocument, TopicDocument
+from holdfast.root.store_manifest import head_of
+from holdfast.store import layout
 from holdfast.store.port import Body
 from holdfast.testing.manual_clock import ManualClock
 from tests.segments.planting import TEN, fill
@@ -93,7 +94,7 @@ def forge_entry(root: Root, body: Callable[[bytes], bytes]) -> str:
     forged = entry._replace(body=body(bytes(entry.body)))
     row = Entry(forged.seq, 0, *forged[3:14], forged.schema)
     head = header_of(Place(batch.log_id, entry.topic, entry.partition), row)
-    forged = forged._replace(digest=chain.digest(head, forged.body))
+    forged = forged._replace(digest=digests.digest(head, forged.body))
     root.replace(key, commit_batch.encode(batch._replace(entries=(*batch.entries[:-1], forged))))
     return key
 

@@ -13,10 +13,11 @@ from blake3 import blake3
 
 import holdfast
 from holdfast import Corrupt, Invalid, Log, Receipt, RestoreReport, Settings
-from holdfast.shipping import key_cover
-from holdfast.store import commit_batch, documents, key_object, layout
-from holdfast.store.commit_batch import CommitBatch
-from holdfast.store.documents import ExpiredDocument
+from holdfast.root.objects import commit_batch, documents, key_object
+from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.documents import ExpiredDocument
+from holdfast.shipping.lanes import key_cover
+from holdfast.store import layout
 from holdfast.store.port import Body
 from tests.segments.planting import TEN
 from tests.shipping.conftest import Root
@@ -231,7 +232,7 @@ def test_a_restore_that_is_killed_later_brings_the_same_keys(open_shipped, bring
     log.close()
     with monkeypatch.context() as patch:
         patch.setattr(
-            "holdfast.directory.Directory.declare", lambda self, log_id: (_ for _ in ()).throw(OSError(5, "x"))
+            "holdfast.log_directory.Directory.declare", lambda self, log_id: (_ for _ in ()).throw(OSError(5, "x"))
         )
         with pytest.raises(holdfast.Unavailable):
             bring()

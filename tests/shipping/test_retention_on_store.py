@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import Log
-from holdfast.store import documents, layout
-from holdfast.store.documents import ExpiredDocument, FloorDocument, LeaseDocument
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import ExpiredDocument, FloorDocument, LeaseDocument
+from holdfast.store import layout
 from holdfast.store.port import Body
 from holdfast.testing.manual_clock import ManualClock
 from tests.segments.planting import TEN, fill, offsets

@@ -16,8 +16,8 @@ import pytest
 
 from holdfast import Log, Topic
 from holdfast.shipping import session
-from holdfast.shipping.batching import Batching
-from holdfast.shipping.remote import StoreRemote
+from holdfast.shipping.lanes.batching import Batching
+from holdfast.shipping.remote_store import StoreRemote
 from holdfast.store import layout
 from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Body, StoreUnavailable
@@ -175,7 +175,8 @@ class Scripted(StoreRemote):
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "holdfast.shipping.opening.remote_for", lambda url, store, settings, shipping, clock: lambda: Scripted(store, 4)
+        "holdfast.shipping.open_remote.remote_for",
+        lambda url, store, settings, shipping, clock: lambda: Scripted(store, 4),
     )
 
 

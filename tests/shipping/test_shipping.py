@@ -15,9 +15,10 @@ import pytest
 
 import holdfast
 from holdfast import Closed, Invalid, Unavailable
-from holdfast.shipping.marks import ShippedMarks
-from holdfast.store import checkpoint, documents, layout
-from holdfast.store.documents import ExpiredDocument, Limits, SegmentDocument
+from holdfast.root.objects import checkpoint, documents
+from holdfast.root.objects.documents import ExpiredDocument, Limits, SegmentDocument
+from holdfast.shipping.shipping_marks import ShippedMarks
+from holdfast.store import layout
 from tests.segments.planting import ROWS, TEN, files, fill, wait_for
 from tests.shipping.conftest import Root, mark
 

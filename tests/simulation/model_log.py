@@ -20,21 +20,21 @@ from typing import cast
 
 import apsw
 
-from holdfast.crypto import chain
+from holdfast.crypto import digests
 from holdfast.errors import HoldfastError
-from holdfast.journal.bell import Bell
-from holdfast.journal.commits import Commits
-from holdfast.journal.entry import RAW, Entry, header
-from holdfast.journal.harbour import Harbour
+from holdfast.journal.commit.commit_counts import Commits
 from holdfast.journal.journal import Journal
-from holdfast.journal.partition import Partition
-from holdfast.journal.rows import LIVE, SegmentRow, ShipmentRow, ShippingRow
-from holdfast.segments.manifest import Manifest
-from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
-from holdfast.segments.store_manifest import StoreManifest
-from holdfast.settled.tail_walk import Walked
+from holdfast.journal.state.partition import Partition
+from holdfast.journal.state.shipping_state import ShippingState
+from holdfast.model.control_rows import LIVE, SegmentRow, ShipmentRow, ShippingRow
+from holdfast.model.entry import RAW, Entry, header
+from holdfast.model.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.root.objects.documents import EpochDocument
+from holdfast.root.store_manifest import StoreManifest
+from holdfast.root.tail_walk import Walked
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.signals import Signal
 from holdfast.store import layout
-from holdfast.store.documents import EpochDocument
 
 LOG_ID = b"a simulated log."
 ROOT = "model://store"
@@ -68,13 +68,13 @@ class ModelLog:
 
     def __init__(self, name: str, places: Sequence[Where], owner: bytes = b"") -> None:
         self.name = name
-        bell = Bell()
-        by_id = {i: Partition(i, topic, number, LOG_ID, bell) for i, (topic, number) in enumerate(places, 1)}
+        signal = Signal()
+        by_id = {i: Partition(i, topic, number, LOG_ID, signal) for i, (topic, number) in enumerate(places, 1)}
         for partition in by_id.values():
             partition.shipment = ShipmentRow(partition.id, 0, 0, 0, 0)
         names = sorted({topic for topic, _ in places})
         self.topics = SimpleNamespace(
-            by_id=by_id, bell=bell, is_changed=False, harbour=Harbour(), schemas={}, policies={},
+            by_id=by_id, signal=signal, is_changed=False, shipping_state=ShippingState(), schemas={}, policies={},
             shipping=ShippingRow(ROOT, owner or sha256(name.encode()).digest()[:16], 0, 0, 0),
             partitions={name: [p for p in by_id.values() if p.topic == name] for name in names},
         )  # fmt: skip
@@ -170,7 +170,7 @@ class ModelLog:
 
     def _append(self, partition: Partition, seq: int, count: int, body: bytes) -> None:
         first, link, group = partition.durable, partition.link, self._group
-        digest = chain.digest(header(partition.place, seq, first, count, group, RAW, 0, 0, 0, 0, link), body)
+        digest = digests.digest(header(partition.place, seq, first, count, group, RAW, 0, 0, 0, 0, link), body)
         self.entries[seq] = Entry(seq, partition.id, first, count, group, RAW, 0, 0, 0, 0, link, digest, body)
         self._kept.append(seq)
         partition.advance(first + count, digest, len(body), 0.0)
@@ -192,7 +192,7 @@ class ModelLog:
         )  # fmt: skip
         row = sealed._replace(segments=sealed.segments + 1, sealed_offset=partition.durable, chain=link)
         partition.seal(row, partition.tail_bytes)
-        self.commits.seals.ring()
+        self.commits.seals.notify()
 
     def trim(self) -> None:
         """Remove from the journal what segments hold."""
@@ -202,7 +202,7 @@ class ModelLog:
         """The process died and is started again: only what was written down is known."""
         shipping, shipments = self.noted
         self.topics.shipping = shipping
-        self.topics.harbour = Harbour()
+        self.topics.shipping_state = ShippingState()
         self.commits = Commits(self.commits.last_seq)
         self.held.clear()
         for partition in self.partitions:

@@ -16,7 +16,7 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from holdfast.errors import NotFound
-from holdfast.store.keys import check_key, check_prefix
+from holdfast.store.object_keys import check_key, check_prefix
 from holdfast.store.pool_state import PoolState
 from holdfast.store.port import AlreadyExists, Body, Cause, ObjectInfo, StoreRefused, StoreUnavailable
 from tests.simulation.virtual_loop import Delays, VirtualLoop

@@ -1,7 +1,7 @@
 """A restore on another machine, in virtual time: what `holdfast.restore` does to a store, request by request.
 
 The real one blocks a thread; here every request can be late, lost or overtaken by those of others. Steps and their
-order are those of `holdfast.restoring` and `holdfast.shipping.takeover`: claim, look, adopt, start in every partition,
+order are those of `recovery.restore` and `shipping.ownership.takeover`: claim, look, adopt, start in every partition,
 make sure that nobody has claimed since. What counts is decided by the same code (`inherit`, `tail_walk`).
 """
 
@@ -11,17 +11,18 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from holdfast.errors import Closed, NotFound
-from holdfast.segments.store_manifest import StoreManifest, prove
-from holdfast.settled import tail_walk
+from holdfast.root import tail_walk
+from holdfast.root.objects import commit_batch, documents
+from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, StartDocument
+from holdfast.root.store_manifest import StoreManifest, prove
+from holdfast.root.tail_listing import Inherited, inherit
 from holdfast.shipping.escalation import Escalation
-from holdfast.shipping.fence import Fence, newest_epoch
-from holdfast.shipping.settings import ShippingSettings
-from holdfast.shipping.stats import Counters
-from holdfast.shipping.uploading import Requests
-from holdfast.store import commit_batch, documents, layout
-from holdfast.store.commit_batch import CommitBatch
-from holdfast.store.documents import AdoptedDocument, EpochDocument, StartDocument
-from holdfast.store.inheritance import Inherited, inherit
+from holdfast.shipping.lanes.uploading import Requests
+from holdfast.shipping.ownership.fence import Fence, newest_epoch
+from holdfast.shipping.shipping_settings import ShippingSettings
+from holdfast.shipping.shipping_stats import Counters
+from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body
 from tests.simulation.model_log import LOG_ID, ModelLog, Where
 from tests.simulation.model_store import FaultPolicy, ModelFace, ModelRemote

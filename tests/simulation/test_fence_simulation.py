@@ -17,8 +17,8 @@ import pytest
 import holdfast
 from holdfast import Log
 from holdfast.errors import Closed, HoldfastError
-from holdfast.shipping.fence import Fence
-from holdfast.shipping.settings import ShippingSettings
+from holdfast.shipping.ownership.fence import Fence
+from holdfast.shipping.shipping_settings import ShippingSettings
 from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body
 from tests.simulation.model_log import ModelLog

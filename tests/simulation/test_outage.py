@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.shipping import tail_lane
-from holdfast.shipping.settings import ShippingSettings
+from holdfast.shipping.lanes import tail_lane
+from holdfast.shipping.shipping_settings import ShippingSettings
 from holdfast.store import layout
 from holdfast.store.port import Body, ObjectInfo, StoreRefused, StoreUnavailable
 from tests.simulation.model_log import ModelLog

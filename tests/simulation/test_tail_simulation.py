@@ -12,11 +12,11 @@ from random import Random
 import pytest
 
 from holdfast.errors import Closed
-from holdfast.shipping.ordering import Ordering
-from holdfast.shipping.settings import ShippingSettings
-from holdfast.shipping.source import JournalSource
-from holdfast.shipping.tail_lane import TailLane
-from holdfast.shipping.uploading import Uploader
+from holdfast.shipping.lanes.batch_source import JournalSource
+from holdfast.shipping.lanes.ordering import Ordering
+from holdfast.shipping.lanes.tail_lane import TailLane
+from holdfast.shipping.lanes.uploading import Uploader
+from holdfast.shipping.shipping_settings import ShippingSettings
 from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body
 from tests.simulation.model_log import ModelLog

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from holdfast.settled import tail_walk
-from holdfast.store.commit_batch import CommitBatch, TailEntry
+from holdfast.root import tail_walk
+from holdfast.root.objects.commit_batch import CommitBatch, TailEntry
 from tests.simulation.model_log import LOG_ID, ModelLog, end_of
 
 pytestmark = pytest.mark.unit

@@ -24,23 +24,26 @@ from unittest.mock import patch
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Closed, HoldfastError
-from holdfast.journal import stored
-from holdfast.journal.partition import Partition
-from holdfast.segments.store_manifest import StoreManifest, prove
-from holdfast.settled import tail_walk
-from holdfast.settled.tail_walk import Walked
-from holdfast.shipping import janitor, persistence, session, tail_lane
+from holdfast.journal.sqlite import stored
+from holdfast.journal.state.partition import Partition
+from holdfast.root import tail_walk
+from holdfast.root.objects import commit_batch, documents
+from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
+from holdfast.root.store_manifest import StoreManifest, prove
+from holdfast.root.tail_listing import inherit
+from holdfast.root.tail_walk import Walked
+from holdfast.shipping import session, shipper
+from holdfast.shipping.cleanup import janitor
 from holdfast.shipping.events import Event
-from holdfast.shipping.marks import ShippedMarks
-from holdfast.shipping.ordering import Outcome, Stage
-from holdfast.shipping.persistence import Shipper
-from holdfast.shipping.settings import ShippingSettings
-from holdfast.store import commit_batch, documents, layout
-from holdfast.store.commit_batch import CommitBatch
-from holdfast.store.inheritance import inherit
+from holdfast.shipping.lanes import tail_lane
+from holdfast.shipping.lanes.ordering import Outcome, Stage
+from holdfast.shipping.shipper import Shipper
+from holdfast.shipping.shipping_marks import ShippedMarks
+from holdfast.shipping.shipping_settings import ShippingSettings
+from holdfast.store import layout
 from holdfast.store.port import Body
-from holdfast.store.root_form import RootForm
-from holdfast.store.root_store import RootStore
 from tests.simulation.model_log import LOG_ID, ModelLog, Where, end_of
 from tests.simulation.model_store import FaultPolicy, ModelFace, ModelRemote, ModelStore
 from tests.simulation.virtual_loop import Delays, VirtualClock, VirtualLoop, run
@@ -309,7 +312,7 @@ class Session:
         try:
             await self.shipper._main()
         except BaseException as error:
-            first = persistence._first(error)
+            first = shipper._first(error)
             if isinstance(first, asyncio.CancelledError):
                 raise
             if not isinstance(first, HoldfastError):

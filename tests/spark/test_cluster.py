@@ -16,8 +16,7 @@ pytestmark = pytest.mark.spark
 
 JOB = Path(__file__).with_name("cluster_job.py")
 WRITERS = (
-    "apsw", "holdfast.log", "holdfast.shipping", "holdfast.journal.writer", "holdfast.journal.sqlite",
-    "holdfast.journal.queue", "holdfast.segments.roller", "holdfast.segments.sealing",
+    "apsw", "holdfast.log", "holdfast.shipping", "holdfast.journal", "holdfast.segments.sealing",
 )  # fmt: skip
 """What no executor may load."""
 
@@ -50,7 +49,7 @@ def test_a_cluster_reads_everything_once_and_its_workers_load_no_writer(standalo
     assert answer["executors"] == 2
     assert answer["rows"] == answer["streamed"] == rows
     assert answer["read_by_hand"] == len(rows)
-    assert "holdfast.settled.rows" in answer["loaded"]
+    assert "holdfast.reader.piece_rows" in answer["loaded"]
     assert not [name for name in answer["loaded"] if name.startswith(WRITERS)]
     secret = (tmp_path / "keyring").read_text().partition(":")[2].strip()
     assert secret not in done.stdout + done.stderr

@@ -14,8 +14,8 @@ from urllib.request import urlopen
 import pytest
 
 from holdfast import Invalid, Log
-from holdfast.settled.options import ReadOptions
-from holdfast.settled.root import SettledRoot
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import ReadOptions
 from holdfast.store import layout
 from holdfast.testing.manual_clock import ManualClock
 from pyspark_holdfast import LagListener

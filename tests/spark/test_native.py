@@ -19,9 +19,9 @@ import holdfast
 import pyspark_holdfast
 from holdfast import Keyring
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.settled.options import parse_options
-from holdfast.settled.resolve import bounds_of, pieces, resolve
-from holdfast.settled.root import SettledRoot
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import parse_options
+from holdfast.reader.resolve import bounds_of, pieces, resolve
 from pyspark_holdfast import marks_of, path_of, read
 from pyspark_holdfast.native import native_frame
 from pyspark_holdfast.types import spark_schema

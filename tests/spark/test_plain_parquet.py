@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.segments.columns import RAW_SCHEMA, typed_schema
-from holdfast.segments.file_shape import FileShape
-from holdfast.segments.file_writer import SegmentWriter
-from holdfast.segments.segment import NO_CHAIN, NO_SCHEMA, SegmentHead
+from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, SegmentHead
+from holdfast.segments.file.file_shape import FileShape
+from holdfast.segments.file.segment_columns import RAW_SCHEMA, typed_schema
+from holdfast.segments.file.segment_writer import SegmentWriter
 from pyspark_holdfast.java import OLDEST, ask, java_home
 
 if TYPE_CHECKING:

@@ -18,12 +18,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 import pyspark_holdfast
 from holdfast import Invalid, Keyring, Log, NotFound, Record, Settings
 from holdfast.clock import SystemClock
-from holdfast.settled import root as settled_root
-from holdfast.store import documents, layout
-from holdfast.store.documents import LeaseDocument
-from holdfast.store.opening import open_any_store
+from holdfast.reader import open_root as settled_root
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import LeaseDocument
+from holdfast.store import layout
 from holdfast.store.port import Store
-from holdfast.store.settings import StoreSettings
+from holdfast.store.store_kinds import open_any_store
+from holdfast.store.store_settings import StoreSettings
 from pyspark_holdfast.source import HoldfastSource
 from pyspark_holdfast.stream import StreamReader
 from tests.segments.planting import TEN, fill, wait_for

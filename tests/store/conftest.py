@@ -14,15 +14,15 @@ from uuid import uuid4
 import pytest
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.store import objects
+from holdfast.store import cloud
 from holdfast.store.address import parse_url
+from holdfast.store.cloud import ObjectStore
 from holdfast.store.credentials import Credentials, CredentialSource, _Kept
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.memory import MemoryStore
-from holdfast.store.objects import ObjectStore
 from holdfast.store.port import Store
-from holdfast.store.s3.store import S3Store
-from holdfast.store.settings import StoreSettings
+from holdfast.store.s3.s3_store import S3Store
+from holdfast.store.store_settings import StoreSettings
 from tests.store.fault_proxy import FaultProxy
 from tests.store.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server, weed
 
@@ -109,7 +109,7 @@ def cloud_store(s3_server: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatc
         del options["client_options"]
         return s3_server.client(prefix=prefix, checksum_algorithm="sha256", conditional_put="etag", **options)
 
-    monkeypatch.setattr(objects, "_gs", make)
+    monkeypatch.setattr(cloud, "_gs", make)
     return ObjectStore("gs://logs/prefix", StoreSettings(retries=0))
 
 

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.store import documents, layout, signed
-from holdfast.store.documents import OLD_ROOT, LogDocument
-from holdfast.store.old_layout import old_key
+from holdfast.root.objects import documents, signature_place
+from holdfast.root.objects.documents import OLD_ROOT, LogDocument
+from holdfast.root.old_layout import old_key
+from holdfast.store import layout
 
 
 def make_old(root: Path) -> None:
     """Turn the root in a directory into one of format 1, with the same objects."""
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         key = path.relative_to(root).as_posix()
-        if not signed.is_signed_kind(key) or path.name.startswith("."):
+        if not signature_place.is_signed_kind(key) or path.name.startswith("."):
             continue
-        data, _ = signed.detach(key, path.read_bytes())
+        data, _ = signature_place.detach(key, path.read_bytes())
         if key == layout.LOG:
             document = documents.decode(data, key, LogDocument)
             data = documents.encode(msgspec.structs.replace(document, format=OLD_ROOT))

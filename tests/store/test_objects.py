@@ -12,10 +12,10 @@ import pytest
 from obstore import exceptions
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.store.objects import ObjectStore
-from holdfast.store.obstore_failures import translate
+from holdfast.store.cloud import ObjectStore
+from holdfast.store.cloud_failures import translate
 from holdfast.store.port import AlreadyExists, Body, StoreRefused, StoreUnavailable
-from holdfast.store.settings import StoreSettings
+from holdfast.store.store_settings import StoreSettings
 from tests.store.fault_proxy import FaultProxy, first, reset_after, slow_down
 from tests.store.servers import S3Server
 
@@ -39,7 +39,7 @@ def test_a_create_is_one_request_and_reads_are_repeated(
             port=proxy.port, prefix=prefix, conditional_put="etag", retry_config=options["retry_config"]
         )
 
-    monkeypatch.setattr("holdfast.store.objects._gs", make)
+    monkeypatch.setattr("holdfast.store.cloud._gs", make)
     store = ObjectStore("gs://logs/prefix", StoreSettings(retries=3))
     with pytest.raises(StoreUnavailable):
         store.create("a/1", BODY)

@@ -13,11 +13,11 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt, Invalid, Keyring, Log, Settings
-from holdfast.migrating import migrate_root
-from holdfast.shipping.marks import say
+from holdfast.recovery.root_migration import migrate_root
+from holdfast.shipping.shipping_marks import say
 from holdfast.store import layout
+from tests.reader.conftest import open_shipped, root  # noqa: F401  (fixtures)
 from tests.segments.planting import TEN, fill
-from tests.settled.conftest import open_shipped, root  # noqa: F401  (fixtures)
 from tests.store.old_roots import make_old
 
 pytestmark = pytest.mark.store

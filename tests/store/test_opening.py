@@ -11,13 +11,13 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.store.address import Address, parse_url
+from holdfast.store.cloud import ObjectStore
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.memory import MemoryStore
-from holdfast.store.objects import ObjectStore
-from holdfast.store.opening import open_store
 from holdfast.store.port import Body, Store
-from holdfast.store.s3.store import S3Store
-from holdfast.store.settings import StoreSettings
+from holdfast.store.s3.s3_store import S3Store
+from holdfast.store.store_kinds import open_store
+from holdfast.store.store_settings import StoreSettings
 
 pytestmark = pytest.mark.store
 
@@ -128,8 +128,9 @@ def test_opening_asks_nothing_of_the_store() -> None:
 )
 def test_each_store_loads_its_own_client_and_no_other(url: str, loaded: list[str]) -> None:
     code = (
-        "import sys; from holdfast.clock import SystemClock; from holdfast.store.opening import open_store; "
-        f"from holdfast.store.settings import StoreSettings; open_store({url!r}, StoreSettings(), SystemClock()); "
+        "import sys; from holdfast.clock import SystemClock; from holdfast.store.store_kinds import open_store; "
+        "from holdfast.store.store_settings import StoreSettings; "
+        f"open_store({url!r}, StoreSettings(), SystemClock()); "
         "print([name for name in ('obstore', 'h11', 'botocore') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from holdfast.errors import Invalid
 from holdfast.store.port import StoreRefused, StoreUnavailable
 from holdfast.store.s3.answers import failure
+from holdfast.store.s3.bucket_address import Place, S3Address
 from holdfast.store.s3.http import Response
-from holdfast.store.s3.places import Place, S3Address
 from holdfast.store.s3.redirects import redirected
 
 pytestmark = pytest.mark.store

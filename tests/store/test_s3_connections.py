@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.errors import Invalid
 from holdfast.store.port import StoreUnavailable
-from holdfast.store.s3 import pool as pooling
+from holdfast.store.s3 import async_pool as pooling
+from holdfast.store.s3.async_pool import Pool
 from holdfast.store.s3.connections import Endpoint
-from holdfast.store.s3.pool import Pool
 from holdfast.testing.manual_clock import ManualClock
 
 pytestmark = pytest.mark.store

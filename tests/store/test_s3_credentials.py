@@ -265,7 +265,7 @@ def test_a_source_can_be_had_anew(monkeypatch):
 @pytest.mark.parametrize(
     ("library", "code"),
     [
-        ("h11", "import holdfast.store.s3.remote"),
+        ("h11", "import holdfast.store.s3.async_store"),
         ("h11", "import holdfast; holdfast.read('s3://logs/x', 'orders')"),
         ("botocore", "from holdfast.store.credentials import CredentialSource; CredentialSource().get()"),
     ],

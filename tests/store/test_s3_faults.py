@@ -24,10 +24,10 @@ from holdfast.clock import SystemClock
 from holdfast.store.credentials import CredentialSource
 from holdfast.store.port import AlreadyExists, Body, StoreRefused, StoreUnavailable
 from holdfast.store.s3 import http
+from holdfast.store.s3.async_pool import Pool
+from holdfast.store.s3.async_store import S3Remote
+from holdfast.store.s3.bucket_address import S3Address
 from holdfast.store.s3.connections import Endpoint
-from holdfast.store.s3.places import S3Address
-from holdfast.store.s3.pool import Pool
-from holdfast.store.s3.remote import S3Remote
 from holdfast.testing.manual_clock import ManualClock
 
 pytestmark = pytest.mark.store

@@ -22,10 +22,10 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
 from holdfast.store.port import Body, StoreRefused, StoreUnavailable
 from holdfast.store.s3 import http, listing
-from holdfast.store.s3.blocking import run_now
-from holdfast.store.s3.places import S3Address
-from holdfast.store.s3.remote import S3Remote
-from holdfast.store.s3.store import EMPTY_PAGES_MAX, S3Store
+from holdfast.store.s3.async_store import S3Remote
+from holdfast.store.s3.blocking_pool import run_now
+from holdfast.store.s3.bucket_address import S3Address
+from holdfast.store.s3.s3_store import EMPTY_PAGES_MAX, S3Store
 from tests.store import shipped_logs
 from tests.store.conftest import GivenCredentials, OpenS3
 from tests.store.fault_proxy import Fault, FaultProxy, always, first

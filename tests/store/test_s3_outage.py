@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import Log, Settings
-from holdfast.shipping.stats import ShippingStats
+from holdfast.shipping.shipping_stats import ShippingStats
 from tests.store import shipped_logs
 from tests.store.fault_proxy import FaultProxy
 from tests.store.servers import S3Server

@@ -11,8 +11,8 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.store.credentials import CredentialSource
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo, StoreRefused, StoreUnavailable
-from holdfast.store.s3.places import S3Address
-from holdfast.store.s3.remote import S3Remote
+from holdfast.store.s3.async_store import S3Remote
+from holdfast.store.s3.bucket_address import S3Address
 from tests.store import fault_proxy as faults
 from tests.store.servers import (
     ACCESS_KEY,

@@ -287,7 +287,7 @@ def sockets_to(port: int) -> int:
     return sum(link in inodes for link in mine)
 
 
-def pool(log: Log) -> holdfast.shipping.remote.PoolState:
+def pool(log: Log) -> holdfast.shipping.remote_store.PoolState:
     stats = log.stats().shipping
     assert stats is not None
     return stats.pool

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.store.credentials import Credentials
-from holdfast.store.s3.signing import canonical_query, encode_path, sign
+from holdfast.store.s3.signature_v4 import canonical_query, encode_path, sign
 
 pytestmark = pytest.mark.store
 

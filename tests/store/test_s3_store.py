@@ -24,8 +24,8 @@ from holdfast.clock import SystemClock
 from holdfast.store.address import parse_url
 from holdfast.store.credentials import Credentials
 from holdfast.store.port import AlreadyExists, Body, StoreRefused, StoreUnavailable
-from holdfast.store.s3.store import S3Store
-from holdfast.store.settings import StoreSettings
+from holdfast.store.s3.s3_store import S3Store
+from holdfast.store.store_settings import StoreSettings
 from tests.store.conftest import GivenCredentials, OpenS3, credentials
 from tests.store.fault_proxy import (
     Fault,

@@ -17,9 +17,9 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.store.address import parse_url
 from holdfast.store.port import Body, StoreUnavailable
-from holdfast.store.s3 import blocking
-from holdfast.store.s3.store import S3Store
-from holdfast.store.settings import StoreSettings
+from holdfast.store.s3 import blocking_pool
+from holdfast.store.s3.s3_store import S3Store
+from holdfast.store.store_settings import StoreSettings
 from tests.store import shipped_logs
 from tests.store.conftest import GivenCredentials, OpenS3
 from tests.store.fault_proxy import Fault, FaultProxy, always, bandwidth, delay, half_open, truncate
@@ -48,7 +48,7 @@ def test_many_threads_have_no_more_connections_than_there_may_be(
     open_s3: OpenS3, fault_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who comes when all are in use waits for the next one."""
-    monkeypatch.setattr(blocking, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(blocking_pool, "CONNECTIONS_MAX", 3)
     proxy = fault_proxy()
     store = open_s3(proxy.endpoint)
     store.create("k", BODY)
@@ -61,7 +61,7 @@ def test_many_threads_have_no_more_connections_than_there_may_be(
 def test_who_waits_in_vain_for_a_connection_is_told(
     open_s3: OpenS3, fault_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(blocking_pool, "CONNECTIONS_MAX", 1)
     proxy = fault_proxy(always(half_open()))
     store = open_s3(proxy.endpoint, timeout_ms=1500)
     store._live().pool._wait = 0.05
@@ -133,7 +133,7 @@ def test_connections_that_rested_too_long_are_closed(
         list(threads.map(lambda number: (together.wait(), store.head(str(number))), range(4)))
     pool = store._live().pool
     assert pool.state().beside == 4
-    monkeypatch.setattr(blocking, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(blocking_pool, "IDLE_SECONDS", 0.0)
     for _ in range(4):
         store.head("k")
     assert pool.state().beside == 1

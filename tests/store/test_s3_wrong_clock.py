@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.store.port import Body
-from holdfast.store.s3.store import S3Store
+from holdfast.store.s3.s3_store import S3Store
 from tests.store import shipped_logs
 from tests.store.conftest import OpenS3
 from tests.store.fault_proxy import Fault, FaultProxy, Request, answer

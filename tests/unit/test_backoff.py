@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.shipping.backoff import RETRY_AFTER_MAX_S, delay
+from holdfast.shipping.lanes.backoff import RETRY_AFTER_MAX_S, delay
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.shipping.batching import NEVER_SENT, Batching, Send, WaitForCommits, WaitForReply
-from holdfast.shipping.settings import ShippingSettings
+from holdfast.shipping.lanes.batching import NEVER_SENT, Batching, Send, WaitForCommits, WaitForReply
+from holdfast.shipping.shipping_settings import ShippingSettings
 
 pytestmark = pytest.mark.unit
 

@@ -1,4 +1,4 @@
-"""The bell: no ring is missed, no sleeper is left, one wake-up per event loop."""
+"""The signal: no ring is missed, no sleeper is left, one wake-up per event loop."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import threading
 
 import pytest
 
-from holdfast.journal.bell import Bell
+from holdfast.signals import Signal
 
 pytestmark = pytest.mark.unit
 
 
 def test_what_happened_before_sleeping_is_noticed():
     """A sleeper that comes late looks before it sleeps."""
-    assert Bell().sleep(lambda: True, 60)
+    assert Signal().sleep(lambda: True, 60)
 
 
 def test_a_time_out_is_false_and_leaves_nothing_behind():
-    """Sleeping in vain ends in time and leaves no lock in the bell."""
-    bell = Bell()
+    """Sleeping in vain ends in time and leaves no lock in the signal."""
+    signal = Signal()
     for _ in range(100):
-        assert not bell.sleep(lambda: False, 0.0001)
-    assert len(bell._sleepers) == 0
+        assert not signal.sleep(lambda: False, 0.0001)
+    assert len(signal._sleepers) == 0
 
 
 def test_no_ring_is_missed():
     """Many sleepers, many changes: everybody sees the change he waited for."""
-    bell, state, missed = Bell(), [0], []
+    signal, state, missed = Signal(), [0], []
 
     def wait(for_value):
         while state[0] < for_value:
-            if not bell.sleep(lambda: state[0] >= for_value, 10) and state[0] < for_value:
+            if not signal.sleep(lambda: state[0] >= for_value, 10) and state[0] < for_value:
                 missed.append(for_value)
                 return
 
@@ -40,7 +40,7 @@ def test_no_ring_is_missed():
         thread.start()
     for _ in range(500):
         state[0] += 1
-        bell.ring()
+        signal.notify()
     for thread in threads:
         thread.join(20)
     assert not missed
@@ -49,16 +49,16 @@ def test_no_ring_is_missed():
 
 def test_one_call_wakes_all_coroutines_of_a_loop():
     """However many coroutines wait, the loop is called once per ring."""
-    bell = Bell()
+    signal = Signal()
 
     async def main():
         loop = asyncio.get_running_loop()
         calls = []
         original = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda *a, **k: calls.append(1) or original(*a, **k)
-        futures = [bell.future(loop, 10) for _ in range(50)]
+        futures = [signal.future(loop, 10) for _ in range(50)]
         futures[7].cancel()
-        threading.Thread(target=bell.ring).start()
+        threading.Thread(target=signal.notify).start()
         await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
         return calls, futures
 
@@ -69,25 +69,25 @@ def test_one_call_wakes_all_coroutines_of_a_loop():
 
 def test_a_loop_that_is_gone_does_not_matter():
     """Ringing for a closed event loop is no error."""
-    bell = Bell()
+    signal = Signal()
 
     async def register():
-        bell.future(asyncio.get_running_loop(), 10)
+        signal.future(asyncio.get_running_loop(), 10)
 
     asyncio.run(register())
-    bell.ring()
+    signal.notify()
 
 
 def test_futures_expire():
     """A future is done after the time-out even if nobody rings; the next one waits anew."""
-    bell = Bell()
+    signal = Signal()
 
     async def main():
         loop = asyncio.get_running_loop()
-        await asyncio.wait_for(bell.future(loop, 0.01), 5)
-        assert not bell._loops
-        second = bell.future(loop, 10)
-        bell.ring()
+        await asyncio.wait_for(signal.future(loop, 0.01), 5)
+        assert not signal._loops
+        second = signal.future(loop, 10)
+        signal.notify()
         await asyncio.wait_for(second, 5)
 
     asyncio.run(main())
@@ -95,12 +95,12 @@ def test_futures_expire():
 
 def test_every_future_has_its_own_deadline():
     """Futures with deadlines in any order end in the order of their deadlines; who rings wakes the rest."""
-    bell = Bell()
+    signal = Signal()
 
     async def main():
         loop, ended = asyncio.get_running_loop(), []
         times = [0.08, 0.02, 30, 0.06, 0.02, 0.04, 40, 0.01]
-        futures = [bell.future(loop, seconds) for seconds in times]
+        futures = [signal.future(loop, seconds) for seconds in times]
         for seconds, future in zip(times, futures, strict=True):
             future.add_done_callback(lambda _, seconds=seconds: ended.append(seconds))
         await asyncio.wait_for(futures[0], 10)
@@ -108,9 +108,9 @@ def test_every_future_has_its_own_deadline():
         assert not futures[6].done()
         await asyncio.sleep(0)
         assert ended == sorted(seconds for seconds in times if seconds < 1)
-        assert len(bell._loops) == 1
-        threading.Thread(target=bell.ring).start()
+        assert len(signal._loops) == 1
+        threading.Thread(target=signal.notify).start()
         await asyncio.wait_for(asyncio.gather(futures[2], futures[6]), 10)
-        assert not bell._loops
+        assert not signal._loops
 
     asyncio.run(main())

@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Corrupt, Invalid
-from holdfast.store import checkpoint, documents, layout
-from holdfast.store.checkpoint import decode, encode
-from holdfast.store.documents import ManifestDocument, SegmentDocument, StartDocument
+from holdfast.root.objects import checkpoint, documents
+from holdfast.root.objects.checkpoint import decode, encode
+from holdfast.root.objects.documents import ManifestDocument, SegmentDocument, StartDocument
+from holdfast.store import layout
 
 pytestmark = pytest.mark.unit
 
@@ -130,8 +131,8 @@ def test_columns_are_the_fields_of_both_kinds():
 def test_it_does_not_load_pandas():
     """The first checkpoint does not make its thread wait for a library that is not needed."""
     code = (
-        "import sys\nfrom holdfast.store import checkpoint, layout\n"
-        "from holdfast.store.documents import StartDocument\n"
+        "import sys\nfrom holdfast.root.objects import checkpoint\nfrom holdfast.store import layout\n"
+        "from holdfast.root.objects.documents import StartDocument\n"
         "document = StartDocument(log='', topic='t', partition=0, slot=0, epoch=1, nonce='', number=0, first=0,"
         " adopted_seq=0)\n"
         "checkpoint.decode(checkpoint.encode([document]), layout.checkpoint_key('t', 0, 0))\n"

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Invalid
-from holdfast.segments.classify import Classified, Finding, Listed, Mark, Tracked, classify, combined
+from holdfast.model.segment import Listed
+from holdfast.reconcile.classify import Classified, Finding, Mark, Tracked, classify, combined
 from holdfast.store.layout import segment_name, temporary_name
 
 pytestmark = pytest.mark.unit
@@ -471,7 +472,9 @@ def test_pages_together_equal_the_whole(case, data):
 
 def test_judging_needs_neither_journal_nor_arrow():
     """Spark's executors import all three pure modules without a writer."""
-    modules = "holdfast.segments.classify, holdfast.segments.retention_plan, holdfast.segments.time_tree"
+    modules = (
+        "holdfast.reconcile.classify, holdfast.segments.retention.retention_plan, holdfast.segments.manifest.time_tree"
+    )
     code = f"import sys, {modules}; print([m for m in ('holdfast.journal', 'apsw', 'pyarrow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

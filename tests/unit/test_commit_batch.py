@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Corrupt, Invalid
-from holdfast.store import commit_batch, layout, row_stream
-from holdfast.store.commit_batch import CommitBatch, TailEntry, TailKey, decode, encode
+from holdfast.root.objects import commit_batch, row_stream
+from holdfast.root.objects.commit_batch import CommitBatch, TailEntry, TailKey, decode, encode
+from holdfast.store import layout
 
 pytestmark = pytest.mark.unit
 
@@ -151,7 +152,7 @@ def test_large_bodies_are_copied_once():
 def test_encoding_does_not_load_pandas():
     """The first batch does not make its thread wait for a library that is not needed."""
     code = (
-        "import sys\nfrom holdfast.store.commit_batch import CommitBatch, encode, decode\n"
+        "import sys\nfrom holdfast.root.objects.commit_batch import CommitBatch, encode, decode\n"
         f"decode(encode(CommitBatch(bytes(16), 1, 1, 1, (), ())), {layout.batch_key(1, 1, 1)!r})\n"
         "print('pandas' in sys.modules, any(name.startswith('holdfast.journal') for name in sys.modules))"
     )

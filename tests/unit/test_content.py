@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Invalid
-from holdfast.segments.columns import RAW_SCHEMA, decoded
-from holdfast.segments.content import ContentDigest, describe, stored_type, unsupported
+from holdfast.model.content_digest import ContentDigest, describe, stored_type, unsupported
+from holdfast.segments.file.segment_columns import RAW_SCHEMA, decoded
 
 pytestmark = pytest.mark.unit
 

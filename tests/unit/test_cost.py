@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from holdfast.shipping.cost import PRICES, Counter, Request, monthly_dollars, monthly_puts
-from holdfast.shipping.settings import ShippingSettings
+from holdfast.shipping.shipping_settings import ShippingSettings
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast import Corrupt, Invalid
-from holdfast.store import documents
-from holdfast.store.documents import (
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import (
     AnyDocument,
     Document,
     LogDocument,

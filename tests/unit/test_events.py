@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Closed, Corrupt
-from holdfast.journal.bell import Bell
 from holdfast.shipping.events import Event, Subscribers
+from holdfast.signals import Signal
 
 pytestmark = pytest.mark.unit
 
@@ -302,14 +302,14 @@ def test_no_lock_is_held_while_bells_are_rung():
     subscription = subscribers.subscribe()
     rung = []
 
-    class Ringing(Bell):
-        def ring(self):
+    class Ringing(Signal):
+        def notify(self):
             rung.append(1)
             if len(rung) in {1, 3}:  # the first publication, and the end
                 in_thread(subscribers.subscribe)()
                 in_thread(lambda: subscribers.publish(event(2)))()
 
-    subscription._bell = Ringing()
+    subscription._signal = Ringing()
     subscribers.publish(event(1))
     subscribers.end(None)
     assert len(rung) == 3

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.journal import frame
-from holdfast.journal.columns import BadFrame, Columns, decode_headers, encode_headers
+from holdfast.model import frame
+from holdfast.model.record_columns import BadFrame, Columns, decode_headers, encode_headers
 
 pytestmark = pytest.mark.unit
 

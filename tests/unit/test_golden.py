@@ -29,23 +29,25 @@ from tests.golden import make
 import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings
 from holdfast.clock import SystemClock
-from holdfast.crypto import chain
+from holdfast.crypto import digests as chain
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
-from holdfast.crypto.concealing import DIGESTS, Concealing
-from holdfast.crypto.signing import Signer
-from holdfast.journal import frame, spaces
-from holdfast.journal.columns import Columns
-from holdfast.journal.entry import Entry, Place, header_of, is_whole
-from holdfast.journal.migrations import migrate, migrations
-from holdfast.journal.sqlite import SqliteBackend
-from holdfast.segments.segment import chain_value
-from holdfast.store import checkpoint, commit_batch, documents, key_object, layout
-from holdfast.store.commit_batch import NO_DIGEST, CommitBatch
+from holdfast.crypto.key_hashes import DIGESTS, Concealing
+from holdfast.crypto.signatures import Signer
+from holdfast.journal.sqlite.migrations import migrate, migrations
+from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
+from holdfast.journal.state import spaces
+from holdfast.model import frame
+from holdfast.model.entry import Entry, Place, header_of, is_whole
+from holdfast.model.record_columns import Columns
+from holdfast.model.segment import chain_value
+from holdfast.root.objects import checkpoint, commit_batch, documents, key_object
+from holdfast.root.objects.commit_batch import NO_DIGEST, CommitBatch
+from holdfast.root.objects.documents import AnyDocument
+from holdfast.root.objects.key_object import KeyObject
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
+from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
-from holdfast.store.documents import AnyDocument
-from holdfast.store.key_object import KeyObject
-from holdfast.store.root_form import RootForm
-from holdfast.store.root_store import RootStore
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.journal import backend
-from holdfast.journal.sqlite import SqliteBackend
+from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.root.tail_listing import Inherited, inherit
 from holdfast.store import layout
-from holdfast.store.inheritance import Inherited, inherit
 from holdfast.store.port import ObjectInfo
 
 pytestmark = pytest.mark.unit

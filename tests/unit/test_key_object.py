@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Corrupt, Invalid
-from holdfast.crypto.concealing import Concealing
-from holdfast.segments.store_manifest import StoreManifest
-from holdfast.settled.acknowledged import acknowledged, takeovers
-from holdfast.settled.key_walk import KeyWalk
-from holdfast.store import key_object, layout, row_stream
-from holdfast.store.commit_batch import TailKey
-from holdfast.store.documents import StartDocument
-from holdfast.store.inheritance import Inherited
-from holdfast.store.key_object import KeyObject, StoredKey, decode, encode
+from holdfast.crypto.key_hashes import Concealing
+from holdfast.recovery.key_walk import KeyWalk
+from holdfast.root.acknowledged import acknowledged, takeovers
+from holdfast.root.objects import key_object, row_stream
+from holdfast.root.objects.commit_batch import TailKey
+from holdfast.root.objects.documents import StartDocument
+from holdfast.root.objects.key_object import KeyObject, StoredKey, decode, encode
+from holdfast.root.store_manifest import StoreManifest
+from holdfast.root.tail_listing import Inherited
+from holdfast.store import layout
 
 pytestmark = pytest.mark.unit
 

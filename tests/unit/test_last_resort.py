@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.last_resort import LastResort
+from holdfast.stderr_warnings import StderrWarnings
 
 pytestmark = pytest.mark.unit
 
@@ -18,7 +18,7 @@ def alone():
     """A logger like ours that nobody else hears; within a test, for pytest listens to all that there are before."""
     top, below = logging.getLogger("last-resort"), logging.getLogger("last-resort.below")
     top.propagate = False
-    top.addHandler(LastResort())
+    top.addHandler(StderrWarnings())
     try:
         yield below
     finally:

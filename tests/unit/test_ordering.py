@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Invalid
-from holdfast.shipping.ordering import Ordering, Stage
+from holdfast.shipping.lanes.ordering import Ordering, Stage
 
 pytestmark = pytest.mark.unit
 

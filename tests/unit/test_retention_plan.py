@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Invalid
-from holdfast.segments import retention_plan
-from holdfast.segments.retention_plan import Budget, Candidate, Held, Planned, Policy, Removal, budget
+from holdfast.segments.retention import retention_plan
+from holdfast.segments.retention.retention_plan import Budget, Candidate, Held, Planned, Policy, Removal, budget
 
 pytestmark = pytest.mark.unit
 

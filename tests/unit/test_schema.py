@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.schema_data import LEAVES, back, filled, one, schemas, stored_of, topic_of, types
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.segments.schema import TopicSchema, declare, evolve
+from holdfast.model.schema import TopicSchema, declare, evolve
 
 pytestmark = pytest.mark.unit
 

@@ -15,12 +15,12 @@ from hypothesis import given
 from tests.schema_data import TWO, back, batches_of, filled, one, refused, topic_of
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.segments import kinds
-from holdfast.segments.arrays import labelled
-from holdfast.segments.conform import conform
-from holdfast.segments.restore import restore
-from holdfast.segments.row_message import decode_rows, encode_rows
-from holdfast.segments.schema import declare
+from holdfast.model import arrow_types as kinds
+from holdfast.model.schema import declare
+from holdfast.segments.typed.array_encoding import labelled
+from holdfast.segments.typed.conform import conform
+from holdfast.segments.typed.declared_rows import restore
+from holdfast.segments.typed.row_message import decode_rows, encode_rows
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from tests.schema_data import UTC, back, filled, one, refused, topic_of
 
-from holdfast.segments.schema import declare
+from holdfast.model.schema import declare
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from tests.schema_data import TWO, back, filled, one, topic_of
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.segments.restore import restore
-from holdfast.segments.schema import declare, evolve
+from holdfast.model.schema import declare, evolve
+from holdfast.segments.typed.declared_rows import restore
 
 pytestmark = pytest.mark.unit
 

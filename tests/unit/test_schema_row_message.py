@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.schema_data import TWO, back, filled, one, topic_of
 
 from holdfast.errors import Corrupt
-from holdfast.segments.arrays import labelled
-from holdfast.segments.restore import restore
-from holdfast.segments.row_message import BadRows, decode_rows, encode_rows
-from holdfast.segments.schema import declare
+from holdfast.model.schema import declare
+from holdfast.segments.typed.array_encoding import labelled
+from holdfast.segments.typed.declared_rows import restore
+from holdfast.segments.typed.row_message import BadRows, decode_rows, encode_rows
 
 pytestmark = pytest.mark.unit
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from tests.segment_data import LOG_ID, SMALL, head, keyed_vault, raw_batch, write
 
 from holdfast import Corrupt, Invalid, Keyring
-from holdfast.crypto import chain
+from holdfast.crypto import digests
 from holdfast.crypto.vault import Vault
 from holdfast.parquet.outline import outline
 from holdfast.parquet.thrift import BadStructure
-from holdfast.segments import footer as footers
-from holdfast.segments import sealed_blocks
-from holdfast.segments.columns import RAW_SCHEMA
-from holdfast.segments.file_reader import SegmentReader
-from holdfast.segments.file_writer import SegmentWriter
-from holdfast.segments.proven_file import FileBytes
+from holdfast.segments.file import encrypted_blocks
+from holdfast.segments.file import footer as footers
+from holdfast.segments.file.proven_file import FileBytes
+from holdfast.segments.file.segment_columns import RAW_SCHEMA
+from holdfast.segments.file.segment_reader import SegmentReader
+from holdfast.segments.file.segment_writer import SegmentWriter
 
 pytestmark = pytest.mark.disk
 VAULT = keyed_vault()
@@ -212,7 +212,7 @@ def test_walking_noise_ends(noise):
 # -- forged files: what somebody makes who knows the format, but not the key --------------------------------------
 
 
-def forged(path, batch, place, *, content=None, blocks=None, groups=None, stamp=chain.plain_stamp):
+def forged(path, batch, place, *, content=None, blocks=None, groups=None, stamp=digests.plain_stamp):
     """A plain file whose footer says what it is told to say, stamped as right."""
     writer = SegmentWriter(path, place, RAW_SCHEMA, SMALL, None)
     writer.write(batch)
@@ -281,7 +281,7 @@ def test_a_footer_that_the_key_did_not_make_is_refused(tmp_path, monkeypatch):
     writer = SegmentWriter(tmp_path / "segment", PLACE, RAW_SCHEMA, SMALL, VAULT.segment_key(b"s" * 32))
     writer.write(BATCH)
     stamped = footers.Footer.stamped
-    monkeypatch.setattr(footers.Footer, "stamped", lambda self, stamp: stamped(self, chain.plain_stamp))
+    monkeypatch.setattr(footers.Footer, "stamped", lambda self, stamp: stamped(self, digests.plain_stamp))
     facts = writer.finish()
     with pytest.raises(Corrupt, match="key did not make"):
         SegmentReader(tmp_path / "segment", None, None, VAULT.open_segment)
@@ -289,10 +289,10 @@ def test_a_footer_that_the_key_did_not_make_is_refused(tmp_path, monkeypatch):
         read(tmp_path / "segment", facts, VAULT.open_segment)
 
 
-@pytest.mark.parametrize("field", sealed_blocks.Place._fields)
+@pytest.mark.parametrize("field", encrypted_blocks.Place._fields)
 def test_a_sealed_block_opens_only_as_it_was_sealed(tmp_path, monkeypatch, field):
     """Place, count and times beside a block are bound by its seal."""
-    seal = sealed_blocks.Sealer.seal
+    seal = encrypted_blocks.Sealer.seal
 
     def mislabelled(self, batch):
         place, block = seal(self, batch)
@@ -300,7 +300,7 @@ def test_a_sealed_block_opens_only_as_it_was_sealed(tmp_path, monkeypatch, field
             block if field.startswith("time") else block[:-1] + bytes([block[-1] ^ 1])
         )
 
-    monkeypatch.setattr(sealed_blocks.Sealer, "seal", mislabelled)
+    monkeypatch.setattr(encrypted_blocks.Sealer, "seal", mislabelled)
     facts = write(tmp_path / "segment", PLACE, [BATCH], vault=VAULT)
     with pytest.raises(Corrupt, match="does not open"):
         read(tmp_path / "segment", facts, VAULT.open_segment)
@@ -310,9 +310,9 @@ def test_a_sealed_block_opens_only_as_it_was_sealed(tmp_path, monkeypatch, field
 
 def test_sealed_blocks_out_of_order_are_found(tmp_path, monkeypatch):
     """Blocks that are swapped, dropped or doubled leave a gap that is seen."""
-    table = sealed_blocks.table
+    table = encrypted_blocks.table
     for order in ([1, 0], [0, 0], [0]):
-        monkeypatch.setattr(sealed_blocks, "table", lambda blocks, order=order: table([blocks[i] for i in order]))
+        monkeypatch.setattr(encrypted_blocks, "table", lambda blocks, order=order: table([blocks[i] for i in order]))
         facts = write(tmp_path / "segment", head(), [raw_batch(0, 60)], vault=VAULT)
         with pytest.raises(Corrupt, match="dense"):
             read(tmp_path / "segment", facts, VAULT.open_segment, head())

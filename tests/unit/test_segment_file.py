@@ -26,14 +26,14 @@ from tests.segment_data import (
 
 from holdfast import Invalid
 from holdfast.errors import Corrupt
-from holdfast.segments import footer as footers
-from holdfast.segments.columns import RAW_SCHEMA, conform, stored_schema, typed_schema
-from holdfast.segments.file_reader import SegmentReader
-from holdfast.segments.file_shape import FileShape
-from holdfast.segments.file_writer import SegmentWriter
-from holdfast.segments.gathering import Gathering
-from holdfast.segments.segment import NO_CHAIN, SegmentHead, chain_value
-from holdfast.segments.sink import BLOCK_BYTES, hash_block
+from holdfast.model.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.segments.file import footer as footers
+from holdfast.segments.file.batch_sizing import Gathering
+from holdfast.segments.file.file_shape import FileShape
+from holdfast.segments.file.hashing_sink import BLOCK_BYTES, hash_block
+from holdfast.segments.file.segment_columns import RAW_SCHEMA, conform, stored_schema, typed_schema
+from holdfast.segments.file.segment_reader import SegmentReader
+from holdfast.segments.file.segment_writer import SegmentWriter
 
 pytestmark = pytest.mark.disk
 SHAPES = ["raw", "typed", "sealed-raw", "sealed-typed"]
@@ -370,7 +370,7 @@ def test_a_full_disk_is_the_callers_error(tmp_path, monkeypatch):
 
 def test_errors_of_the_helper_come_out(tmp_path, monkeypatch):
     """What fails on the hashing thread fails the write."""
-    from holdfast.segments.content import ContentDigest
+    from holdfast.model.content_digest import ContentDigest
 
     monkeypatch.setattr(ContentDigest, "update", lambda self, batch: 1 / 0)
     writer = SegmentWriter(tmp_path / "segment", head(), RAW_SCHEMA, SMALL, None)
@@ -381,15 +381,15 @@ def test_errors_of_the_helper_come_out(tmp_path, monkeypatch):
 
 def test_no_file_is_finished_that_readers_would_refuse(tmp_path, monkeypatch):
     """A footer beyond the readers' limit fails the writer, while the records are still elsewhere."""
-    from holdfast.segments import file_writer
+    from holdfast.segments.file import segment_writer
 
-    monkeypatch.setattr(file_writer, "FOOTER_BYTES_MAX", 500)
+    monkeypatch.setattr(segment_writer, "FOOTER_BYTES_MAX", 500)
     writer = SegmentWriter(tmp_path / "segment", head(), RAW_SCHEMA, SMALL, None)
     writer.write(raw_batch(0, 10))
     with pytest.raises(Invalid, match="footer is too large"):
         writer.finish()
     writer.abandon()
-    monkeypatch.setattr(file_writer, "GROUPS_MAX", 2)
+    monkeypatch.setattr(segment_writer, "GROUPS_MAX", 2)
     writer = SegmentWriter(tmp_path / "segment", head(), RAW_SCHEMA, SMALL, None)
     with pytest.raises(Invalid, match="too many row groups"):
         writer.write(raw_batch(0, 1000))

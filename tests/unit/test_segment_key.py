@@ -11,7 +11,7 @@ from holdfast import Corrupt, Invalid, Keyring, Unavailable
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, NotAuthentic, Source
 from holdfast.crypto.segment_key import opening_key, sealing_key
 from holdfast.crypto.vault import Vault
-from holdfast.segments.file_reader import SegmentReader
+from holdfast.segments.file.segment_reader import SegmentReader
 
 pytestmark = pytest.mark.unit
 RING = Keyring({"k1": bytes(range(32))})

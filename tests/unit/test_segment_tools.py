@@ -13,7 +13,7 @@ import pytest
 from tests.segment_data import batch_of, head_of, write
 
 from holdfast.parquet.thrift import Walk
-from holdfast.segments.columns import conform, stored_schema
+from holdfast.segments.file.segment_columns import conform, stored_schema
 
 pytestmark = pytest.mark.disk
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast import Invalid, NotFound, Settings
-from holdfast.journal.settings import JournalSettings
+from holdfast.journal.journal_settings import JournalSettings
 from holdfast.quantity import parse_bytes, parse_seconds
 
 pytestmark = pytest.mark.unit

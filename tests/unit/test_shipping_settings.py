@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast import Invalid
-from holdfast.shipping.settings import ESCALATIONS, PROFILES, ShippingSettings
+from holdfast.shipping.shipping_settings import ESCALATIONS, PROFILES, ShippingSettings
 
 pytestmark = pytest.mark.unit
 

@@ -14,14 +14,15 @@ from tests.unit.test_checkpoint import partition
 
 from holdfast import Corrupt, Invalid, Keyring
 from holdfast.clock import SystemClock
-from holdfast.crypto.signing import Signature, Signer
-from holdfast.store import documents, layout, signed
-from holdfast.store.documents import FloorDocument, LogDocument, SegmentDocument
+from holdfast.crypto.signatures import Signature, Signer
+from holdfast.root.objects import documents, signature_place
+from holdfast.root.objects.documents import FloorDocument, LogDocument, SegmentDocument
+from holdfast.root.old_layout import new_key, old_key
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
+from holdfast.store import layout
 from holdfast.store.memory import MemoryStore
-from holdfast.store.old_layout import new_key, old_key
 from holdfast.store.port import Body
-from holdfast.store.root_form import RootForm
-from holdfast.store.root_store import RootStore
 
 pytestmark = pytest.mark.unit
 
@@ -63,28 +64,31 @@ def put(store: MemoryStore, key: str, data: bytes) -> None:
 @given(st.binary(max_size=200), st.sampled_from(["", "k1", "2026-11_a.b" * 5]), st.binary(min_size=32, max_size=32))
 def test_a_signature_comes_off_as_it_was_put_on(data: bytes, key_id: str, mac: bytes) -> None:
     for key in (layout.batch_key(1, 1, 2), layout.checkpoint_key("t", 0, 1)):
-        assert signed.detach(key, signed.attach(key, data, Signature(key_id, mac))) == (data, Signature(key_id, mac))
+        assert signature_place.detach(key, signature_place.attach(key, data, Signature(key_id, mac))) == (
+            data,
+            Signature(key_id, mac),
+        )
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_can_be_looked_at(data: bytes) -> None:
     for key in (FLOOR, layout.LOG, layout.batch_key(1, 1, 2), layout.checkpoint_key("t", 0, 1)):
-        bare, signature = signed.detach(key, data)
+        bare, signature = signature_place.detach(key, data)
         assert signature is not None or bare == data
 
 
 def test_a_signed_document_is_one_json_object_on_one_line() -> None:
-    data = signed.attach(FLOOR, floor(), SIGNATURE)
+    data = signature_place.attach(FLOOR, floor(), SIGNATURE)
     assert json.loads(data) == {**json.loads(floor()), "key_id": "k1", "mac": SIGNATURE.mac.hex()}
     assert data.count(b"\n") == 1
-    assert signed.detach(FLOOR, data) == (floor(), SIGNATURE)
+    assert signature_place.detach(FLOOR, data) == (floor(), SIGNATURE)
 
 
 def test_a_signed_parquet_file_is_read_by_any_tool() -> None:
     """Between data and footer nobody looks."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": [1, 2]}), sink)
-    data = signed.attach(layout.checkpoint_key("t", 0, 1), sink.getvalue().to_pybytes(), SIGNATURE)
+    data = signature_place.attach(layout.checkpoint_key("t", 0, 1), sink.getvalue().to_pybytes(), SIGNATURE)
     assert pq.read_table(pa.BufferReader(data))["a"].to_pylist() == [1, 2]
 
 
@@ -95,7 +99,7 @@ def test_segments_and_leases_are_not_signed_and_all_else_is() -> None:
         layout.topic_key("t", 1), layout.manifest_key("t", 0, 0), layout.checkpoint_key("t", 0, 0),
         layout.expired_key("t", 0, 1), "topics/t/0/_what-comes-later/1.json",
     ]  # fmt: skip
-    assert [key for key in unsigned + others if signed.is_signed_kind(key)] == others
+    assert [key for key in unsigned + others if signature_place.is_signed_kind(key)] == others
 
 
 # -- what they prove --------------------------------------------------------------------------------------
@@ -111,11 +115,12 @@ def test_what_the_log_wrote_is_read_back_by_those_with_the_keys() -> None:
 
 
 @pytest.mark.parametrize("forged", [
-    floor(), signed.attach(FLOOR, floor(), SIGNATURE), signed.attach(FLOOR, floor(), Signature("gone", bytes(32))),
-    signed.attach(FLOOR, floor(), Signature("", bytes(32))),
-    signed.attach(FLOOR, floor(), Signer.of(stranger).sign(LOG, FLOOR, floor())),
-    signed.attach(FLOOR, floor(), Signer.of(keyring).sign(OTHER, FLOOR, floor())),
-    signed.attach(FLOOR, floor(), Signer.of(keyring).sign(LOG, layout.floor_key(2, 10), floor())),
+    floor(), signature_place.attach(FLOOR, floor(), SIGNATURE),
+    signature_place.attach(FLOOR, floor(), Signature("gone", bytes(32))),
+    signature_place.attach(FLOOR, floor(), Signature("", bytes(32))),
+    signature_place.attach(FLOOR, floor(), Signer.of(stranger).sign(LOG, FLOOR, floor())),
+    signature_place.attach(FLOOR, floor(), Signer.of(keyring).sign(OTHER, FLOOR, floor())),
+    signature_place.attach(FLOOR, floor(), Signer.of(keyring).sign(LOG, layout.floor_key(2, 10), floor())),
     b"", b"{}\n",
 ], ids=[
     "unsigned", "made up", "unknown key", "no key", "stranger", "other log", "other place", "empty", "nothing",

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.journal.commits import Commits
-from holdfast.journal.entry import Entry
-from holdfast.shipping import source as module
-from holdfast.shipping.settings import ShippingSettings
-from holdfast.shipping.source import JournalSource, first_batch
+from holdfast.journal.commit.commit_counts import Commits
+from holdfast.model.entry import Entry
+from holdfast.shipping.lanes import batch_source as module
+from holdfast.shipping.lanes.batch_source import JournalSource, first_batch
+from holdfast.shipping.shipping_settings import ShippingSettings
 
 pytestmark = pytest.mark.unit
 

@@ -11,11 +11,10 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, NotFound
-from holdfast.segments.schema import declare
-from holdfast.segments.segment import NO_CHAIN, NO_SCHEMA, chain_value
-from holdfast.segments.store_manifest import facts_of, head_of, in_parallel, prove, read_manifest, read_topic
-from holdfast.store import checkpoint, documents, layout
-from holdfast.store.documents import (
+from holdfast.model.schema import declare
+from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, chain_value
+from holdfast.root.objects import checkpoint, documents
+from holdfast.root.objects.documents import (
     ExpiredDocument,
     Limits,
     ManifestDocument,
@@ -24,6 +23,8 @@ from holdfast.store.documents import (
     StartDocument,
     TopicDocument,
 )
+from holdfast.root.store_manifest import facts_of, head_of, in_parallel, prove, read_manifest, read_topic
+from holdfast.store import layout
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Body
 

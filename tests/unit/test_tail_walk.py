@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.crypto import chain
+from holdfast.crypto import digests
 from holdfast.errors import Corrupt
-from holdfast.journal.entry import RAW, Entry, Place, header_of
-from holdfast.settled import tail_walk
-from holdfast.settled.tail_walk import Walked, walk
+from holdfast.model.entry import RAW, Entry, Place, header_of
+from holdfast.root import tail_walk
+from holdfast.root.objects.commit_batch import CommitBatch, TailEntry, TailKey
+from holdfast.root.tail_walk import Walked, walk
 from holdfast.store import layout
-from holdfast.store.commit_batch import CommitBatch, TailEntry, TailKey
 
 pytestmark = pytest.mark.unit
 
@@ -40,12 +40,12 @@ class Journal:
 
     def _entry(self, where: tuple[str, int], count: int, key_epoch: int, schema: bytes) -> TailEntry:
         self.seq += 1
-        link = self.links.get(where, chain.NO_LINK)
+        link = self.links.get(where, digests.NO_LINK)
         body = b"%d" % self.seq
         draft = Entry(
             self.seq, 0, self.ends[where], count, self.group, RAW, 0, key_epoch, 5, 9, link, b"", body, schema
         )  # fmt: skip
-        digest = chain.digest(header_of(Place(LOG, *where), draft), body)
+        digest = digests.digest(header_of(Place(LOG, *where), draft), body)
         self.ends[where] += count
         self.links[where] = digest
         return TailEntry(*where, *draft[:1], *draft._replace(digest=digest)[2:])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Corrupt, Invalid
-from holdfast.segments.time_tree import Node, children, combine, overlapping, span_of
+from holdfast.segments.manifest.time_tree import Node, children, combine, overlapping, span_of
 
 pytestmark = pytest.mark.unit
 

@@ -11,10 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.channels.bus import Bus, BusStats
     from holdfast.channels.channel import Channel, ChannelStats, PersistenceState
-    from holdfast.channels.delivered import Delivered
-    from holdfast.channels.events import (
+    from holdfast.channels.channel_events import (
         DependenciesLost,
         MessageGivenUp,
         MessageReady,
@@ -24,46 +22,48 @@ if TYPE_CHECKING:
         RepairReady,
         ResendDue,
     )
-    from holdfast.channels.manager import Channels
-    from holdfast.channels.message import HistoryEntry, SdsMessage
-    from holdfast.channels.persistence import Commit, MemoryPersistence, NoPersistence, Persistence
-    from holdfast.channels.settings import ChannelSettings
-    from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate
-    from holdfast.channels.steps import Received
-    from holdfast.channels.transport import Link, LinkStats
-    from holdfast.channels.udp import UdpStats, UdpTransport
+    from holdfast.channels.channel_settings import ChannelSettings
+    from holdfast.channels.delivered import Delivered
+    from holdfast.channels.keeping.persistence import Commit, MemoryPersistence, NoPersistence, Persistence
+    from holdfast.channels.keeping.snapshot import ChannelData, ChannelMeta, HistoryUpdate
+    from holdfast.channels.participant import Channels
+    from holdfast.channels.protocol.steps import Received
+    from holdfast.channels.transport.bus import Bus, BusStats
+    from holdfast.channels.transport.link import Link, LinkStats
+    from holdfast.channels.transport.udp import UdpStats, UdpTransport
+    from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 
 _HOMES = {
-    "Bus": "bus",
-    "BusStats": "bus",
+    "Bus": "transport.bus",
+    "BusStats": "transport.bus",
     "Channel": "channel",
-    "ChannelData": "snapshot",
-    "ChannelMeta": "snapshot",
-    "ChannelSettings": "settings",
+    "ChannelData": "keeping.snapshot",
+    "ChannelMeta": "keeping.snapshot",
+    "ChannelSettings": "channel_settings",
     "ChannelStats": "channel",
-    "Channels": "manager",
-    "Commit": "persistence",
+    "Channels": "participant",
+    "Commit": "keeping.persistence",
     "Delivered": "delivered",
-    "DependenciesLost": "events",
-    "HistoryEntry": "message",
-    "HistoryUpdate": "snapshot",
-    "Link": "transport",
-    "LinkStats": "transport",
-    "MemoryPersistence": "persistence",
-    "MessageGivenUp": "events",
-    "MessageReady": "events",
-    "MessageSent": "events",
-    "MissingDependencies": "events",
-    "NoPersistence": "persistence",
-    "PeriodicSync": "events",
-    "Persistence": "persistence",
+    "DependenciesLost": "channel_events",
+    "HistoryEntry": "wire.message",
+    "HistoryUpdate": "keeping.snapshot",
+    "Link": "transport.link",
+    "LinkStats": "transport.link",
+    "MemoryPersistence": "keeping.persistence",
+    "MessageGivenUp": "channel_events",
+    "MessageReady": "channel_events",
+    "MessageSent": "channel_events",
+    "MissingDependencies": "channel_events",
+    "NoPersistence": "keeping.persistence",
+    "PeriodicSync": "channel_events",
+    "Persistence": "keeping.persistence",
     "PersistenceState": "channel",
-    "Received": "steps",
-    "RepairReady": "events",
-    "ResendDue": "events",
-    "SdsMessage": "message",
-    "UdpStats": "udp",
-    "UdpTransport": "udp",
+    "Received": "protocol.steps",
+    "RepairReady": "channel_events",
+    "ResendDue": "channel_events",
+    "SdsMessage": "wire.message",
+    "UdpStats": "transport.udp",
+    "UdpTransport": "transport.udp",
 }
 
 __all__ = [

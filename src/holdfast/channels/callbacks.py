@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast.channels.channel_events import Event, MessageReady, PeriodicSync, RepairReady, ResendDue
 from holdfast.channels.delivered import Subscribers
-from holdfast.channels.events import Event, MessageReady, PeriodicSync, RepairReady, ResendDue
 
 logger = logging.getLogger("holdfast.channels")
 

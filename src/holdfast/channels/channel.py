@@ -18,17 +18,17 @@ from threading import Lock
 
 import msgspec
 
-from holdfast.channels.dialect import DialectName
-from holdfast.channels.events import Event, MessageReady, RepairReady
-from holdfast.channels.lamport import AheadOfClock, sendable
-from holdfast.channels.message import SdsMessage
-from holdfast.channels.pending import Batch, Pending
-from holdfast.channels.persistence import Commit, Persistence
-from holdfast.channels.protocol import step
-from holdfast.channels.snapshot import Buffered, ChannelMeta, Known, Unacknowledged
-from holdfast.channels.state import ChannelState
-from holdfast.channels.steps import NOT_WRITTEN, Input, Receive, Step
-from holdfast.channels.written import Written
+from holdfast.channels.channel_events import Event, MessageReady, RepairReady
+from holdfast.channels.keeping.pending_history import Batch, Pending
+from holdfast.channels.keeping.persistence import Commit, Persistence
+from holdfast.channels.keeping.snapshot import Buffered, ChannelMeta, Known, Unacknowledged
+from holdfast.channels.keeping.written import Written
+from holdfast.channels.protocol.lamport import AheadOfClock, sendable
+from holdfast.channels.protocol.machine import step
+from holdfast.channels.protocol.state import ChannelState
+from holdfast.channels.protocol.steps import NOT_WRITTEN, Input, Receive, Step
+from holdfast.channels.wire.dialect import DialectName
+from holdfast.channels.wire.message import SdsMessage
 from holdfast.errors import Closed, Corrupt, HoldfastError, Invalid, Unavailable
 
 logger = logging.getLogger("holdfast.channels")

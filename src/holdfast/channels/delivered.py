@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import Self
 from weakref import ref
 
-from holdfast.channels.events import MessageReady
-from holdfast.channels.message import SdsMessage
+from holdfast.channels.channel_events import MessageReady
+from holdfast.channels.wire.message import SdsMessage
 from holdfast.errors import Full, Invalid
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from holdfast.channels.channel import Channel
-from holdfast.channels.message import HINT_BYTES_MAX
-from holdfast.channels.sending import causal_history
+from holdfast.channels.protocol.sending import causal_history
+from holdfast.channels.wire.message import HINT_BYTES_MAX
 
 Provider = Callable[[str, str], bytes | None]
 

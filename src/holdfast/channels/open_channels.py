@@ -14,19 +14,19 @@ from typing import Literal
 import msgspec
 
 from holdfast.channels.channel import Channel, as_failure
-from holdfast.channels.channel_keys import ChannelKeys
-from holdfast.channels.checks import checked_id
-from holdfast.channels.detect import detect, dialect
-from holdfast.channels.dialect import DialectName
-from holdfast.channels.events import Event
-from holdfast.channels.message import SdsMessage
-from holdfast.channels.persistence import Persistence
-from holdfast.channels.sealed import SealedDialect, is_sealed, route_of
-from holdfast.channels.settings import ChannelSettings
-from holdfast.channels.snapshot import ChannelData
-from holdfast.channels.state import Rules, restored
-from holdfast.channels.steps import Resume
-from holdfast.channels.written import Written
+from holdfast.channels.channel_events import Event
+from holdfast.channels.channel_settings import ChannelSettings
+from holdfast.channels.input_checks import checked_id
+from holdfast.channels.keeping.persistence import Persistence
+from holdfast.channels.keeping.snapshot import ChannelData
+from holdfast.channels.keeping.written import Written
+from holdfast.channels.protocol.state import Rules, restored
+from holdfast.channels.protocol.steps import Resume
+from holdfast.channels.wire.channel_keys import ChannelKeys
+from holdfast.channels.wire.detect import detect, dialect
+from holdfast.channels.wire.dialect import DialectName
+from holdfast.channels.wire.encrypted_messages import SealedDialect, is_sealed, route_of
+from holdfast.channels.wire.message import SdsMessage
 from holdfast.errors import Corrupt, Full, HoldfastError, Invalid, NotFound
 
 logger = logging.getLogger("holdfast.channels")

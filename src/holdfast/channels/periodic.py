@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from threading import Event, Lock, Thread, current_thread
 from typing import Any, Generic, TypeVar
 
-from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.clock import Clock
 
 HURRY_INTERVAL_MS = 500

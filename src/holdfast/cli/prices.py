@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.shipping import cost
-from holdfast.shipping.settings import ShippingSettings
+from holdfast.shipping.shipping_settings import ShippingSettings
 from holdfast.store.address import parse_url
 
 _MONTH_S = 30 * 24 * 3600

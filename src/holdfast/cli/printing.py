@@ -13,13 +13,13 @@ import click
 import msgspec
 
 from holdfast import Record, Topic
+from holdfast.cli.json_rows import Placed, placed
 from holdfast.cli.output import emit, emit_bytes, emit_json
-from holdfast.cli.rows import Placed, placed
 from holdfast.cli.text import iso, printable, record_line, shown
 from holdfast.errors import Invalid
-from holdfast.reading import Reading
-from holdfast.settled.reading import SettledReading
-from holdfast.typed_topic import TypedTopic
+from holdfast.log.reading import Reading
+from holdfast.log.typed_topic import TypedTopic
+from holdfast.reader.settled_reading import SettledReading
 
 Item = Record | Placed
 Write = Callable[[Any], None]

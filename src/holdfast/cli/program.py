@@ -23,10 +23,10 @@ import click
 
 import holdfast
 from holdfast import disk
-from holdfast.cli.exits import DAMAGED, FINE, INTERRUPTED, REFUSED, USAGE
+from holdfast.cli.exit_codes import DAMAGED, FINE, INTERRUPTED, REFUSED, USAGE
 from holdfast.cli.output import Warnings, say_error, say_holdfast_error, say_lines, silence_stdout
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.suggesting import meant
+from holdfast.suggestions import meant
 
 VERBS = (
     "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
@@ -49,7 +49,7 @@ class Program(click.Group):
         """The verb of that name, imported now."""
         if cmd_name in VERBS:
             name = cmd_name.replace("-", "_")
-            return cast("click.Command", getattr(import_module(f"holdfast.cli.{name}"), f"{name}_command"))
+            return cast("click.Command", getattr(import_module(f"holdfast.cli.verbs.{name}"), f"{name}_command"))
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(

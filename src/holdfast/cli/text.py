@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from holdfast.record import Record
+from holdfast.model.record import Record
 
 BASE64 = "base64"
 SHORT_HEX = 12

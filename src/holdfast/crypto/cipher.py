@@ -39,7 +39,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.arguments import having
 from holdfast.clock import SystemClock
-from holdfast.crypto import chain
+from holdfast.crypto import digests
 from holdfast.errors import Invalid, Unavailable
 
 SALT_BYTES = 32
@@ -145,7 +145,7 @@ class AesGcmCipher:
 
     def mac(self, message: bytes) -> bytes:
         """Keyed BLAKE3."""
-        return chain.keyed_stamp(self._mac_key, message)
+        return digests.keyed_stamp(self._mac_key, message)
 
 
 class CountedCipher:
@@ -179,7 +179,7 @@ class CountedCipher:
 
     def mac(self, message: bytes) -> bytes:
         """Keyed BLAKE3."""
-        return chain.keyed_stamp(self._mac_key, message)
+        return digests.keyed_stamp(self._mac_key, message)
 
 
 OwnCipher = AesGcmCipher | CountedCipher

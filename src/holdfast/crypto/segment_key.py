@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.crypto import chain
+from holdfast.crypto import digests
 from holdfast.crypto.cipher import (
     SALT_BYTES,
     SYSTEM_RANDOM,
@@ -103,7 +103,7 @@ def opening_key(
     own = opening_cipher(sealed_with.scheme, source)
     # GCM does not commit to its key: a key that does not reproduce the commitment must open nothing. A scheme that was
     # switched in the footer ends here, too: schemes derive their commitments apart.
-    if not chain.same(own.commitment, sealed_with.commitment):
+    if not digests.same(own.commitment, sealed_with.commitment):
         raise Invalid(
             f"key {sealed_with.key_id!r} is not the key that this segment was sealed with",
             hint="the keyring holds another key under this id; give the original one",

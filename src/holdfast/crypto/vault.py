@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.crypto import chain
+from holdfast.crypto import digests
 from holdfast.crypto.cipher import (
     SALT_BYTES,
     SYSTEM_RANDOM,
@@ -27,10 +27,10 @@ from holdfast.crypto.cipher import (
     opening_cipher,
     sealing_cipher,
 )
-from holdfast.crypto.concealing import DIGESTS, Concealing
+from holdfast.crypto.key_hashes import DIGESTS, Concealing
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import SealedWith, SegmentKey, opening_key, sealing_key
-from holdfast.crypto.signing import Signer
+from holdfast.crypto.signatures import Signer
 from holdfast.errors import Corrupt, Invalid
 
 PLAIN = 0
@@ -49,7 +49,7 @@ class KeyEpoch(msgspec.Struct, frozen=True):
 
     def message(self) -> bytes:
         """What the stamp covers."""
-        return chain.canonical("key_epochs", self.number, self.scheme, self.key_id, self.salt, self.commitment)
+        return digests.canonical("key_epochs", self.number, self.scheme, self.key_id, self.salt, self.commitment)
 
 
 class Vault:
@@ -144,11 +144,11 @@ class Vault:
 
     def stamp(self, message: bytes) -> bytes:
         """Stamp a control row under the present epoch."""
-        return chain.plain_stamp(message) if self.epoch == PLAIN else self._ciphers[self.epoch].mac(message)
+        return digests.plain_stamp(message) if self.epoch == PLAIN else self._ciphers[self.epoch].mac(message)
 
     def stamp_under(self, number: int) -> Callable[[bytes], bytes]:
         """How epoch `number` stamps."""
-        return chain.plain_stamp if number == PLAIN else self.cipher(number).mac
+        return digests.plain_stamp if number == PLAIN else self.cipher(number).mac
 
     def concealing(self, number: int) -> Concealing:
         """What conceals digests under epoch `number`."""
@@ -161,8 +161,8 @@ class Vault:
     def verify(self, number: int, message: bytes, stamp: bytes) -> bool:
         """Whether epoch `number` made this stamp over this message."""
         if number == PLAIN:
-            return not self.keyed and chain.same(chain.plain_stamp(message), stamp)
-        return chain.same(self.cipher(number).mac(message), stamp)
+            return not self.keyed and digests.same(digests.plain_stamp(message), stamp)
+        return digests.same(self.cipher(number).mac(message), stamp)
 
     def cipher(self, number: int) -> AnyCipher:
         """The cipher of a stored epoch, its key proved; for opening and verifying only."""
@@ -196,14 +196,14 @@ class Vault:
             raise Corrupt(f"a key epoch is missing key_epoch={number}")
         cipher = self._cipher_of(epoch)
         # A scheme that was switched in the row ends here, too: schemes derive their commitments apart.
-        if isinstance(cipher, OwnCipher) and not chain.same(cipher.commitment, epoch.commitment):
+        if isinstance(cipher, OwnCipher) and not digests.same(cipher.commitment, epoch.commitment):
             if epoch.key_id in self._proved:  # the key is right: then the row is not
                 raise Corrupt(f"a key epoch does not match its key key_epoch={number}")
             raise Invalid(
                 f"key {epoch.key_id!r} is not the key that this log was sealed with",
                 hint="the keyring holds another key under this id; give the original one",
             )
-        if not chain.same(cipher.mac(epoch.message()), epoch.stamp):
+        if not digests.same(cipher.mac(epoch.message()), epoch.stamp):
             raise Corrupt(f"a key epoch's stamp does not match key_epoch={number}")
         self._proved.add(epoch.key_id)
         return cipher

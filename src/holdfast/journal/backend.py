@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from holdfast.journal.sqlite import SqliteBackend
+from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
 Backend: TypeAlias = SqliteBackend

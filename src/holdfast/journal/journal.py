@@ -15,35 +15,25 @@ from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
-from holdfast.journal import recovery, spaces
-from holdfast.journal.bell import Bell
-from holdfast.journal.columns import Columns
-from holdfast.journal.commits import Commits
-from holdfast.journal.entry import Entry
-from holdfast.journal.group import (
-    NOWHERE,
-    AddSchema,
-    Control,
-    CreateTopic,
-    Make,
-    MarkShipped,
-    Operation,
-    RotateKey,
-    Run,
-    SetPolicy,
-    Unit,
-)
-from holdfast.journal.migrations import migrate, require_newest
-from holdfast.journal.partition import Partition
-from holdfast.journal.queue import Queue
-from holdfast.journal.reader import Reader, taken_after
-from holdfast.journal.rows import DiskFailed, ShipmentRow, ShippingRow
-from holdfast.journal.settings import JournalSettings
-from holdfast.journal.sqlite import SqliteBackend
-from holdfast.journal.stats import Counters, JournalStats
-from holdfast.journal.ticket import UnitTicket
-from holdfast.journal.writer import Writer
-from holdfast.store.names import check_name
+from holdfast.journal import recovery
+from holdfast.journal.commit.commit_counts import Commits
+from holdfast.journal.commit.group import NO_GROUP, Make, Operation, Run, Unit
+from holdfast.journal.commit.queue import Queue
+from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.commit.writer import Writer
+from holdfast.journal.entry_reader import Reader, taken_after
+from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.journal_stats import Counters, JournalStats
+from holdfast.journal.sqlite.migrations import migrate, require_newest
+from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
+from holdfast.journal.state import spaces
+from holdfast.journal.state.operations import AddSchema, Control, CreateTopic, MarkShipped, RotateKey, SetPolicy
+from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import DiskFailed, ShipmentRow, ShippingRow
+from holdfast.model.entry import Entry
+from holdfast.model.record_columns import Columns
+from holdfast.model.topic_name import check_name
+from holdfast.signals import Signal
 
 _FIRST_MAX = 2**53
 
@@ -185,7 +175,7 @@ class Journal:
         """Before anything is written: what a caller wants to wait for must be something that can come."""
         if durability not in ("durable", "shipped"):
             raise Invalid(f"unknown durability={durability!r}", hint="use 'durable' or 'shipped'")
-        if durability == "shipped" and not self.topics.harbour.ships:
+        if durability == "shipped" and not self.topics.shipping_state.ships:
             raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
 
     def rotate(self, keyring: Keyring) -> None:
@@ -194,12 +184,12 @@ class Journal:
 
     def note_shipped(self, shipping: ShippingRow, shipments: Sequence[ShipmentRow]) -> Unit:
         """Write down how far the log is on its store, with the next group; nobody has to wait for it."""
-        return self.queue.put_along([MarkShipped(shipping, shipments)])
+        return self.queue.put_with_next([MarkShipped(shipping, shipments)])
 
     def settle(self, unit: Unit) -> None:
         """Wait for a unit and raise what became of it."""
         timeout = self.settings.ack_timeout_ms / 1000
-        if not unit.group.bell.sleep(unit.group.is_done, timeout):
+        if not unit.group.signal.sleep(unit.group.is_done, timeout):
             raise Unavailable(f"the journal did not answer within {timeout:g} s", hint="the disk may be stalled")
         unit.check_stored()
 
@@ -212,7 +202,7 @@ class Journal:
         if writer.poison is not None:
             raise writer.poison.again()
         group = self.queue.barrier()
-        if not group.bell.sleep(group.is_done, patience):
+        if not group.signal.sleep(group.is_done, patience):
             raise Unavailable(f"the journal did not flush within {patience:g} s", hint="the disk may be stalled")
         failure, writer.failure = writer.failure, writer.poison
         if failure is not None:
@@ -306,7 +296,7 @@ class Journal:
         if append is None:
             return [change], size
         partition, columns = append
-        return [change, Run(NOWHERE, partition, columns)], size + self._append_size(columns)
+        return [change, Run(NO_GROUP, partition, columns)], size + self._append_size(columns)
 
     def gather(
         self,
@@ -362,8 +352,8 @@ class Journal:
 
     # -- sealing ------------------------------------------------------------------------------------------
 
-    def announce_ripe(self, records: int, size: int) -> Bell:
-        """The bell that rings when a tail begins, and while one has this many records or bytes."""
+    def announce_ripe(self, records: int, size: int) -> Signal:
+        """The signal that rings when a tail begins, and while one has this many records or bytes."""
         assert self._writer is not None
         self._writer.ripe_records, self._writer.ripe_bytes = records, size
         return self._writer.ripe
@@ -419,7 +409,7 @@ class Journal:
     def drain(self, timeout: float) -> bool:
         """Wait until everything accepted is durable or refused; False when that takes longer."""
         group = self.queue.barrier()
-        return group.bell.sleep(group.is_done, timeout)
+        return group.signal.sleep(group.is_done, timeout)
 
     def forget(self) -> None:
         """In a forked child: refuse everything and never touch the parent's files."""

@@ -26,11 +26,12 @@ from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import PLAIN, KeyEpoch, Vault
 from holdfast.errors import Corrupt, Invalid
-from holdfast.journal import stored
 from holdfast.journal.backend import Backend
-from holdfast.journal.heads_sum import SUM_BYTES, total
-from holdfast.journal.partition import Partition
-from holdfast.journal.rows import (
+from holdfast.journal.sqlite import stored
+from holdfast.journal.state.partition import Partition
+from holdfast.journal.state.state_digest import SUM_BYTES, total
+from holdfast.journal.state.topic_registry import Topics
+from holdfast.model.control_rows import (
     EpochRow,
     HeadRow,
     LogRow,
@@ -44,7 +45,6 @@ from holdfast.journal.rows import (
     WatermarkRow,
     stamped,
 )
-from holdfast.journal.topics import Topics
 
 LOG_ID_BYTES = 16
 _PARTITIONS_MAX, _OFFSETS_MAX = 65_536, 2**62

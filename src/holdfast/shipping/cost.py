@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from holdfast.shipping.settings import ShippingSettings
+from holdfast.shipping.shipping_settings import ShippingSettings
 
 Request = Literal["put", "list", "get", "head", "delete"]
 

@@ -6,7 +6,7 @@ for a consumer and never raises. When the buffer is full the oldest events make 
 delivered says how many are missing before it (`missed`). Events come in the order in which they were published.
 
 Publishers share one lock, which numbers the events; consumers of one subscription share another; no lock is common to
-both, and none is held while bells are rung. Losses are seen by the consumer as gaps in the numbers. A subscription
+both, and none is held while signals are rung. Losses are seen by the consumer as gaps in the numbers. A subscription
 that nobody refers to any more is forgotten; `close()` says so at once.
 """
 
@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, Self
 import msgspec
 
 from holdfast.errors import Closed, HoldfastError
-from holdfast.journal.bell import Bell
+from holdfast.signals import Signal
 
 _SLEEP_S = 3600.0
 
@@ -60,7 +60,7 @@ class Subscription:
         self._expected = number
         self._forget = forget
         self._taking = Lock()
-        self._bell = Bell()
+        self._signal = Signal()
         self._end: _End | None = None
         self._is_closed = False
 
@@ -71,7 +71,7 @@ class Subscription:
         """
         found = self._look()
         if found is None:
-            self._bell.sleep(self._has_news, timeout)
+            self._signal.sleep(self._has_news, timeout)
             found = self._look()
         if isinstance(found, _End):
             found.raise_error()
@@ -83,7 +83,7 @@ class Subscription:
         self._is_closed = True
         self._forget(self)
         self._buffer.clear()
-        self._bell.ring()
+        self._signal.notify()
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +96,7 @@ class Subscription:
 
     def __next__(self) -> Event:
         while (found := self._look()) is None:
-            self._bell.sleep(self._has_news, _SLEEP_S)
+            self._signal.sleep(self._has_news, _SLEEP_S)
         if isinstance(found, _End):
             found.raise_error()
             raise StopIteration
@@ -107,7 +107,7 @@ class Subscription:
 
     async def __anext__(self) -> Event:
         while (found := self._look()) is None:
-            future = self._bell.future(get_running_loop(), _SLEEP_S)
+            future = self._signal.future(get_running_loop(), _SLEEP_S)
             if not self._has_news():  # look again: it may have rung before we registered
                 await future
         if isinstance(found, _End):
@@ -172,7 +172,7 @@ class Subscribers:
                 subscription._buffer.append((self._published, event))  # atomic; a full buffer drops its oldest
             self._published += 1
         for subscription in subscriptions:
-            subscription._bell.ring()
+            subscription._signal.notify()
 
     def end(self, error: HoldfastError | None) -> None:
         """Nothing more will come: the log was closed, or shipping ended with an error. The first end counts."""
@@ -185,7 +185,7 @@ class Subscribers:
                 subscription._end = end
             self._subscriptions = ()
         for subscription in subscriptions:
-            subscription._bell.ring()
+            subscription._signal.notify()
 
     def _forget(self, gone: Subscription) -> None:
         with self._lock:

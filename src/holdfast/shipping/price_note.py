@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import disk
 from holdfast.errors import Invalid
-from holdfast.shipping.settings import ShippingSettings
+from holdfast.shipping.shipping_settings import ShippingSettings
 
 _NAME = "SHIPPING"
 _BYTES_MAX = 4096

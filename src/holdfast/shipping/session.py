@@ -16,35 +16,36 @@ from typing import Any
 
 from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.journal import stored
 from holdfast.journal.journal import Journal
-from holdfast.journal.partition import Partition
-from holdfast.journal.rows import ShipmentRow
-from holdfast.segments.manifest import Manifest
+from holdfast.journal.sqlite import stored
+from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import ShipmentRow
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import AdoptedDocument, EpochDocument
+from holdfast.root.root_store import RootStore
+from holdfast.root.tail_listing import Inherited
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.shipping.cleanup.janitor import Janitor
 from holdfast.shipping.events import Event, Subscribers
-from holdfast.shipping.fence import Fence
-from holdfast.shipping.forgotten import RebuildReport, StoreForgot
-from holdfast.shipping.janitor import Janitor
-from holdfast.shipping.key_cover import KeyCover
-from holdfast.shipping.marks import ShippedMarks, say, shipment_of, shipping_of
-from holdfast.shipping.past import Past
-from holdfast.shipping.rebuild_order import Ordered, RebuildOrder
-from holdfast.shipping.refilling import Refilling, lost_spans
-from holdfast.shipping.remembered_keys import RememberedKeys
-from holdfast.shipping.remote import Remote
-from holdfast.shipping.segment_lane import SegmentLane
-from holdfast.shipping.settings import ShippingSettings
-from holdfast.shipping.source import JournalSource
-from holdfast.shipping.standing import Standing
-from holdfast.shipping.stats import Counters
-from holdfast.shipping.tail_lane import TailLane
-from holdfast.shipping.topic_documents import TopicDocuments
-from holdfast.shipping.uploading import Requests, Uploader
-from holdfast.store import documents, layout
-from holdfast.store.documents import AdoptedDocument, EpochDocument
-from holdfast.store.inheritance import Inherited
+from holdfast.shipping.lanes.batch_source import JournalSource
+from holdfast.shipping.lanes.key_cover import KeyCover
+from holdfast.shipping.lanes.remembered_keys import RememberedKeys
+from holdfast.shipping.lanes.segment_lane import SegmentLane
+from holdfast.shipping.lanes.tail_lane import TailLane
+from holdfast.shipping.lanes.topic_documents import TopicDocuments
+from holdfast.shipping.lanes.uploading import Requests, Uploader
+from holdfast.shipping.ownership.earlier_epochs import Past
+from holdfast.shipping.ownership.fence import Fence
+from holdfast.shipping.refill.rebuild_order import Ordered, RebuildOrder
+from holdfast.shipping.refill.refilling import Refilling, lost_spans
+from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
+from holdfast.shipping.refill.store_standing import Standing
+from holdfast.shipping.remote_store import Remote
+from holdfast.shipping.shipping_marks import ShippedMarks, say, shipment_of, shipping_of
+from holdfast.shipping.shipping_settings import ShippingSettings
+from holdfast.shipping.shipping_stats import Counters
+from holdfast.store import layout
 from holdfast.store.port import Body
-from holdfast.store.root_store import RootStore
 
 _NOTE_INTERVAL_S = 0.1
 _SWEEP_AT_END_S = 2.0
@@ -184,8 +185,8 @@ class Session:
         try:
             while not self._calls.stop.is_set():
                 waiting: set[asyncio.Future[None] | asyncio.Task[Any]] = {
-                    commits.bell.future(loop, _IDLE_S), commits.seals.future(loop, _IDLE_S),
-                    self._journal.topics.bell.future(loop, _IDLE_S), called,
+                    commits.signal.future(loop, _IDLE_S), commits.seals.future(loop, _IDLE_S),
+                    self._journal.topics.signal.future(loop, _IDLE_S), called,
                 }  # fmt: skip
                 commits.ask(0, 0)
                 if self._has_work():
@@ -205,7 +206,7 @@ class Session:
         marks = ShippedMarks(journal)
         await marks.claimed(claim.epoch)
         say(journal, ended="", alarm="", last_error="")
-        journal.topics.harbour.bell.ring()
+        journal.topics.shipping_state.signal.notify()
         remembered = RememberedKeys(journal)
         source = JournalSource(journal, settings, remembered)
         keys = KeyCover(journal, remembered, put, fence, lambda: marks.shipped_seq)

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from holdfast.errors import Invalid
-from holdfast.store.keys import check_key
+from holdfast.store.object_keys import check_key
 
 Scheme = Literal["file", "memory", "s3", "gs", "az", "abfss"]
 

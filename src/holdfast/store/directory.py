@@ -35,11 +35,11 @@ from typing import BinaryIO, NoReturn
 from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.store import limits
-from holdfast.store.keys import check_key, check_prefix
+from holdfast.store import object_limits
+from holdfast.store.byte_ranges import check_range, require_length
+from holdfast.store.object_keys import check_key, check_prefix
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo, StoreRefused, StoreUnavailable
 from holdfast.store.proven_body import proven_chunks
-from holdfast.store.ranges import check_range, require_length
 
 _TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = ".holdfast-", ".tmp"
 _TEMPORARY_AGE_MAX_US = 86_400 * 10**6
@@ -92,7 +92,7 @@ class DirectoryStore:
     def get(self, key: str, bytes_max: int | None = None) -> bytes:
         """The whole object."""
         with self._opened(key) as stream:
-            size = limits.require(key, os.fstat(stream.fileno()).st_size, bytes_max)
+            size = object_limits.require(key, os.fstat(stream.fileno()).st_size, bytes_max)
             return require_length(stream.read(size), key, size)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from holdfast.clock import Clock
 from holdfast.errors import NotFound
-from holdfast.store import limits
-from holdfast.store.keys import check_key, check_prefix
+from holdfast.store import object_limits
+from holdfast.store.byte_ranges import check_range, require_length
+from holdfast.store.object_keys import check_key, check_prefix
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo
 from holdfast.store.proven_body import proven_bytes
-from holdfast.store.ranges import check_range, require_length
 
 
 class _Object(NamedTuple):
@@ -57,7 +57,7 @@ class MemoryStore:
     def get(self, key: str, bytes_max: int | None = None) -> bytes:
         """The whole object."""
         data = self._require(key).data
-        limits.require(key, len(data), bytes_max)
+        object_limits.require(key, len(data), bytes_max)
         return data
 
     def get_range(self, key: str, start: int, length: int) -> bytes:

@@ -29,9 +29,8 @@ from threading import Thread
 
 import pytest
 
-from holdfast.channels.message import ID_BYTES_MAX, HistoryEntry, SdsMessage
-from holdfast.channels.persistence import Commit, Persistence
-from holdfast.channels.snapshot import (
+from holdfast.channels.keeping.persistence import Commit, Persistence
+from holdfast.channels.keeping.snapshot import (
     Buffered,
     ChannelData,
     ChannelMeta,
@@ -42,6 +41,7 @@ from holdfast.channels.snapshot import (
     RepairResponse,
     Unacknowledged,
 )
+from holdfast.channels.wire.message import ID_BYTES_MAX, HistoryEntry, SdsMessage
 
 ROOM = "room"
 HISTORY_MESSAGES = 1_500

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from holdfast.log import Log
+    from holdfast.log.log import Log
     from holdfast.testing.manual_clock import ManualClock
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from holdfast.channels import protocol, steps
-from holdfast.channels.detect import dialect as dialect_named
-from holdfast.channels.dialect import DialectName
-from holdfast.channels.events import Event, MessageReady
-from holdfast.channels.message import HistoryEntry, SdsMessage
-from holdfast.channels.settings import ChannelSettings
-from holdfast.channels.snapshot import ChannelData, Known
-from holdfast.channels.state import ChannelState, Rules, restored
-from holdfast.channels.steps import Received, Step
+from holdfast.channels.channel_events import Event, MessageReady
+from holdfast.channels.channel_settings import ChannelSettings
+from holdfast.channels.keeping.snapshot import ChannelData, Known
+from holdfast.channels.protocol import machine, steps
+from holdfast.channels.protocol.state import ChannelState, Rules, restored
+from holdfast.channels.protocol.steps import Received, Step
+from holdfast.channels.wire.detect import dialect as dialect_named
+from holdfast.channels.wire.dialect import DialectName
+from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 
 NOW = 1_700_000_000_000
 ROOM = "room"
@@ -53,7 +53,7 @@ class Machine:
         self.known: list[Known] = []
 
     def take(self, given: steps.Input) -> Step:
-        self.state, effects = protocol.step(self.state, given, self.now)
+        self.state, effects = machine.step(self.state, given, self.now)
         self.events += effects.events
         self.known += effects.known
         del self.known[: -len(self.state.known)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.channels.network import NOW, Machine, message
 
-from holdfast.channels.events import MessageGivenUp, MessageSent, ResendDue
-from holdfast.channels.protobuf import delimited, varint
-from holdfast.channels.steps import Receive
+from holdfast.channels.channel_events import MessageGivenUp, MessageSent, ResendDue
+from holdfast.channels.protocol.steps import Receive
+from holdfast.channels.wire.protobuf import delimited, varint
 
 pytestmark = pytest.mark.unit
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.channels import Channels, ChannelSettings
-from holdfast.channels.bus import Bus
-from holdfast.channels.transport import Link
+from holdfast.channels.transport.bus import Bus
+from holdfast.channels.transport.link import Link
 from holdfast.errors import Invalid, Unavailable
 from holdfast.testing.manual_clock import ManualClock
 

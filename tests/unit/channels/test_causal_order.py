@@ -8,10 +8,10 @@ from random import Random
 import pytest
 from tests.unit.channels.network import NOW, Machine, entry, message
 
-from holdfast.channels.events import DependenciesLost, MessageReady, MissingDependencies
-from holdfast.channels.snapshot import Buffered, ChannelData, ChannelMeta
-from holdfast.channels.state import restored
-from holdfast.channels.steps import Receive, Resume
+from holdfast.channels.channel_events import DependenciesLost, MessageReady, MissingDependencies
+from holdfast.channels.keeping.snapshot import Buffered, ChannelData, ChannelMeta
+from holdfast.channels.protocol.state import restored
+from holdfast.channels.protocol.steps import Receive, Resume
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.channels.network import NOW, ROOM, entry, message
 
 from holdfast.channels import Bus, Channels, ChannelSettings, Link, MemoryPersistence
-from holdfast.channels.detect import dialect as dialect_named
+from holdfast.channels.wire.detect import dialect as dialect_named
 from holdfast.errors import Invalid
 from holdfast.testing import ManualClock
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.channels.wire_data import NIM_VECTORS, WAKU_VECTORS, damaged, messages, modest
 
-from holdfast.channels.detect import detect, dialect
-from holdfast.channels.nim import NIM
-from holdfast.channels.rfc import RFC
+from holdfast.channels.wire.detect import detect, dialect
+from holdfast.channels.wire.nim import NIM
+from holdfast.channels.wire.rfc import RFC
 from holdfast.errors import Invalid
 
 pytestmark = pytest.mark.unit

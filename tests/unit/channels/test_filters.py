@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.channels.wire_data import NIM_VECTORS, WAKU_VECTORS, damaged, ids, modest, vector_items
 
-from holdfast.channels import hashing
-from holdfast.channels.message import BLOOM_BYTES_MAX, raw, text
-from holdfast.channels.nim import NIM
-from holdfast.channels.protobuf import delimited, varint
-from holdfast.channels.rfc import RFC
+from holdfast.channels.wire import hashing
+from holdfast.channels.wire.message import BLOOM_BYTES_MAX, raw, text
+from holdfast.channels.wire.nim import NIM
+from holdfast.channels.wire.protobuf import delimited, varint
+from holdfast.channels.wire.rfc import RFC
 from holdfast.errors import Invalid
 
 pytestmark = pytest.mark.unit

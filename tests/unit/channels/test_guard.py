@@ -6,7 +6,7 @@ import pytest
 from tests.unit.channels.network import NOW, ROOM, Machine, entry, message
 
 from holdfast.channels import Channels, ChannelSettings, HistoryEntry, Link, RepairReady
-from holdfast.channels.detect import dialect as dialect_named
+from holdfast.channels.wire.detect import dialect as dialect_named
 from holdfast.testing import ManualClock
 
 pytestmark = pytest.mark.unit

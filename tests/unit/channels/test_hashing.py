@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.channels.wire_data import NIM_VECTORS, WAKU_VECTORS
 
-from holdfast.channels import hashing
-from holdfast.channels.message import raw, text
+from holdfast.channels.wire import hashing
+from holdfast.channels.wire.message import raw, text
 
 pytestmark = pytest.mark.unit
 
@@ -85,7 +85,7 @@ def test_our_hashes_are_those_of_the_packages(data):
 
 
 def loaded_afresh():
-    spec = importlib.util.find_spec("holdfast.channels.hashing")
+    spec = importlib.util.find_spec("holdfast.channels.wire.hashing")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.channels.network import Machine, entry, message
 
-from holdfast.channels.events import PeriodicSync, RepairReady
-from holdfast.channels.helping import BULK, HELP_PAUSE_MS, _lacked
-from holdfast.channels.steps import SendSync
+from holdfast.channels.channel_events import PeriodicSync, RepairReady
+from holdfast.channels.protocol.catching_up import BULK, HELP_PAUSE_MS, _lacked
+from holdfast.channels.protocol.steps import SendSync
 
 pytestmark = pytest.mark.unit
 

@@ -11,10 +11,10 @@ from tests.unit.channels.network import NOW, ROOM, Machine, entry, message
 from tests.unit.channels.test_acknowledgement import FLOODS
 
 from holdfast.channels import Channels, ChannelSettings, MemoryPersistence, ResendDue, SdsMessage
-from holdfast.channels.detect import dialect as dialect_named
-from holdfast.channels.nim import NimDialect
-from holdfast.channels.protobuf import delimited, varint
-from holdfast.channels.storage import decode_data, encode_data
+from holdfast.channels.keeping.storage import decode_data, encode_data
+from holdfast.channels.wire.detect import dialect as dialect_named
+from holdfast.channels.wire.nim import NimDialect
+from holdfast.channels.wire.protobuf import delimited, varint
 from holdfast.errors import Full, Invalid, NotFound
 from holdfast.testing import ManualClock
 

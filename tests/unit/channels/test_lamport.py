@@ -17,7 +17,7 @@ from holdfast.channels import (
     Link,
     MemoryPersistence,
 )
-from holdfast.channels.detect import dialect as dialect_named
+from holdfast.channels.wire.detect import dialect as dialect_named
 from holdfast.testing import ManualClock
 
 pytestmark = pytest.mark.unit

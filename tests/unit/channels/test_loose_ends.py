@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.channels.network import Machine, entry, message
 
-from holdfast.channels.steps import Send
+from holdfast.channels.protocol.steps import Send
 from holdfast.errors import Invalid
 
 pytestmark = pytest.mark.unit

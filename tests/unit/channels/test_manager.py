@@ -21,7 +21,7 @@ from holdfast.channels import (
     NoPersistence,
     Persistence,
 )
-from holdfast.channels.detect import dialect as dialect_named
+from holdfast.channels.wire.detect import dialect as dialect_named
 from holdfast.errors import Closed, Full, Invalid, NotFound, Unavailable
 from holdfast.testing import ManualClock
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.unit.channels.network import message
 
-from holdfast.channels.pending import Pending
-from holdfast.channels.snapshot import Note
-from holdfast.channels.state import History
+from holdfast.channels.keeping.pending_history import Pending
+from holdfast.channels.keeping.snapshot import Note
+from holdfast.channels.protocol.state import History
 
 pytestmark = pytest.mark.unit
 

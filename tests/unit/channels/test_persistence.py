@@ -10,9 +10,9 @@ from tests.unit.channels.network import NOW, ROOM, entry, message
 
 from holdfast.channels import Channels, ChannelSettings, MemoryPersistence, NoPersistence
 from holdfast.channels.channel import Channel
-from holdfast.channels.nim import NIM
-from holdfast.channels.persistence import Persistence
-from holdfast.channels.snapshot import ChannelData, ChannelMeta, RepairRequest, RepairResponse
+from holdfast.channels.keeping.persistence import Persistence
+from holdfast.channels.keeping.snapshot import ChannelData, ChannelMeta, RepairRequest, RepairResponse
+from holdfast.channels.wire.nim import NIM
 from holdfast.errors import Closed, Corrupt, Unavailable
 from holdfast.testing import ManualClock
 from holdfast.testing.channel_contract import PersistenceContract
@@ -264,7 +264,7 @@ def test_a_message_that_was_both_delivered_and_waiting_is_taken_for_delivered():
 
 
 def update_of(*message_ids: str):
-    from holdfast.channels.snapshot import HistoryUpdate
+    from holdfast.channels.keeping.snapshot import HistoryUpdate
 
     return HistoryUpdate(tuple(message(message_id) for message_id in message_ids))
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.channels.wire_data import NIM_VECTORS, modest
 
-from holdfast.channels.nim import NIM
-from holdfast.channels.protobuf import UINT64_MAX, delimited, fields, read_varint, varint
+from holdfast.channels.wire.nim import NIM
+from holdfast.channels.wire.protobuf import UINT64_MAX, delimited, fields, read_varint, varint
 from holdfast.errors import Invalid
 
 pytestmark = pytest.mark.unit

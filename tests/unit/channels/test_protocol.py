@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.channels.network import NOW, ROOM, Machine, entry, message
 
-from holdfast.channels.events import MessageReady, MissingDependencies, PeriodicSync
-from holdfast.channels.message import SdsMessage
-from holdfast.channels.steps import Receive, SendEphemeral
+from holdfast.channels.channel_events import MessageReady, MissingDependencies, PeriodicSync
+from holdfast.channels.protocol.steps import Receive, SendEphemeral
+from holdfast.channels.wire.message import SdsMessage
 from holdfast.errors import Full, Invalid
 
 pytestmark = pytest.mark.unit

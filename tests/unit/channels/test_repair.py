@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.channels.network import NOW, Machine, entry, message
 
-from holdfast.channels.events import RepairReady
-from holdfast.channels.steps import Receive
+from holdfast.channels.channel_events import RepairReady
+from holdfast.channels.protocol.steps import Receive
 
 pytestmark = pytest.mark.unit
 

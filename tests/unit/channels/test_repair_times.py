@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.channels.wire_data import NIM_VECTORS, WAKU_VECTORS, ids
 
-from holdfast.channels.message import text
-from holdfast.channels.nim import NIM
-from holdfast.channels.rfc import RFC
+from holdfast.channels.wire.message import text
+from holdfast.channels.wire.nim import NIM
+from holdfast.channels.wire.rfc import RFC
 
 pytestmark = pytest.mark.unit
 

@@ -10,10 +10,10 @@ from tests.unit.channels.network import NOW, ROOM, entry, message
 
 from holdfast import Keyring
 from holdfast.channels import Bus, Channels, ChannelSettings, Link, MemoryPersistence, UdpTransport
-from holdfast.channels.detect import detect
-from holdfast.channels.detect import dialect as dialect_named
-from holdfast.channels.sealed import ChannelSeal
-from holdfast.channels.snapshot import ChannelMeta, RepairResponse
+from holdfast.channels.keeping.snapshot import ChannelMeta, RepairResponse
+from holdfast.channels.wire.detect import detect
+from holdfast.channels.wire.detect import dialect as dialect_named
+from holdfast.channels.wire.encrypted_messages import ChannelSeal
 from holdfast.errors import Invalid, NotFound
 from holdfast.testing import ManualClock
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.unit.channels.network import Machine, entry, message
 
-from holdfast.channels.events import DependenciesLost, MessageReady
-from holdfast.channels.steps import Receive, Send
+from holdfast.channels.channel_events import DependenciesLost, MessageReady
+from holdfast.channels.protocol.steps import Receive, Send
 from holdfast.errors import Full, Invalid
 
 pytestmark = pytest.mark.unit

@@ -14,10 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.channels.wire_data import NIM_VECTORS, damaged, entries, google_decode, ids, messages
 
-from holdfast.channels.message import HistoryEntry, SdsMessage, raw, text
-from holdfast.channels.nim import NIM
-from holdfast.channels.protobuf import delimited, varint
-from holdfast.channels.snapshot import (
+from holdfast.channels.keeping.snapshot import (
     Buffered,
     ChannelData,
     ChannelMeta,
@@ -27,7 +24,7 @@ from holdfast.channels.snapshot import (
     RepairResponse,
     Unacknowledged,
 )
-from holdfast.channels.storage import (
+from holdfast.channels.keeping.storage import (
     decode_data,
     decode_known,
     decode_meta,
@@ -40,6 +37,9 @@ from holdfast.channels.storage import (
     store_message,
     stored_message,
 )
+from holdfast.channels.wire.message import HistoryEntry, SdsMessage, raw, text
+from holdfast.channels.wire.nim import NIM
+from holdfast.channels.wire.protobuf import delimited, varint
 from holdfast.errors import Corrupt, Invalid
 from holdfast.testing.channel_contract import sample_message, sample_meta
 

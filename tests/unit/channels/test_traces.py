@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.channels.channel import Channel
-from holdfast.channels.events import (
+from holdfast.channels.channel_events import (
     MessageGivenUp,
     MessageReady,
     MessageSent,
@@ -18,11 +18,11 @@ from holdfast.channels.events import (
     RepairReady,
     ResendDue,
 )
-from holdfast.channels.manager import Channels
-from holdfast.channels.message import HistoryEntry
-from holdfast.channels.persistence import MemoryPersistence
-from holdfast.channels.settings import ChannelSettings
-from holdfast.channels.snapshot import ChannelData, ChannelMeta, HistoryUpdate
+from holdfast.channels.channel_settings import ChannelSettings
+from holdfast.channels.keeping.persistence import MemoryPersistence
+from holdfast.channels.keeping.snapshot import ChannelData, ChannelMeta, HistoryUpdate
+from holdfast.channels.participant import Channels
+from holdfast.channels.wire.message import HistoryEntry
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.testing import ManualClock
 

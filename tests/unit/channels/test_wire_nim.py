@@ -19,9 +19,9 @@ from tests.unit.channels.wire_data import (
     vector_message,
 )
 
-from holdfast.channels.message import HistoryEntry, SdsMessage, text
-from holdfast.channels.nim import NIM
-from holdfast.channels.protobuf import delimited, varint
+from holdfast.channels.wire.message import HistoryEntry, SdsMessage, text
+from holdfast.channels.wire.nim import NIM
+from holdfast.channels.wire.protobuf import delimited, varint
 from holdfast.errors import Invalid
 
 pytestmark = pytest.mark.unit

@@ -24,10 +24,10 @@ from tests.unit.channels.wire_data import (
     vector_message,
 )
 
-from holdfast.channels import wire
-from holdfast.channels.message import HistoryEntry, SdsMessage, text
-from holdfast.channels.protobuf import delimited
-from holdfast.channels.rfc import RFC
+from holdfast.channels.wire import wire_fields
+from holdfast.channels.wire.message import HistoryEntry, SdsMessage, text
+from holdfast.channels.wire.protobuf import delimited
+from holdfast.channels.wire.rfc import RFC
 from holdfast.errors import Invalid
 
 pytestmark = pytest.mark.unit
@@ -131,13 +131,15 @@ def test_we_read_what_google_writes(message):
 @given(entries, st.data())
 def test_the_short_way_to_read_an_entry_is_the_long_way(entry, draw):
     """Written out for speed, it never differs where it answers; and it does answer for what we write."""
-    whole = wire.write_entry(entry)
-    assert wire._usual_entry(whole) == entry
+    whole = wire_fields.write_entry(entry)
+    assert wire_fields._usual_entry(whole) == entry
     odd = damaged(whole, draw)
-    usual = wire._usual_entry(odd)
+    usual = wire_fields._usual_entry(odd)
     if usual is not None:
         assert (
-            usual == wire._any_entry(odd, 0, len(odd), strict=True) == wire._any_entry(odd, 0, len(odd), strict=False)
+            usual
+            == wire_fields._any_entry(odd, 0, len(odd), strict=True)
+            == wire_fields._any_entry(odd, 0, len(odd), strict=False)
         )
 
 
@@ -145,7 +147,7 @@ def test_a_length_of_two_bytes_is_no_short_one():
     """An empty id with a padded length, and a hint; read by the first byte alone it would be one long id."""
     odd = b"\x0a\x80\x00" + delimited(b"\x12", bytes(125))
     assert len(odd) == 2 + 0x80
-    assert wire.read_entry(odd, 0, len(odd)) == HistoryEntry("", bytes(125))
+    assert wire_fields.read_entry(odd, 0, len(odd)) == HistoryEntry("", bytes(125))
 
 
 # -- leniency and strictness ----------------------------------------------------------------------------------

@@ -9,19 +9,19 @@ from tests.unit.channels.network import NOW, ROOM, message
 from tests.unit.channels.wire_data import damaged, messages
 
 from holdfast import Keyring
-from holdfast.channels.message import SdsMessage
-from holdfast.channels.nim import NIM
-from holdfast.channels.protobuf import delimited, fields
-from holdfast.channels.protocol import step
-from holdfast.channels.rfc import RFC
-from holdfast.channels.sealed import ChannelSeal, SealedDialect
-from holdfast.channels.settings import ChannelSettings
-from holdfast.channels.snapshot import Buffered
-from holdfast.channels.state import ChannelState, Rules
-from holdfast.channels.steps import Receive, Send
-from holdfast.channels.storage import store_message
-from holdfast.channels.wire import entry_fields, read_entry
-from holdfast.channels.written import Written
+from holdfast.channels.channel_settings import ChannelSettings
+from holdfast.channels.keeping.snapshot import Buffered
+from holdfast.channels.keeping.storage import store_message
+from holdfast.channels.keeping.written import Written
+from holdfast.channels.protocol.machine import step
+from holdfast.channels.protocol.state import ChannelState, Rules
+from holdfast.channels.protocol.steps import Receive, Send
+from holdfast.channels.wire.encrypted_messages import ChannelSeal, SealedDialect
+from holdfast.channels.wire.message import SdsMessage
+from holdfast.channels.wire.nim import NIM
+from holdfast.channels.wire.protobuf import delimited, fields
+from holdfast.channels.wire.rfc import RFC
+from holdfast.channels.wire.wire_fields import entry_fields, read_entry
 from holdfast.errors import Invalid
 
 pytestmark = pytest.mark.unit

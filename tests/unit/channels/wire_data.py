@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from holdfast.channels.message import (
+from holdfast.channels.wire.message import (
     BLOOM_BYTES_MAX,
     CONTENT_BYTES_MAX,
     ENTRIES_MAX,

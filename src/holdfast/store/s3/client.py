@@ -18,17 +18,17 @@ from hashlib import md5
 from typing import Any, Protocol
 
 from holdfast.errors import Corrupt
-from holdfast.store import layout, limits
+from holdfast.store import layout, object_limits
 from holdfast.store.credentials import Credentials
 from holdfast.store.failures import judged
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo, StoreRefused, StoreUnavailable
 from holdfast.store.s3 import http, listing
 from holdfast.store.s3.answers import checked, date_us, is_missing
-from holdfast.store.s3.aside import Aside
-from holdfast.store.s3.bearings import Asked, Bearings, Request, Route
 from holdfast.store.s3.connections import Endpoint
+from holdfast.store.s3.endpoint import Asked, Bearings, Request, Route
 from holdfast.store.s3.http import ANSWER_BYTES_MAX, AnswerTooLarge, Line, Response
-from holdfast.store.s3.signing import EMPTY_SHA256, canonical_query, encode_path, sign
+from holdfast.store.s3.off_loop import Aside
+from holdfast.store.s3.signature_v4 import EMPTY_SHA256, canonical_query, encode_path, sign
 
 _FINE = (200, 204, 206, 404, 412)
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
@@ -78,11 +78,11 @@ class S3Client:
 
     async def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         """A whole object's bytes; None when it is not there. Raises Corrupt where it has more than it may have."""
-        most = min(limits.largest(key) if bytes_max is None else bytes_max, ANSWER_BYTES_MAX)
+        most = min(object_limits.largest(key) if bytes_max is None else bytes_max, ANSWER_BYTES_MAX)
         try:
             asked = await self._request("get", "GET", key, {"x-amz-checksum-mode": "ENABLED"}, limit=most)
         except AnswerTooLarge:
-            limits.require(key, most + 1, most)
+            object_limits.require(key, most + 1, most)
             raise
         if asked.response.status == 200:
             return checked(asked.response, key)

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from holdfast.errors import Invalid
 from holdfast.store.credentials import EXTRA_HINT
 from holdfast.store.port import Body, Cause, StoreRefused, StoreUnavailable
-from holdfast.store.s3.aside import Aside
+from holdfast.store.s3.off_loop import Aside
 
 try:
     import h11

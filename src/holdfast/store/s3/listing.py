@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element, ParseError, XMLParser
 from xml.sax.saxutils import escape
 
 from holdfast.errors import Invalid
-from holdfast.store.keys import check_key
+from holdfast.store.object_keys import check_key
 from holdfast.store.port import ObjectInfo, StoreUnavailable
 
 PAGE_KEYS = 1_000

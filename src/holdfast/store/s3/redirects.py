@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from holdfast.errors import Invalid
 from holdfast.store.s3.answers import element
+from holdfast.store.s3.bucket_address import Place, S3Address, split
 from holdfast.store.s3.http import Response
-from holdfast.store.s3.places import Place, S3Address, split
 
 # S3's own names, which nobody else can have; under amazonaws.com alone there are also servers of other customers.
 _AWS = re.compile(

@@ -1,0 +1,80 @@
+"""What a channel tells its application. Each event names its channel and its message and carries what is needed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.channels.wire.message import HistoryEntry
+
+
+class MessageReady(msgspec.Struct, frozen=True, gc=False):
+    """A message is delivered: everything that it depends on was delivered before."""
+
+    channel_id: str
+    message_id: str
+    sender_id: str
+    content: bytes
+    lamport: int | None
+    """None of an ephemeral message."""
+    duplicate: bool = False
+    """Always False: what was delivered is not delivered again."""
+
+
+class MessageSent(msgspec.Struct, frozen=True, gc=False):
+    """A message of ours was acknowledged by somebody."""
+
+    channel_id: str
+    message_id: str
+
+
+class MessageGivenUp(msgspec.Struct, frozen=True, gc=False):
+    """A message of ours was sent as often as allowed, and nobody is known to have it."""
+
+    channel_id: str
+    message_id: str
+
+
+class MissingDependencies(msgspec.Struct, frozen=True, gc=False):
+    """A message names others that are not here. It waits for them, unless it is a sync message."""
+
+    channel_id: str
+    message_id: str
+    missing: tuple[HistoryEntry, ...]
+
+
+class DependenciesLost(msgspec.Struct, frozen=True, gc=False):
+    """A message waited for these longer than `lost_after_ms`; it is delivered without them."""
+
+    channel_id: str
+    message_id: str
+    lost: tuple[HistoryEntry, ...]
+
+
+class ResendDue(msgspec.Struct, frozen=True, gc=False):
+    """A message of ours is not acknowledged: broadcast these bytes again."""
+
+    channel_id: str
+    message_id: str
+    data: bytes
+    attempt: int
+
+
+class RepairReady(msgspec.Struct, frozen=True, gc=False):
+    """Somebody misses a message that we have: broadcast these bytes."""
+
+    channel_id: str
+    message_id: str
+    data: bytes
+
+
+class PeriodicSync(msgspec.Struct, frozen=True, gc=False):
+    """Time to tell others what we know: broadcast these bytes."""
+
+    channel_id: str
+    data: bytes
+
+
+Event = (
+    MessageReady | MessageSent | MessageGivenUp | MissingDependencies | DependenciesLost | ResendDue | RepairReady
+    | PeriodicSync
+)  # fmt: skip

@@ -1,0 +1,493 @@
+"""Channels kept in a log: the default backend.
+
+A participant's channel is a space of the journal: its snapshot, one item per message of history, per message that waits
+and is not in history, and per retrieval hint. A message is written once; the snapshot names those that wait, and stays
+small. A commit is one unit of the journal, with what happened appended to the topic `_channels` in the same unit; units
+of one channel form a causal scope, so after a failed one nothing is kept until a complete one comes. Nobody waits here:
+the journal gathers the commits of all channels, and of everybody else, into groups. Commits of one channel that the
+writer has not begun with are one unit; what they come to is worked out and encoded once, by the writer (`_made`).
+
+Spaces live in the journal's database alone. What is shipped is the topic; a log that is restored or rebuilt elsewhere
+has the topic's records and starts its channels anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from threading import Lock
+from typing import TypeVar
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from holdfast.channels.keeping.channel_records import Noted, Read, columns, find_messages, note_size, noted
+from holdfast.channels.keeping.known_blocks import KnownBlocks
+from holdfast.channels.keeping.persistence import Commit, Persistence
+from holdfast.channels.keeping.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known
+from holdfast.channels.keeping.storage import (
+    Migration,
+    decode_known,
+    decode_meta,
+    decode_newest,
+    encode_meta,
+    store_message,
+    stored_message,
+)
+from holdfast.channels.keeping.written import Written
+from holdfast.channels.wire.message import SdsMessage, raw, text
+from holdfast.errors import Corrupt
+from holdfast.journal.commit.group import Make, Operation, Unit
+from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.journal import Journal
+from holdfast.journal.state.partition import Partition
+from holdfast.journal.state.spaces import Item
+from holdfast.model.record_columns import Columns
+
+One = TypeVar("One")
+
+_SPACES = "channel/"
+_META, _MESSAGE, _WAITING, _HINT, _KNOWN = b"m", b"h", b"w", b"r", b"k"
+
+
+class Part(msgspec.Struct, frozen=True, gc=False):
+    """What one commit says, or, where that is too much for one unit, a part of it."""
+
+    meta: ChannelMeta | None
+    """None: more comes."""
+    update: HistoryUpdate
+    waiting: tuple[SdsMessage, ...]
+    """Of a commit that says everything again: messages to put ahead of the snapshot that names them."""
+    size: int
+    """About as many bytes."""
+
+
+def kept_channels(journal: Journal) -> list[tuple[str, str]]:
+    """Participant and channel of everything that is kept, sorted."""
+    found = []
+    for name in journal.spaces():
+        if name.startswith(_SPACES):
+            participant, _, channel_id = name.removeprefix(_SPACES).partition("/")
+            found.append((unquote(participant, errors="surrogateescape"), channel_id))
+    return sorted(found)
+
+
+class LogPersistence(Persistence):
+    """The channels of one log; got from `Log.channels`."""
+
+    blocks = False
+
+    def __init__(
+        self,
+        journal: Journal,
+        participant_id: str,
+        partition: Partition | None = None,
+        migrations: Mapping[int, Migration] | None = None,
+        ack_timeout_ms: float | None = None,
+        read: Read | None = None,
+    ) -> None:
+        """What happens goes to `partition`, if there is one, and `read` finds it there."""
+        self._journal = journal
+        self._participant = raw(participant_id)
+        self._prefix = _SPACES + quote(participant_id, safe="", errors="surrogateescape") + "/"
+        self._partition = partition
+        self._migrations = migrations
+        self._read = read
+        self._timeout = (journal.settings.ack_timeout_ms if ack_timeout_ms is None else ack_timeout_ms) / 1000
+        self._part_bytes_max = min(journal.settings.batch_bytes_max, journal.settings.queue_bytes_max // 4)
+        self._places: dict[str, _Places] = {}
+        self._lock = Lock()
+
+    def load_channel(self, channel_id: str) -> ChannelData:
+        """All that is kept of a channel, proved."""
+        snapshot: bytes | None = None
+        history: dict[str, SdsMessage] = {}
+        waiting: dict[str, SdsMessage] = {}
+        hints: dict[str, bytes] = {}
+        blocks: list[list[Known]] = []
+        places = _Places(self._prefix + channel_id)
+        for key, number, body in self._journal.load_space(self._prefix + channel_id):
+            if key == _META:
+                snapshot = body
+            elif key[:1] == _MESSAGE:
+                message = stored_message(body)
+                history[message.message_id] = message
+                places.put(message.message_id, number)
+            elif key[:1] == _WAITING:
+                message = stored_message(body)
+                waiting[message.message_id] = message
+                places.waiting.add(message.message_id)
+            elif key[:1] == _HINT:
+                hints[text(key[1:])] = body
+                places.hints.add(text(key[1:]))
+            elif key[:1] == _KNOWN:
+                blocks.append(decode_known(body))
+                places.known.found(number, len(blocks[-1]))
+            else:
+                raise Corrupt(f"an item of a channel is none that was ever kept channel={channel_id!r}")
+        meta = ChannelMeta()
+        if snapshot is not None:
+            meta = decode_meta(snapshot, self._migrations, {**waiting, **history})
+            blocks.append(decode_newest(snapshot))
+            for known in blocks[-1]:
+                places.known.add(known)
+        with self._lock:
+            self._places[channel_id] = places
+        return ChannelData(meta, tuple(history.values()), hints, tuple(known for block in blocks for known in block))
+
+    def commit(
+        self, channel_id: str, meta: ChannelMeta, update: HistoryUpdate, *, reissue: bool = False
+    ) -> Commit | None:
+        """Hand the snapshot, the change of history and what happened to the journal, as one unit.
+
+        A unit that the writer has not begun with takes one commit after the other of its channel: what they say is put
+        together and encoded once, when it begins. What says everything again goes alone.
+        """
+        places = self._places_of(channel_id)
+        # What was loaded is complete, whatever became of commits before that.
+        reissue, places.loaded = reissue or places.loaded, False
+        ticket, places.newest = None if reissue else places.newest, None
+        *ahead, last = self._parts(meta, update, again=reissue)
+        make = partial(self._made, channel_id, places, reissue)
+        for part in ahead:
+            self._hand_over(places, part, make, reissue, None)
+            reissue = False
+        places.newest = self._hand_over(places, last, make, reissue, None if ahead else ticket)
+        return places.newest
+
+    def _hand_over(self, places: _Places, part: Part, make: Make, reissue: bool, join: UnitTicket | None) -> UnitTicket:
+        notes = 0 if self._partition is None else len(part.update.notes)
+        return self._journal.gather(
+            part, make, append=(self._partition, notes), size=part.size, scope=places.space, reissue=reissue,
+            join=join, timeout=self._timeout,
+        )  # fmt: skip
+
+    def _parts(self, meta: ChannelMeta, update: HistoryUpdate, *, again: bool) -> list[Part]:
+        """What goes into one unit; after a long outage, or a huge cascade, into several: the last has the snapshot.
+
+        A crash in between leaves history ahead of the snapshot: such a message is in both, and what happened to it may
+        be told twice.
+        """
+        most = self._part_bytes_max
+        waiting = _waiting(meta) if again else ()
+        written = update.written
+        size = _about(meta) + _known_size(update)
+        for message in (*update.append, *waiting):
+            bytes_of = written.get(message.message_id)
+            size += message.size if bytes_of is None else len(bytes_of.stored)
+        for note in update.notes:
+            size += note_size(note, written.get(note.message_id))
+        if size <= most:
+            return [Part(meta, update, (), size)]
+        return _split(meta, update, waiting, most)
+
+    def _made(self, channel_id: str, places: _Places, again: bool, unit: Unit) -> list[Operation]:
+        """By the writer: what the parts of a unit come to. Of an item, and of the snapshot, the last word counts."""
+        places.settle(again=again)
+        if unit.reissue:
+            places.ahead.clear()
+        changes = _Changes(places)
+        notes: list[Noted] = []
+        meta: ChannelMeta | None = None
+        for part in unit.parts:
+            meta = part.meta
+            notes += noted(part.update)
+            changes.add(part.update, part.waiting)
+        puts, blocks = changes.puts, places.known.due()
+        for number, body in blocks.items():
+            puts[_block(number)] = (_block(number), number, body)
+        if meta is not None:
+            named = changes.wait_for(meta, again=again)
+            puts[_META] = (_META, 0, encode_meta(meta, elsewhere=named, newest=places.known.newest))
+            changes.delete_owed()
+        places.await_outcome(unit, list(changes.deletes), list(blocks))
+        operations, _ = self._journal.space_change(
+            self._prefix + channel_id, changes.items(), list(changes.deletes), append=self._records(channel_id, notes)
+        )
+        return operations
+
+    def save_channel_meta(self, channel_id: str, meta: ChannelMeta) -> None:
+        """Keep a snapshot."""
+        self._settle(self.commit(channel_id, meta, HistoryUpdate(), reissue=True))
+
+    def update_history(self, channel_id: str, update: HistoryUpdate) -> None:
+        """Keep a change of history; what the snapshot names of it stays."""
+        kept = self.load_channel(channel_id)
+        self._settle(self.commit(channel_id, kept.meta, update, reissue=True))
+
+    def set_retrieval_hint(self, channel_id: str, message_id: str, hint: bytes) -> None:
+        """Hand the hint over; it is durable no later than the channel's next commit."""
+        places, name, key = self._places_of(channel_id), self._prefix + channel_id, _HINT + raw(message_id)
+
+        def make(_: Unit) -> list[Operation]:
+            places.hints.add(message_id)
+            places.forgive(key)
+            return self._journal.space_change(name, [(key, 0, hint)], [])[0]
+
+        places.newest = None  # else a later commit, which removes it, would come before it
+        self._journal.gather(hint, make, append=(None, 0), size=len(hint), timeout=self._timeout)
+
+    def find_messages(self, channel_id: str, wanted: Sequence[Known]) -> Iterable[SdsMessage]:
+        """Those that the topic still has."""
+        if self._read is None:
+            return ()
+        return find_messages(self._read, self._participant, channel_id, wanted)
+
+    def drop_channel(self, channel_id: str) -> None:
+        """Forget a channel, durably."""
+        places = self._places.get(channel_id)
+        if places is not None:
+            places.newest = None
+        ticket = self._journal.change_space(
+            self._prefix + channel_id,
+            [],
+            [],
+            drop=True,
+            scope=self._prefix + channel_id,
+            reissue=True,
+            timeout=self._timeout,
+        )
+        ticket.result(self._timeout)
+        with self._lock:
+            self._places.pop(channel_id, None)
+
+    def _settle(self, ticket: Commit | None) -> None:
+        if ticket is not None:
+            ticket.result(self._timeout)
+
+    def _places_of(self, channel_id: str) -> _Places:
+        places = self._places.get(channel_id)
+        if places is None:
+            self.load_channel(channel_id)
+            places = self._places[channel_id]
+        return places
+
+    def _records(self, channel_id: str, notes: Sequence[Noted]) -> tuple[Partition, Columns] | None:
+        if self._partition is None or not notes:
+            return None
+        return self._partition, columns(self._participant, channel_id, notes)
+
+
+_OWED_MAX = 20_000
+"""Beyond that, what should have been deleted while nothing could be kept is found, and goes, after the next loading."""
+
+
+def _about(meta: ChannelMeta) -> int:
+    """A snapshot's bytes, roughly."""
+    entries = len(meta.outgoing) + len(meta.incoming) + len(meta.met)
+    return 64 * (entries + 2) + 128 * (len(meta.requests) + len(meta.responses))
+
+
+def _known_size(update: HistoryUpdate) -> int:
+    """At most so many bytes of ids."""
+    size = 0
+    for known in update.known:
+        size += 4 * (len(known.message_id) + len(known.sender_id)) + 32
+    return size
+
+
+def _waiting(meta: ChannelMeta) -> tuple[SdsMessage, ...]:
+    return (*(entry.message for entry in meta.outgoing), *(entry.message for entry in meta.incoming))
+
+
+def _split(meta: ChannelMeta, update: HistoryUpdate, waiting: Sequence[SdsMessage], most: int) -> list[Part]:
+    """A commit in parts of at most so many bytes, or of one item."""
+    parts: list[Part] = []
+    displaced = set(update.displaced)
+    for messages, size in _chunks(update.append, _message_size, most):
+        behind = tuple(one.message_id for one in messages if one.message_id in displaced)
+        parts.append(Part(None, HistoryUpdate(messages, displaced=behind), (), size))
+    parts += [Part(None, HistoryUpdate(), messages, size) for messages, size in _chunks(waiting, _message_size, most)]
+    parts += [
+        Part(None, HistoryUpdate(notes=notes), (), size) for notes, size in _chunks(update.notes, note_size, most)
+    ]
+    last = HistoryUpdate(evict=update.evict, known=update.known, remembered=update.remembered)
+    return [*parts, Part(meta, last, (), _about(meta) + _known_size(update))]
+
+
+def _chunks(items: Sequence[One], size_of: Callable[[One], int], most: int) -> Iterator[tuple[tuple[One, ...], int]]:
+    chunk: list[One] = []
+    total = 0
+    for item in items:
+        size = size_of(item)
+        if chunk and total + size > most:
+            yield tuple(chunk), total
+            chunk, total = [], 0
+        chunk.append(item)
+        total += size
+    if chunk:
+        yield tuple(chunk), total
+
+
+def _message_size(message: SdsMessage) -> int:
+    return message.size
+
+
+def _key(number: int) -> bytes:
+    """The key of a message of history: neighbours in time are neighbours on disk."""
+    return _MESSAGE + number.to_bytes(8, "big")
+
+
+def _block(number: int) -> bytes:
+    """The key of a block of ids that are remembered."""
+    return _KNOWN + number.to_bytes(8, "big")
+
+
+def _body(given: bytes | SdsMessage | Written) -> bytes:
+    if isinstance(given, Written):
+        return given.stored
+    return given if isinstance(given, bytes) else store_message(given)
+
+
+class _Changes:
+    """The items that a unit puts and deletes; no key is in both."""
+
+    def __init__(self, places: _Places) -> None:
+        self._places = places
+        self.puts: dict[bytes, tuple[bytes, int, bytes | SdsMessage | Written]] = {}
+        self.deletes: dict[bytes, None] = {}
+
+    def items(self) -> list[Item]:
+        """What to put: each message is encoded here, once, however often it was said; or cut out of its wire form."""
+        return [(key, number, _body(body)) for key, number, body in self.puts.values()]
+
+    def add(self, update: HistoryUpdate, waiting: Sequence[SdsMessage]) -> None:
+        """What one commit does to history, in this order; and messages that wait, ahead of the snapshot."""
+        places = self._places
+        for message_id in update.displaced:
+            self._delete(places.displace(message_id))
+        for message in update.append:
+            number = places.place(message.message_id)
+            self._put(_key(number), number, update.written.get(message.message_id, message))
+        for message_id in update.evict:
+            self._delete(places.forget(message_id))
+        for known in update.known:
+            places.known.add(known)
+        self._delete(map(_block, places.known.trim(update.remembered)))
+        for message in waiting:
+            if message.message_id not in places:
+                places.waiting.add(message.message_id)
+                places.ahead.add(message.message_id)
+                self._put(_WAITING + raw(message.message_id), 0, message)
+
+    def wait_for(self, meta: ChannelMeta, *, again: bool) -> Container[str]:
+        """Messages that wait are items of their own, written once, unless history has them: the snapshot names them.
+
+        An id that was used twice is the exception: both messages stay in the snapshot.
+        """
+        places = self._places
+        ids = [entry.message.message_id for entry in meta.outgoing]
+        named = set(ids)
+        if len(named) < len(ids):
+            named = {message_id for message_id, count in Counter(ids).items() if count == 1}
+        waiting = {
+            message.message_id: message
+            for message in (
+                *(entry.message for entry in meta.outgoing if entry.message.message_id in named),
+                *(entry.message for entry in meta.incoming),
+            )
+            if message.message_id not in places
+        }
+        named.update(waiting)
+        for message_id, message in waiting.items():
+            if message_id not in places.waiting or (again and message_id not in places.ahead):
+                self._put(_WAITING + raw(message_id), 0, message)
+        self._delete(_WAITING + raw(message_id) for message_id in places.waiting if message_id not in waiting)
+        places.waiting = set(waiting)
+        return named
+
+    def delete_owed(self) -> None:
+        """What failed units were to delete, unless it is put again."""
+        self.deletes.update(self._places.take_owed(self.puts))
+
+    def _put(self, key: bytes, number: int, message: SdsMessage | Written) -> None:
+        self.deletes.pop(key, None)
+        self.puts[key] = (key, number, message)
+
+    def _delete(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            self.puts.pop(key, None)
+            self.deletes[key] = None
+
+
+class _Places:
+    """What is kept of one channel, by id; where a commit failed, what should be.
+
+    Once a channel is loaded this is the writer's alone, who makes unit after unit; but for `loaded` and `newest`, which
+    belong to whoever commits.
+    """
+
+    def __init__(self, space: str) -> None:
+        self.space = space
+        self._numbers: dict[str, int] = {}
+        """Where the messages of history stand in its order."""
+        self._next = 1
+        self._under_way: deque[tuple[Unit, Sequence[bytes], Sequence[int]]] = deque()
+        """Units under way, the keys that they delete, and the blocks of known ids that they put."""
+        self._owed: dict[bytes, None] = {}
+        """Keys that were to be deleted by commits that failed."""
+        self.known = KnownBlocks()
+        self.waiting: set[str] = set()
+        self.ahead: set[str] = set()
+        """Of what waits, what was put again already by earlier parts of the commit that says everything again."""
+        self.hints: set[str] = set()
+        self.loaded = True
+        """Nothing was committed since it was loaded."""
+        self.newest: UnitTicket | None = None
+        """Of the last commit, if nothing else of this channel was handed over since: the next one may go with it."""
+
+    def __contains__(self, message_id: str) -> bool:
+        """Whether history has it."""
+        return message_id in self._numbers
+
+    def put(self, message_id: str, number: int) -> None:
+        self._numbers[message_id] = number
+        self._next = max(self._next, number + 1)
+
+    def place(self, message_id: str) -> int:
+        """A message's number: the one that it has if it is replaced."""
+        number = self._numbers.get(message_id)
+        if number is None:
+            number = self._next
+            self.put(message_id, number)
+        return number
+
+    def displace(self, message_id: str) -> list[bytes]:
+        """The message has no place any more; tells the key to delete, if it had one."""
+        number = self._numbers.pop(message_id, 0)
+        return [_key(number)] if number else []
+
+    def forget(self, message_id: str) -> list[bytes]:
+        """The message is evicted; tells the keys to delete."""
+        keys = self.displace(message_id)
+        if message_id in self.hints:
+            self.hints.discard(message_id)
+            keys.append(_HINT + raw(message_id))
+        return keys
+
+    # -- what failed commits were to delete ---------------------------------------------------------------
+
+    def settle(self, *, again: bool) -> None:
+        """Take notice of what became of units; if all is said again, those still under way are bound to fail."""
+        while self._under_way and (again or self._under_way[0][0].group.done):
+            unit, keys, blocks = self._under_way.popleft()
+            self.known.settle(blocks, is_stored=unit.is_stored)
+            if not unit.is_stored:
+                for key in keys[: max(0, _OWED_MAX - len(self._owed))]:
+                    self._owed[key] = None
+
+    def forgive(self, key: bytes) -> None:
+        """It is put again."""
+        self._owed.pop(key, None)
+
+    def take_owed(self, puts: Container[bytes]) -> dict[bytes, None]:
+        """What failed units were to delete, unless it is put again; nobody owes it any more."""
+        owed, self._owed = self._owed, {}
+        return {key: None for key in owed if key not in puts} if owed else owed
+
+    def await_outcome(self, unit: Unit, keys: Sequence[bytes], blocks: Sequence[int]) -> None:
+        """A unit that deletes these keys, and puts these blocks, is made."""
+        self.known.hand_over(blocks)
+        if keys or blocks:
+            self._under_way.append((unit, keys, blocks))

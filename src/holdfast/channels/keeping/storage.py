@@ -1,0 +1,358 @@
+"""How a channel's state is stored: protobuf, with an explicit version in every snapshot.
+
+Version 1 is what nim-sds writes, byte for byte. Version 2 is ours: the same fields, but stored messages have no filter
+(19 KB each, and worth nothing later) and may be named instead of repeated, and more is kept: whose filters knew a
+message, since when a message waits, which ids count as met, the dialect. Version 3 is the one that is written: it says
+how much the filter holds, and may carry the newest of the ids that are remembered beyond history. Messages are stored
+in nim's wire format, whatever format their channel speaks.
+
+A version that is not known is refused, and so is a snapshot in which anything does not decode: half a state is worse
+than none. Whoever has snapshots of another version can teach `decode_meta` to read them (`migrations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from functools import lru_cache
+from typing import Literal, TypeVar
+
+from holdfast.channels.keeping.snapshot import (
+    Buffered,
+    ChannelData,
+    ChannelMeta,
+    HistoryUpdate,
+    Known,
+    RepairRequest,
+    RepairResponse,
+    Unacknowledged,
+)
+from holdfast.channels.wire.dialect import DialectName
+from holdfast.channels.wire.message import HistoryEntry, SdsMessage, raw, text
+from holdfast.channels.wire.nim import NIM
+from holdfast.channels.wire.protobuf import delimited, fields, varint
+from holdfast.channels.wire.wire_fields import read_entry, write_entry
+from holdfast.errors import Corrupt, Invalid
+
+Version = Literal[1, 2, 3]
+VERSION: Version = 3
+KNOWN = (1, 2, 3)
+
+Migration = Callable[[bytes], bytes]
+"""From a snapshot of some version to one of a version that is known."""
+
+_F1, _F2, _F3, _F4, _F5, _F6, _F7, _F8, _, _, _F11, _F12 = (bytes((number << 3 | 2,)) for number in range(1, 13))
+_N9, _N10 = (bytes((number << 3,)) for number in (9, 10))
+_N1, _N2, _N3, _N4 = (bytes((number << 3,)) for number in range(1, 5))
+_SEALED = b"\x78\x01"
+_BYTES = 2
+_MET, _LOST = 0x3A, 0x5A
+
+Value = TypeVar("Value")
+
+
+# -- snapshots ------------------------------------------------------------------------------------------------
+
+
+def encode_meta(
+    meta: ChannelMeta, version: Version = VERSION, elsewhere: Container[str] = (), newest: bytes = b""
+) -> bytes:
+    """A snapshot's bytes. Messages whose ids are `elsewhere` are named, not repeated (from version 2 on).
+
+    `newest` are ids that are remembered (`encode_known`), where a backend keeps the newest of them in the snapshot.
+    """
+    parts = [_N1, varint(version), _N2, varint(meta.lamport)]
+    parts += [delimited(_F3, _unacknowledged(entry, version, elsewhere)) for entry in meta.outgoing]
+    parts += [delimited(_F4, _buffered(entry, version, elsewhere)) for entry in meta.incoming]
+    for request in meta.requests:
+        body = delimited(_F1, write_entry(request.entry)) + _number(_N2, request.due_ms)
+        parts.append(_keyed(_F5, request.entry.message_id, body))
+    for response in meta.responses:
+        body = delimited(_F1, write_entry(response.entry)) + delimited(_F2, response.data)
+        parts.append(_keyed(_F6, response.entry.message_id, body + _number(_N3, response.due_ms)))
+    if version > 1:
+        parts += [delimited(_F7, raw(message_id)) for message_id in meta.met]
+        parts.append(delimited(_F8, meta.dialect.encode()))
+        if meta.sealed:
+            parts.append(_SEALED)
+    if version > 2:
+        parts += [_N9, varint(meta.filter_ids), _N10, varint(meta.filter_rolled)]
+        parts += [delimited(_F11, raw(message_id)) for message_id in meta.lost]
+        if newest:
+            parts.append(delimited(_F12, newest))
+    return b"".join(parts)
+
+
+def _unacknowledged(entry: Unacknowledged, version: Version, elsewhere: Container[str]) -> bytes:
+    body = _message(entry.message, version, elsewhere) + _number(_N2, entry.sent_ms) + _number(_N3, entry.attempts)
+    return body + _number(_N4, entry.possible_acks) if version > 1 and entry.possible_acks else body
+
+
+def _buffered(entry: Buffered, version: Version, elsewhere: Container[str]) -> bytes:
+    body = _message(entry.message, version, elsewhere)
+    if version > 1:
+        return body + delimited(_F6, _missing_bits(entry)) + _number(_N3, entry.received_ms)
+    return body + b"".join(delimited(_F2, raw(message_id)) for message_id in entry.missing)
+
+
+def _missing_bits(entry: Buffered) -> bytes:
+    """Which entries of its causal history a message waits for, a bit for each: far shorter than their ids."""
+    missing = set(entry.missing)
+    bits = sum(1 << at for at, cause in enumerate(entry.message.causal_history) if cause.message_id in missing)
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def _message(message: SdsMessage, version: Version, elsewhere: Container[str]) -> bytes:
+    if version == 1:
+        return delimited(_F1, NIM.encode(message))
+    if message.message_id in elsewhere:
+        return delimited(_F5, raw(message.message_id))
+    return delimited(_F1, store_message(message))
+
+
+def decode_meta(
+    data: bytes, migrations: Mapping[int, Migration] | None = None, elsewhere: Mapping[str, SdsMessage] | None = None
+) -> ChannelMeta:
+    """The snapshot in these bytes; Corrupt when there is none, or one of an unknown version.
+
+    Messages that it only names are taken from `elsewhere`.
+    """
+    with_hooks = migrations or {}
+    version = _version(data)
+    for _ in with_hooks:
+        if version in KNOWN or version not in with_hooks:
+            break
+        data = with_hooks[version](data)
+        version = _version(data)
+    if version in KNOWN:
+        return _whole(lambda: _read_meta(data, elsewhere or {}))
+    raise Corrupt(
+        f"a channel's snapshot has an unknown schema version={version} known={', '.join(map(str, KNOWN))}",
+        hint="a newer holdfast wrote it: upgrade; or give a migration from that version",
+    )
+
+
+def _version(data: bytes) -> int:
+    found = _whole(lambda: [value for tag, value, _ in fields(data, 0, len(data)) if tag == 1 << 3])
+    if not found:
+        raise Corrupt("a channel's snapshot has no schema version", hint="it is damaged, or no snapshot")
+    return found[-1]
+
+
+def _read_meta(data: bytes, elsewhere: Mapping[str, SdsMessage]) -> ChannelMeta:
+    numbers: dict[int, int] = {}
+    outgoing: list[Unacknowledged] = []
+    incoming: list[Buffered] = []
+    requests: dict[str, RepairRequest] = {}
+    responses: dict[str, RepairResponse] = {}
+    ids: dict[int, list[str]] = {_MET: [], _LOST: []}
+    dialect: DialectName | Literal[""] = ""
+    for tag, start, stop in fields(data, 0, len(data)):
+        match tag:
+            case 0x10 | 0x48 | 0x50 | 0x78:
+                numbers[tag] = start
+            case 0x1A:
+                outgoing.append(_read_unacknowledged(data, start, stop, elsewhere))
+            case 0x22:
+                incoming.append(_read_buffered(data, start, stop, elsewhere))
+            case 0x2A:
+                key, body = _read_keyed(data, start, stop)
+                requests[key] = _read_request(body)
+            case 0x32:
+                key, body = _read_keyed(data, start, stop)
+                responses[key] = _read_response(body)
+            case 0x3A | 0x5A:
+                ids[tag].append(text(data[start:stop]))
+            case 0x42:
+                dialect = _dialect(text(data[start:stop]))
+    if 0x10 not in numbers:
+        raise Invalid("a snapshot has no Lamport time")
+    return ChannelMeta(
+        numbers[0x10], tuple(outgoing), tuple(incoming), tuple(requests.values()), tuple(responses.values()),
+        tuple(ids[_MET]), dialect, bool(numbers.get(0x78)), tuple(ids[_LOST]), numbers.get(0x48, 0),
+        bool(numbers.get(0x50)),
+    )  # fmt: skip
+
+
+def _read_unacknowledged(data: bytes, at: int, end: int, elsewhere: Mapping[str, SdsMessage]) -> Unacknowledged:
+    values = {tag: (start, stop) for tag, start, stop in fields(data, at, end)}
+    message = _read_message(data, values, elsewhere)
+    return Unacknowledged(message, _needed_number(values, 0x10), _given(values, 0x18), _given(values, 0x20))
+
+
+def _read_buffered(data: bytes, at: int, end: int, elsewhere: Mapping[str, SdsMessage]) -> Buffered:
+    values = {tag: (start, stop) for tag, start, stop in fields(data, at, end)}
+    message = _read_message(data, values, elsewhere)
+    missing = [text(data[start:stop]) for tag, start, stop in fields(data, at, end) if tag == 0x12]
+    if 0x32 in values:
+        bits = int.from_bytes(_needed(data, values, 0x32), "little")
+        if bits >> len(message.causal_history):
+            raise Invalid("a message waits for what it does not name")
+        missing += [cause.message_id for n, cause in enumerate(message.causal_history) if bits >> n & 1]
+    return Buffered(message, tuple(dict.fromkeys(missing)), _given(values, 0x18))
+
+
+def _read_message(
+    data: bytes, values: Mapping[int, tuple[int, int]], elsewhere: Mapping[str, SdsMessage]
+) -> SdsMessage:
+    if 0x2A not in values:
+        return NIM.decode(_needed(data, values, 0x0A))
+    message = elsewhere.get(text(_needed(data, values, 0x2A)))
+    if message is None:
+        raise Invalid("a snapshot names a message that is not there")
+    return message
+
+
+def _read_keyed(data: bytes, at: int, end: int) -> tuple[str, bytes]:
+    values = {tag: (start, stop) for tag, start, stop in fields(data, at, end)}
+    return text(_needed(data, values, 0x0A)), _needed(data, values, 0x12)
+
+
+def _read_request(data: bytes) -> RepairRequest:
+    values = {tag: (start, stop) for tag, start, stop in fields(data, 0, len(data))}
+    return RepairRequest(_entry(_needed(data, values, 0x0A)), _needed_number(values, 0x10))
+
+
+def _read_response(data: bytes) -> RepairResponse:
+    values = {tag: (start, stop) for tag, start, stop in fields(data, 0, len(data))}
+    return RepairResponse(
+        _entry(_needed(data, values, 0x0A)), _needed_number(values, 0x18), _needed(data, values, 0x12)
+    )
+
+
+def _entry(data: bytes) -> HistoryEntry:
+    return read_entry(data, 0, len(data))
+
+
+def _dialect(name: str) -> DialectName | Literal[""]:
+    if name not in ("nim", "rfc", ""):
+        raise Invalid(f"a snapshot names an unknown dialect {name!r}")
+    return name  # type: ignore[return-value]
+
+
+# -- ids that are remembered ----------------------------------------------------------------------------------
+
+
+def encode_known(known: Known) -> bytes:
+    """An id that is remembered; several stand one after the other."""
+    return delimited(_F1, delimited(_F1, raw(known.message_id)) + _when_and_whose(known.at_ms, known.sender_id))
+
+
+@lru_cache(256)
+def _when_and_whose(at_ms: int, sender_id: str) -> bytes:
+    """Remembered: many messages of one sender come within a millisecond."""
+    return _number(_N2, at_ms) + (delimited(_F3, raw(sender_id)) if sender_id else b"")
+
+
+def decode_known(data: bytes) -> list[Known]:
+    """Ids that are remembered; Corrupt when they are none."""
+    return _whole(lambda: [_read_known(body) for body in _delimited(data, 1)])
+
+
+def decode_newest(data: bytes) -> list[Known]:
+    """Those that stand in a snapshot."""
+    return _whole(lambda: [known for body in _delimited(data, 12) for known in decode_known(body)])
+
+
+def _read_known(data: bytes) -> Known:
+    values = {tag: (start, stop) for tag, start, stop in fields(data, 0, len(data))}
+    sender_id = text(_needed(data, values, 0x1A)) if 0x1A in values else ""
+    return Known(text(_needed(data, values, 0x0A)), _given(values, 0x10), sender_id)
+
+
+# -- whole channels and changes -------------------------------------------------------------------------------
+
+
+def encode_data(data: ChannelData, version: Version = VERSION) -> bytes:
+    """A snapshot with its history."""
+    stored = store_message if version > 1 else NIM.encode
+    history = b"".join(delimited(_F2, stored(message)) for message in data.history)
+    known = b"".join(map(encode_known, data.known)) if version > 2 else b""
+    return delimited(_F1, encode_meta(data.meta, version)) + history + (delimited(_F3, known) if known else b"")
+
+
+def decode_data(data: bytes, migrations: Mapping[int, Migration] | None = None) -> ChannelData:
+    """A snapshot with its history; Corrupt when it is none."""
+    metas = _whole(lambda: list(_delimited(data, 1)))
+    if not metas:
+        raise Corrupt("a channel has no snapshot", hint="it is damaged, or no channel")
+    history = _whole(lambda: tuple(NIM.decode(body) for body in _delimited(data, 2)))
+    known = [one for body in _delimited(data, 3) for one in decode_known(body)]
+    return ChannelData(decode_meta(metas[-1], migrations), history, known=tuple(known))
+
+
+def encode_update(update: HistoryUpdate, version: Version = VERSION) -> bytes:
+    """A change of history; an empty one is nothing to encode."""
+    if not (update.append or update.evict or update.known):
+        raise Invalid("an empty change of history cannot be stored", hint="make no call")
+    stored = store_message if version > 1 else NIM.encode
+    appended = b"".join(delimited(_F1, stored(message)) for message in update.append)
+    evicted = b"".join(delimited(_F2, raw(message_id)) for message_id in update.evict)
+    if version < 3 or not update.known:
+        return appended + evicted
+    known = delimited(_F3, b"".join(map(encode_known, update.known)))
+    return appended + evicted + known + (_number(_N4, update.remembered) if update.remembered else b"")
+
+
+def decode_update(data: bytes) -> HistoryUpdate:
+    """A change of history; Corrupt when it is none."""
+    appended = _whole(lambda: tuple(NIM.decode(body) for body in _delimited(data, 1)))
+    known = [one for body in _delimited(data, 3) for one in decode_known(body)]
+    numbers = [value for tag, value, _ in fields(data, 0, len(data)) if tag == 4 << 3]
+    evicted = tuple(text(body) for body in _delimited(data, 2))
+    return HistoryUpdate(appended, evicted, known=tuple(known), remembered=numbers[-1] if numbers else 0)
+
+
+def store_message(message: SdsMessage) -> bytes:
+    """A message as it is stored: without its filter."""
+    return NIM.encode(message.without_bloom())
+
+
+def stored_message(data: bytes) -> SdsMessage:
+    """A stored message; Corrupt when it is none."""
+    return _whole(lambda: NIM.decode(data))
+
+
+# -- pieces ---------------------------------------------------------------------------------------------------
+
+
+def _whole(read: Callable[[], Value]) -> Value:
+    """What is read, or that it cannot be: what we stored ourselves is not a stranger's message but damage."""
+    try:
+        return read()
+    except Invalid as error:
+        raise Corrupt(
+            f"what is stored of a channel cannot be read: {error.message}",
+            hint="restore it from a copy, or start the channel from nothing with recover='empty'",
+        ) from error
+
+
+def _delimited(data: bytes, number: int) -> Iterator[bytes]:
+    for tag, start, stop in fields(data, 0, len(data)):
+        if tag == number << 3 | _BYTES:
+            yield data[start:stop]
+
+
+def _number(tag: bytes, value: int) -> bytes:
+    return tag + varint(max(0, value))
+
+
+def _keyed(tag: bytes, key: str, body: bytes) -> bytes:
+    return delimited(tag, delimited(_F1, raw(key)) + delimited(_F2, body))
+
+
+def _needed(data: bytes, values: Mapping[int, tuple[int, int]], tag: int) -> bytes:
+    place = values.get(tag)
+    if place is None:
+        raise Invalid(f"a field is missing tag={tag}")
+    return data[place[0] : place[1]]
+
+
+def _needed_number(values: Mapping[int, tuple[int, int]], tag: int) -> int:
+    place = values.get(tag)
+    if place is None:
+        raise Invalid(f"a field is missing tag={tag}")
+    return place[0]
+
+
+def _given(values: Mapping[int, tuple[int, int]], tag: int) -> int:
+    return values.get(tag, (0, 0))[0]

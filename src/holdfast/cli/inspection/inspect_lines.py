@@ -1,0 +1,413 @@
+"""What `holdfast inspect` prints, line by line: one flat value per row of the database.
+
+With `--json` each is an object whose `type` says what it is; in text the same fields are the columns of a
+table. A field named `…_check` is "ok", "BAD" or "unchecked". Digests and commitments are cut short: they are
+for comparing by eye.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.cli.inspection.control_tables import KeyEpochRow
+from holdfast.cli.inspection.examination import Examination, Examined, ExaminedSegment
+from holdfast.cli.inspection.manifest_rows import STATES
+from holdfast.cli.json_rows import Rows, plain_rows
+from holdfast.cli.text import Encoding, RecordLine, iso, record_line, short
+from holdfast.errors import Corrupt
+from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import (
+    EpochRow,
+    HeadRow,
+    LogRow,
+    PolicyRow,
+    SchemaRow,
+    ShipmentRow,
+    ShippingRow,
+    TopicRow,
+    WatermarkRow,
+)
+from holdfast.model.entry import RAW, TYPED
+from holdfast.model.record_columns import BadFrame, Columns
+
+_KINDS = {RAW: "raw", TYPED: "typed"}
+
+
+class Line(msgspec.Struct, frozen=True, tag_field="type"):
+    """One line of an inspection."""
+
+
+class FormatLine(Line, frozen=True, tag="format"):
+    """The file FORMAT."""
+
+    text: str | None
+    log_id: str | None
+    format_check: str
+
+
+class LogLine(Line, frozen=True, tag="log"):
+    """The log's own row."""
+
+    log_id: str
+    created: str | None
+    encrypted: bool
+    epoch: int
+    next_seq: int
+    groups: int
+    key_epoch: int
+    schema_version: int
+    idempotency_keys: int
+    stamp_check: str
+
+
+class EpochLine(Line, frozen=True, tag="epoch"):
+    """One ownership."""
+
+    number: int
+    opened: str | None
+    pid: int
+    key_epoch: int
+    stamp_check: str
+
+
+class KeyEpochLine(Line, frozen=True, tag="key_epoch"):
+    """One key epoch, without its salt."""
+
+    number: int
+    scheme: str
+    key_id: str
+    commitment: str
+    stamp_check: str
+
+
+class TopicLine(Line, frozen=True, tag="topic"):
+    """One topic."""
+
+    id: int
+    topic: str
+    partitions: int
+    created: str | None
+    key_epoch: int
+    stamp_check: str
+
+
+class HeadLine(Line, frozen=True, tag="head"):
+    """One partition's head."""
+
+    partition_id: int
+    topic: str | None
+    partition: int
+    next_offset: int
+    link: str
+    key_epoch: int
+    stamp_check: str
+    tail_check: str
+
+
+class SchemaLine(Line, frozen=True, tag="schema"):
+    """One version of a typed topic's schema."""
+
+    topic: str | None
+    version: int
+    fingerprint: str
+    bytes: int
+    created: str | None
+    key_epoch: int
+    stamp_check: str
+
+
+class PolicyLine(Line, frozen=True, tag="policy"):
+    """A topic's own retention policy; 0 is no limit."""
+
+    topic: str | None
+    bytes_max: int
+    age_max_us: int
+    records_max: int
+    key_epoch: int
+    stamp_check: str
+
+
+class WatermarkLine(Line, frozen=True, tag="watermark"):
+    """How far one partition is sealed, and from where on it is kept."""
+
+    partition_id: int
+    topic: str | None
+    partition: int | None
+    segments: int
+    sealed_offset: int
+    first_segment: int
+    first_offset: int
+    chain: str
+    key_epoch: int
+    stamp_check: str
+    seal_check: str
+
+
+class ShippingLine(Line, frozen=True, tag="shipping"):
+    """Where the log is shipped to, and how far in the order of commits."""
+
+    root: str
+    shipped_seq: int
+    copy: bool
+    key_epoch: int
+    stamp_check: str
+    epoch: int = 0
+    fenced: int = 0
+    root_format: int = 0
+
+
+class ShipmentLine(Line, frozen=True, tag="shipment"):
+    """How far one partition is on the store."""
+
+    partition_id: int
+    topic: str | None
+    partition: int | None
+    slots: int
+    settled_segments: int
+    settled_offset: int
+    shipped_offset: int
+    key_epoch: int
+    stamp_check: str
+    shipment_check: str
+
+
+class SegmentLine(Line, frozen=True, tag="segment"):
+    """One segment of the manifest: a span of offsets from `first` up to, not including, `end`."""
+
+    topic: str | None
+    partition: int | None
+    number: int
+    first: int
+    end: int
+    rows: int
+    bytes: int
+    state: str
+    sealed: str | None
+    time_min: str | None
+    time_max: str | None
+    schema: str | None
+    key_id: str | None
+    epoch: int
+    key_epoch: int
+    sha256: str
+    chain: str
+    stamp_check: str
+    chain_check: str
+
+
+class EntryLine(Line, frozen=True, tag="entry"):
+    """One entry: a span of offsets from `first` up to, not including, `end`."""
+
+    seq: int
+    topic: str | None
+    partition: int | None
+    first: int
+    end: int
+    count: int
+    bytes: int
+    group: int
+    kind: str
+    codec: int
+    schema: str | None
+    time_min: str | None
+    time_max: str | None
+    key_epoch: int
+    digest: str
+    link_check: str
+    digest_check: str
+    body_check: str
+
+
+class SizesLine(Line, frozen=True, tag="record"):
+    """One record by its sizes; None where it has no such part."""
+
+    topic: str
+    partition: int
+    offset: int
+    time: str | None
+    time_us: int
+    key_bytes: int | None
+    kind_bytes: int | None
+    headers_bytes: int | None
+    payload_bytes: int
+
+
+class RevealedLine(SizesLine, frozen=True, tag="record"):
+    """One record with all that is in it."""
+
+    key: str | None
+    kind: str | None
+    headers: dict[str, str] | None
+    payload: str
+    key_encoding: Encoding = msgspec.UNSET
+    headers_encoding: Encoding = msgspec.UNSET
+    payload_encoding: Encoding = msgspec.UNSET
+
+
+class RowLine(Line, frozen=True, tag="row"):
+    """One row of a typed topic by its place; what is in it only when it is revealed."""
+
+    topic: str
+    partition: int
+    offset: int
+    time: str | None
+    time_us: int
+    row: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ProblemLine(Line, frozen=True, tag="problem"):
+    """Damage that was found."""
+
+    message: str
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    hint: str
+
+
+LINES = (
+    FormatLine, LogLine, EpochLine, KeyEpochLine, TopicLine, SchemaLine, PolicyLine, HeadLine, WatermarkLine,
+    ShippingLine, ShipmentLine, SegmentLine, EntryLine, SizesLine, RevealedLine, RowLine, ProblemLine,
+)  # fmt: skip
+
+
+def log_line(row: LogRow, version: int, idempotency_keys: int, examination: Examination) -> LogLine:
+    """The log's own row."""
+    return LogLine(
+        row.log_id.hex(), iso(row.created_us), bool(row.keyed), row.epoch, row.next_seq, row.groups, row.key_epoch,
+        version, idempotency_keys, examination.stamp(row, "the log's own row"),
+    )  # fmt: skip
+
+
+def epoch_line(row: EpochRow, examination: Examination) -> EpochLine:
+    """An ownership."""
+    check = examination.stamp(row, f"epoch {row.number}")
+    return EpochLine(row.number, iso(row.opened_us), row.pid, row.key_epoch, check)
+
+
+def key_epoch_line(row: KeyEpochRow, examination: Examination) -> KeyEpochLine:
+    """A key epoch."""
+    return KeyEpochLine(row.number, row.scheme, row.key_id, short(row.commitment), examination.key_epoch(row.number))
+
+
+def topic_line(row: TopicRow, examination: Examination) -> TopicLine:
+    """A topic."""
+    check = examination.stamp(row, "a topic", row.name)
+    return TopicLine(row.id, row.name, row.partitions, iso(row.created_us), row.key_epoch, check)
+
+
+def head_line(row: HeadRow, examination: Examination) -> HeadLine:
+    """A head."""
+    topic = examination.topic_of(row)
+    return HeadLine(
+        row.partition_id, topic, row.number, row.next_offset, short(row.link), row.key_epoch,
+        examination.stamp(row, "a head", topic, row.number), examination.tail(row),
+    )  # fmt: skip
+
+
+def schema_line(row: SchemaRow, examination: Examination) -> SchemaLine:
+    """A version of a schema."""
+    topic = examination.topic_named(row.topic_id)
+    return SchemaLine(
+        topic, row.version, short(row.fingerprint), len(row.definition), iso(row.created_us), row.key_epoch,
+        examination.stamp(row, "a schema", topic),
+    )  # fmt: skip
+
+
+def policy_line(row: PolicyRow, examination: Examination) -> PolicyLine:
+    """A retention policy."""
+    topic = examination.topic_named(row.topic_id)
+    check = examination.stamp(row, "a retention policy", topic)
+    return PolicyLine(topic, row.bytes_max, row.age_max_us, row.records_max, row.key_epoch, check)
+
+
+def watermark_line(row: WatermarkRow, examination: Examination) -> WatermarkLine:
+    """A watermark."""
+    topic, partition = examination.place_of(row.partition_id)
+    return WatermarkLine(
+        row.partition_id, topic, partition, row.segments, row.sealed_offset, row.first_segment, row.first_offset,
+        short(row.chain), row.key_epoch, examination.stamp(row, "a watermark", topic, partition), examination.seal(row),
+    )  # fmt: skip
+
+
+def shipping_line(row: ShippingRow, examination: Examination) -> ShippingLine:
+    """Where the log is shipped to."""
+    check = examination.stamp(row, "what was shipped")
+    return ShippingLine(
+        row.root, row.shipped_seq, bool(row.copy), row.key_epoch, check, row.epoch, row.fenced, row.root_format
+    )
+
+
+def shipment_line(row: ShipmentRow, examination: Examination) -> ShipmentLine:
+    """How far a partition is on the store."""
+    topic, partition = examination.place_of(row.partition_id)
+    return ShipmentLine(
+        row.partition_id, topic, partition, row.slots, row.settled_segments, row.settled_offset, row.shipped_offset,
+        row.key_epoch, examination.stamp(row, "a shipment", topic, partition), examination.shipment(row),
+    )  # fmt: skip
+
+
+def segment_line(examined: ExaminedSegment) -> SegmentLine:
+    """A segment."""
+    row, partition = examined.row, examined.partition
+    return SegmentLine(
+        None if partition is None else partition.topic, None if partition is None else partition.number, row.number,
+        row.first_offset, row.end, row.rows, row.size, STATES.get(row.state, str(row.state)), iso(row.sealed_us),
+        iso(row.time_min), iso(row.time_max), short(row.schema) if any(row.schema) else None, row.key_id or None,
+        row.epoch, row.key_epoch, short(row.sha256), short(row.chain), examined.stamp, examined.chain,
+    )  # fmt: skip
+
+
+def entry_line(examined: Examined) -> EntryLine:
+    """An entry."""
+    entry, partition = examined.stored.entry, examined.partition
+    return EntryLine(
+        entry.seq, None if partition is None else partition.topic, None if partition is None else partition.number,
+        entry.first, entry.first + entry.count, entry.count, examined.stored.bytes, entry.group_number,
+        _KINDS.get(entry.kind, str(entry.kind)), entry.codec, short(entry.schema) or None, iso(entry.time_min),
+        iso(entry.time_max), entry.key_epoch, short(entry.digest), examined.link, examined.digest, examined.body,
+    )  # fmt: skip
+
+
+def size_lines(first: int, partition: Partition, columns: Columns) -> Iterator[SizesLine]:
+    """The records of an entry by their sizes."""
+    for i, (payload, time) in enumerate(zip(columns.payloads, columns.times, strict=True)):
+        extra = columns.extras.get(i, (None, None, None))
+        key, kind, headers = (None if part is None else len(part) for part in extra)
+        yield SizesLine(
+            partition.topic, partition.number, first + i, iso(time), time, key, kind, headers, len(payload)
+        )  # fmt: skip
+
+
+def revealed_lines(
+    first: int, partition: Partition, columns: Columns, problems: list[Corrupt]
+) -> Iterator[RevealedLine]:
+    """The records of an entry with all that is in them; one that cannot be decoded is a problem."""
+    for i, sizes in enumerate(size_lines(first, partition, columns)):
+        try:
+            record = next(columns.records(first, partition.number, i, i + 1))
+        except (BadFrame, UnicodeDecodeError):
+            place = {"topic": partition.topic, "partition": partition.number, "offset": first + i}
+            problems.append(Corrupt("a record's kind or headers are malformed", **place))  # type: ignore[arg-type]
+            continue
+        yield _revealed(sizes, record_line(partition.topic, record))
+
+
+def row_lines(first: int, partition: Partition, rows: Rows, *, reveal: bool) -> Iterator[RowLine]:
+    """The rows of a typed entry."""
+    found = plain_rows(rows.batch, len(rows.times)) if reveal else None
+    for i, time in enumerate(rows.times):
+        row = msgspec.UNSET if found is None else found[i]
+        yield RowLine(partition.topic, partition.number, first + i, iso(time), time, row)
+
+
+def problem_line(error: Corrupt) -> ProblemLine:
+    """Damage."""
+    return ProblemLine(error.message, error.topic, error.partition, error.offset, error.hint)
+
+
+def _revealed(sizes: SizesLine, record: RecordLine) -> RevealedLine:
+    return RevealedLine(**{**msgspec.structs.asdict(sizes), **msgspec.structs.asdict(record)})

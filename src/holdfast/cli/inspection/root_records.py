@@ -1,0 +1,119 @@
+"""`holdfast read URL TOPIC`: records out of a store, without the log that ships to it.
+
+What is settled comes from segments, by partition and offset; where a log ships to the root, what the store has beyond
+that comes behind it, out of commit batches. Everything is proved as `holdfast.read` proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import Record
+from holdfast.cli.exit_codes import FINE
+from holdfast.cli.inspection.at_root import Root
+from holdfast.cli.options import asking_for_key
+from holdfast.cli.output import flush
+from holdfast.cli.printing import ARROW, Item, write_arrow, writer_for
+from holdfast.errors import Invalid
+from holdfast.reader.offsets import EARLIEST
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import ReadOptions
+from holdfast.reader.settled_reading import SettledReading
+from holdfast.root.objects.documents import TopicDocument
+
+_PLACE = ("_partition", "_offset", "_time")
+
+
+class Wanted(NamedTuple):
+    """What is to be printed of a topic."""
+
+    start: int | None
+    end: int | None
+    since: int | None
+    until: int | None
+    limit: int | None
+    partitions: tuple[int, ...]
+    columns: list[str] | None
+
+
+def print_root(root: Root, topic: str, wanted: Wanted, options: ReadOptions, form: str) -> int:
+    """Print records of a topic at a root; returns the exit code."""
+    with asking_for_key(None if not options.keyring else _ANY):
+        opened = SettledRoot.open(root.url, options)
+        options = msgspec.structs.replace(
+            options, topics=(topic,), topic_pattern="", since_us=wanted.since, include_tail=opened.is_shipped_to(),
+            before_us=None if wanted.until is None else wanted.until + 1,
+        )  # fmt: skip
+        document = opened.topic(topic)
+        is_typed = bool(document.schemas)
+        if is_typed:
+            options = msgspec.structs.replace(options, columns=_columns(document, wanted.columns))
+        elif wanted.columns is not None:
+            raise Invalid(f"topic {topic!r} holds raw records", hint="leave --columns out; --raw prints payloads alone")
+        reading = SettledReading(root.url, _placed(root, document, options, wanted))
+        if form == ARROW:
+            write_arrow(reading)
+        else:
+            write = writer_for(topic, form, is_typed=is_typed)
+            for item in islice(_items(reading, is_typed=is_typed), wanted.limit):
+                write(item)
+    flush()
+    return FINE
+
+
+_ANY: Any = object()
+"""In the place of a keyring that is there, and not looked at."""
+
+
+def _columns(topic: TopicDocument, names: list[str] | None) -> tuple[str, ...]:
+    from holdfast.root.root_contents import versions
+
+    own = versions(topic)[-1].declared.names if names is None else names
+    return (*_PLACE, *own)
+
+
+def _placed(root: Root, topic: TopicDocument, options: ReadOptions, wanted: Wanted) -> ReadOptions:
+    """The options with where to begin and to end, for the partitions that are wanted."""
+    chosen = sorted(set(wanted.partitions)) or list(range(topic.partitions))
+    for number in chosen:
+        if not 0 <= number < topic.partitions:
+            raise Invalid(
+                f"topic {topic.topic!r} has no partition {number}",
+                hint=f"its partitions are 0 to {topic.partitions - 1}",
+            )
+    ends = {(topic.topic, number): EARLIEST for number in range(topic.partitions) if number not in chosen}
+    options = msgspec.structs.replace(options, ending_offsets=ends or "latest")
+    if wanted.start is None and wanted.end is None:
+        return options
+    there = SettledReading(root.url, options).ends
+    starts = {}
+    for number in chosen:
+        where = (topic.topic, number)
+        first, last = there[where]
+        if wanted.start is not None:
+            starts[where] = max(first, last + wanted.start) if wanted.start < 0 else min(wanted.start, last)
+        if wanted.end is not None:
+            ends[where] = max(first, last + wanted.end) if wanted.end < 0 else min(wanted.end, last)
+    return msgspec.structs.replace(options, starting_offsets=starts or "earliest", ending_offsets=ends or "latest")
+
+
+def _items(reading: SettledReading, *, is_typed: bool) -> Iterator[Item]:
+    from holdfast.cli.json_rows import placed
+
+    return placed(reading.batches()) if is_typed else _records(reading)
+
+
+def _records(reading: SettledReading) -> Iterator[Record]:
+    import pyarrow as pa
+
+    for batch in reading.batches():
+        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        values = (batch.column(name).to_pylist() for name in ("value", "key", "kind", "headers"))
+        places = (batch.column(name).to_pylist() for name in ("offset", "partition"))
+        for payload, key, kind, headers, time, offset, partition in zip(*values, times, *places, strict=True):
+            named = None if headers is None else {pair["key"]: pair["value"] for pair in headers}
+            yield Record(payload, key, kind, named, time, offset, partition)

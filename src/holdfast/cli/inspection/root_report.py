@@ -1,0 +1,226 @@
+"""`holdfast topics URL` and `holdfast status URL`: what the root of a log on a store holds, without the log.
+
+Manifests are read and proved; no segment is opened. Without the keys of an encrypted log the same is shown, and the
+report says that nothing was proved by a key. Damage ends it: what a manifest says behind it means nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.cli.exit_codes import FINE
+from holdfast.cli.inspection.at_root import Root
+from holdfast.cli.inspection.summary import RAW, TYPED
+from holdfast.cli.options import NEEDS_KEY
+from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
+from holdfast.cli.text import iso
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import ReadOptions
+from holdfast.reader.resolve import earliest_offset
+from holdfast.reader.tail_rows import ends_on_store
+from holdfast.root.numbered_objects import newest
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import EpochDocument, TopicDocument
+from holdfast.root.root_contents import versions
+from holdfast.root.store_manifest import is_filler
+from holdfast.store import layout
+
+
+class RootPartition(msgspec.Struct, frozen=True):
+    """What a root has of one partition."""
+
+    partition: int
+    first: int
+    shipped: int
+    settled: int
+    records: int
+    tail_records: int
+    segments: int
+    segment_bytes: int
+
+
+class RootSchema(msgspec.Struct, frozen=True):
+    """One version of a typed topic's schema."""
+
+    version: int
+    fingerprint: str
+    columns: dict[str, str]
+
+
+class RootTopic(msgspec.Struct, frozen=True):
+    """What a root has of one topic."""
+
+    topic: str
+    kind: str
+    records: int
+    tail_records: int
+    segments: int
+    segment_bytes: int
+    partitions: list[RootPartition]
+    schemas: list[RootSchema]
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Who claimed the log last, to ship to this root."""
+
+    epoch: int
+    purpose: str
+    host: str
+    pid: int
+    claimed: str | None
+
+
+class RootStatus(msgspec.Struct, frozen=True):
+    """A root at one moment."""
+
+    store: str
+    log_id: str
+    created: str | None
+    format: int
+    encrypted: bool
+    keys: list[str]
+    verified: bool
+    claim: Claim | None
+    records: int
+    tail_records: int
+    segments: int
+    segment_bytes: int
+    topics: list[RootTopic]
+
+
+def tell_topics(root: Root, options: ReadOptions, *, as_json: bool) -> int:
+    """Print the topics of a root."""
+    opened = SettledRoot.open(root.url, options)
+    found, _ = _topics(opened, options)
+    if as_json:
+        for topic in found:
+            emit_json(topic)
+    elif found:
+        _table(found)
+    else:
+        say("no topics")
+    _note(opened, options)
+    flush()
+    return FINE
+
+
+def tell_status(root: Root, options: ReadOptions, *, as_json: bool) -> int:
+    """Print what a root is and holds."""
+    opened = SettledRoot.open(root.url, options)
+    document = opened.store.log()
+    found, keys = _topics(opened, options)
+    status = RootStatus(
+        store=opened.store.url,
+        log_id=opened.log,
+        created=iso(document.created_us),
+        format=document.format,
+        encrypted=bool(keys) or opened.store.form.is_signed,
+        keys=sorted(keys),
+        verified=opened.store.form.is_authentic,
+        claim=_claim(opened),
+        records=sum(topic.records for topic in found),
+        tail_records=sum(topic.tail_records for topic in found),
+        segments=sum(topic.segments for topic in found),
+        segment_bytes=sum(topic.segment_bytes for topic in found),
+        topics=found,
+    )
+    if as_json:
+        emit_json(status)
+    else:
+        _show(status)
+    _note(opened, options)
+    flush()
+    return FINE
+
+
+def _topics(root: SettledRoot, options: ReadOptions) -> tuple[list[RootTopic], set[str]]:
+    """All topics, and the names of the keys that their segments are sealed with."""
+    ends = ends_on_store(root, options.store.read_bytes_max) if root.is_shipped_to() else {}
+    keys: set[str] = set()
+    found = []
+    for topic in root.topics(options):
+        own = [_partition(root, topic, number, ends, keys) for number in range(topic.partitions)]
+        found.append(
+            RootTopic(
+                topic.topic,
+                TYPED if topic.schemas else RAW,
+                sum(part.records for part in own),
+                sum(part.tail_records for part in own),
+                sum(part.segments for part in own),
+                sum(part.segment_bytes for part in own),
+                own,
+                _schemas(topic),
+            )
+        )
+    return found, keys
+
+
+def _partition(
+    root: SettledRoot, topic: TopicDocument, number: int, ends: dict[tuple[str, int], int], keys: set[str]
+) -> RootPartition:
+    where = (topic.topic, number)
+    first, settled = earliest_offset(root, topic, where), root.settled(topic, number)
+    shipped = max(settled, ends.get(where, settled))
+    there = [one for one in root.segments(where) if not is_filler(one) and one.first + one.rows > first]
+    keys.update(one.key_id for one in there if one.key_id)
+    return RootPartition(
+        number, min(first, shipped), shipped, settled, max(0, shipped - first), shipped - settled, len(there),
+        sum(one.size for one in there),
+    )  # fmt: skip
+
+
+def _schemas(topic: TopicDocument) -> list[RootSchema]:
+    return [
+        RootSchema(at, schema.fingerprint.hex()[:12], {field.name: str(field.type) for field in schema.declared})
+        for at, schema in enumerate(versions(topic), 1)
+    ]
+
+
+def _claim(root: SettledRoot) -> Claim | None:
+    key = newest(root.store, layout.EPOCHS)
+    if key is None:
+        return None
+    found = documents.decode(root.store.get(key), key, EpochDocument)
+    return Claim(found.epoch, found.purpose, found.host, found.pid, iso(found.claimed_us))
+
+
+def _note(root: SettledRoot, options: ReadOptions) -> None:
+    if root.store.form.is_signed and not options.keyring:
+        say(f"note: the log is encrypted and there is no key: nothing was proved by one; {NEEDS_KEY}")
+
+
+def _show(status: RootStatus) -> None:
+    claim = status.claim
+    emit_facts(
+        [
+            ("log", status.log_id),
+            ("store", status.store),
+            ("format", status.format),
+            ("created", status.created),
+            ("encrypted", f"yes, keys: {', '.join(status.keys) or 'none used yet'}" if status.encrypted else "no"),
+            ("verified", "yes" if status.verified else "no: nothing was proved by a key"),
+            ("claimed", _words(claim)),
+            ("records", f"{status.records}, of them {status.tail_records} in commit batches"),
+            ("segments", f"{status.segments} segments, {status.segment_bytes} bytes"),
+        ]
+    )
+    if status.topics:
+        emit("")
+        _table(status.topics)
+
+
+def _words(claim: Claim | None) -> str:
+    if claim is None:
+        return "by nobody: a log's own directory, or nothing was shipped"
+    return f"epoch {claim.epoch} by process {claim.pid} on {claim.host} at {claim.claimed} ({claim.purpose})"
+
+
+def _table(topics: list[RootTopic]) -> None:
+    emit_table(
+        ("topic", "kind", "partition", "records", "first", "shipped", "settled", "tail", "segments", "bytes"),
+        [
+            (topic.topic, topic.kind, part.partition, part.records, part.first, part.shipped, part.settled,
+             part.tail_records, part.segments, part.segment_bytes)
+            for topic in topics for part in topic.partitions
+        ],
+    )  # fmt: skip

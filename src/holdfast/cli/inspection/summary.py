@@ -1,0 +1,85 @@
+"""How far the partitions of a log got and what they hold, out of one glance. Values in, values out.
+
+Without another store the log's own directory is what readers read: what is sealed is settled, and `shipped` is None.
+The marks of a store are those that were written down last; an owner that ships at this moment may be a little further.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.cli.inspection.control_tables import Glance, Kept
+from holdfast.model.control_rows import HeadRow
+from holdfast.model.record import Marks
+
+RAW, TYPED = "raw", "typed"
+
+
+class PartitionStatus(msgspec.Struct, frozen=True):
+    """How far a partition got, and what it holds."""
+
+    partition: int
+    first: int
+    appended: int
+    durable: int
+    sealed: int
+    shipped: int | None
+    """None where there is no store."""
+    settled: int
+    tail_records: int
+    tail_bytes: int
+    segments: int
+    segment_bytes: int
+    unshipped: int | None
+    unsettled_segments: int | None
+    stranded: int | None = None
+
+    @property
+    def shown_shipped(self) -> object:
+        """The mark `shipped`, for eyes."""
+        return "no store" if self.shipped is None else self.shipped
+
+    @property
+    def records(self) -> int:
+        """Records that can be read."""
+        return max(0, self.durable - self.first)
+
+
+class TopicStatus(msgspec.Struct, frozen=True):
+    """A topic and its partitions."""
+
+    topic: str
+    kind: str
+    partitions: list[PartitionStatus]
+
+
+def topics(seen: Glance, kept: dict[int, Kept]) -> dict[int, TopicStatus]:
+    """All topics by id, in the order of their names."""
+    typed = {row.topic_id for row in seen.schemas}
+    partitions: dict[int, list[PartitionStatus]] = {}
+    for head in seen.heads:
+        partitions.setdefault(head.topic_id, []).append(_partition(seen, head, kept.get(head.partition_id, Kept())))
+    return {
+        topic.id: TopicStatus(topic.name, TYPED if topic.id in typed else RAW, partitions.get(topic.id, []))
+        for topic in sorted(seen.topics, key=lambda topic: topic.name)
+    }
+
+
+def _partition(seen: Glance, head: HeadRow, kept: Kept) -> PartitionStatus:
+    mark = seen.watermarks.get(head.partition_id)
+    sealed, first, segments = (0, 0, 0) if mark is None else (
+        mark.sealed_offset, mark.first_offset, mark.segments - mark.first_segment,
+    )  # fmt: skip
+    shipment = seen.shipments.get(head.partition_id)
+    shipped, settled = (None, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
+    marks = Marks(head.next_offset, head.next_offset, sealed, shipped, settled)
+    all_segments = 0 if mark is None else mark.segments
+    left = None if shipment is None else max(0, head.next_offset - shipment.shipped_offset)
+    # Of a log that was taken over nothing is on its way any more.
+    is_fenced = seen.shipping is not None and seen.shipping.fenced > 0
+    return PartitionStatus(
+        partition=head.number, first=first, **msgspec.structs.asdict(marks), tail_records=head.next_offset - sealed,
+        tail_bytes=kept.tail_bytes, segments=segments, segment_bytes=kept.segment_bytes,
+        unshipped=0 if is_fenced else left, stranded=left if is_fenced else None if left is None else 0,
+        unsettled_segments=None if shipment is None else max(0, all_segments - shipment.settled_segments),
+    )  # fmt: skip

@@ -1,0 +1,373 @@
+"""`holdfast channel list|show|history`: the reliable channels that are kept in a log, seen from outside.
+
+The log is opened for reading only, so the service that owns it goes on meanwhile. What is shown is what is kept: the
+owner's memory may be ahead of it by what is under way, or for longer while its disk refuses. Everything of a channel
+is proved before anything of it is shown; one that is damaged is told, the others are listed, and the exit code is 3.
+
+`list` and `show` print ids, sizes and times; contents are printed by `history` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast import Log, Settings, SystemClock
+from holdfast.channels.keeping.snapshot import Buffered, ChannelData, RepairRequest, RepairResponse, Unacknowledged
+from holdfast.channels.wire.message import HistoryEntry
+from holdfast.cli.exit_codes import DAMAGED, FINE
+from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log
+from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
+from holdfast.cli.text import Encoding, encoded, iso, printable, shown
+from holdfast.errors import Corrupt, Invalid, NotFound
+
+LIST, SHOW, HISTORY = "list", "show", "history"
+
+EPILOG = """\b
+Examples:
+  holdfast channel list data
+  holdfast channel show data room
+  holdfast channel history data room --participant alice --limit 20 --json
+What is shown is what is kept; the process that owns the log may be ahead of it."""
+
+
+class ChannelLine(msgspec.Struct, frozen=True):
+    """A channel in the list."""
+
+    participant: str
+    channel: str
+    dialect: str | None
+    history: int
+    unacknowledged: int
+    waiting: int
+    missing: int
+    lamport: int
+    sealed: bool
+
+
+class OutgoingLine(msgspec.Struct, frozen=True):
+    """A message of the participant's own that nobody has acknowledged."""
+
+    message_id: str
+    lamport: int | None
+    bytes: int
+    sent: str | None
+    age_seconds: float
+    attempts: int
+    possible_acks: int
+
+
+class WaitingLine(msgspec.Struct, frozen=True):
+    """A message that waits for others."""
+
+    message_id: str
+    sender_id: str
+    lamport: int | None
+    bytes: int
+    received: str | None
+    age_seconds: float | None
+    missing: list[str]
+
+
+class MissingLine(msgspec.Struct, frozen=True):
+    """A message that others wait for and that is not here."""
+
+    message_id: str
+    sender_id: str
+    retrieval_hint: str
+    waiting: int
+    due_seconds: float | None
+    retrieval_hint_encoding: Encoding = msgspec.UNSET
+
+
+class RepairLine(msgspec.Struct, frozen=True):
+    """A request that is to be sent, or an answer to somebody else's."""
+
+    message_id: str
+    sender_id: str
+    due: str | None
+    due_seconds: float
+
+
+class ChannelReport(msgspec.Struct, frozen=True):
+    """All that is kept of a channel but its history."""
+
+    participant: str
+    channel: str
+    dialect: str | None
+    lamport: int
+    history: int
+    unacknowledged: list[OutgoingLine]
+    waiting: list[WaitingLine]
+    missing: list[MissingLine]
+    requests: list[RepairLine]
+    responses: list[RepairLine]
+    met: list[str]
+    sealed: bool
+
+
+class MessageLine(msgspec.Struct, frozen=True):
+    """A message of history; `…_encoding` is there only where the value is base64."""
+
+    message_id: str
+    sender_id: str
+    lamport: int | None
+    bytes: int
+    causes: list[str]
+    content: str
+    content_encoding: Encoding = msgspec.UNSET
+
+
+@click.command("channel", epilog=EPILOG)
+@click.argument("action", type=click.Choice([LIST, SHOW, HISTORY]))
+@directory_argument
+@click.argument("channel", metavar="[CHANNEL]", required=False)
+@click.option("--participant", help="Whose channel; may be left out where only one participant has it.")
+@click.option("--limit", type=click.IntRange(min=1), help="Of history: how many of the newest messages.")
+@keyring_option
+@json_option
+@click.pass_context
+def channel_command(
+    ctx: click.Context,
+    action: str,
+    directory: Path,
+    channel: str | None,
+    participant: str | None,
+    limit: int | None,
+    reference: str | None,
+    as_json: bool,
+) -> int:
+    """List the reliable channels that are kept in the log in DIR, show one, or print its history."""
+    _check_usage(ctx, action, channel, limit)
+    with open_log(directory, reference, Settings.load(), read_only=True) as log:
+        for problem in log.problems:
+            say_holdfast_error(problem, as_json=as_json)
+        if channel is None:
+            whole = _list(log, participant, as_json=as_json)
+        else:
+            whole = _one(log, action, directory, channel, participant, limit, as_json=as_json)
+        flush()
+        return FINE if whole and not log.problems else DAMAGED
+
+
+def _check_usage(ctx: click.Context, action: str, channel: str | None, limit: int | None) -> None:
+    if action == LIST and channel is not None:
+        raise click.UsageError("list shows all channels: leave CHANNEL out", ctx)
+    if action != LIST and channel is None:
+        raise click.UsageError(f"{action} needs a CHANNEL; 'holdfast channel list DIR' names them", ctx)
+    if limit is not None and action != HISTORY:
+        raise click.UsageError("--limit goes with history", ctx)
+
+
+def _one(
+    log: Log, action: str, directory: Path, channel: str, participant: str | None, limit: int | None, *, as_json: bool
+) -> bool:
+    """Show a channel; False where it is not found in a damaged log, which may be why."""
+    try:
+        owner = _owner(log, directory, channel, participant)
+    except NotFound as error:
+        if not log.problems:
+            raise
+        say_holdfast_error(error, as_json=as_json)
+        return False
+    data = log.kept_channel(owner, channel)
+    if action == SHOW:
+        _show(_report(owner, channel, data, SystemClock().now_us() // 1000), as_json=as_json)
+    else:
+        _history(data, limit, as_json=as_json)
+    return True
+
+
+def _owner(log: Log, directory: Path, channel: str, participant: str | None) -> str:
+    """The participant whose channel it is; it must be one."""
+    owners = [owner for owner, kept in log.kept_channels() if kept == channel]
+    chosen = [owner for owner in owners if participant in (None, owner)]
+    if not chosen:
+        whose = "" if participant is None else f" participant={participant!r}"
+        raise NotFound(
+            f"no such channel is kept here channel={channel!r}{whose}", hint=f"see 'holdfast channel list {directory}'"
+        )
+    if len(chosen) > 1:
+        raise Invalid(
+            f"{len(chosen)} participants have this channel channel={channel!r}",
+            hint=f"say whose with --participant: {', '.join(chosen)}",
+        )
+    return chosen[0]
+
+
+# -- all of them ----------------------------------------------------------------------------------------------
+
+
+def _list(log: Log, participant: str | None, *, as_json: bool) -> bool:
+    """List what is intact, and tell what is not; whether everything is."""
+    found: list[ChannelLine] = []
+    problems: list[Corrupt] = []
+    for owner, channel in log.kept_channels():
+        if participant in (None, owner):
+            try:
+                found.append(_line(owner, channel, log.kept_channel(owner, channel)))
+            except Corrupt as damage:
+                problems.append(
+                    Corrupt(f"{damage.message} participant={owner!r} channel={channel!r}", hint=damage.hint)
+                )
+    if as_json:
+        for line in found:
+            emit_json(line)
+    elif found:
+        rows = [msgspec.structs.astuple(line) for line in found]
+        emit_table(ChannelLine.__struct_fields__, rows)
+    elif not problems:
+        say("no channels")
+    for problem in problems:
+        say_holdfast_error(problem, as_json=as_json)
+    return not problems
+
+
+def _line(owner: str, channel: str, data: ChannelData) -> ChannelLine:
+    meta = data.meta
+    return ChannelLine(
+        participant=_id(owner), channel=_id(channel), dialect=meta.dialect or None, history=len(data.history),
+        unacknowledged=len(meta.outgoing), waiting=len(meta.incoming), missing=len(_missing(meta.incoming)),
+        lamport=meta.lamport, sealed=meta.sealed,
+    )  # fmt: skip
+
+
+def _missing(incoming: Iterable[Buffered]) -> dict[str, tuple[HistoryEntry, int]]:
+    """What is waited for and is not here, waiting itself, either: as it was named, and by how many."""
+    buffered = {entry.message.message_id: entry for entry in incoming}
+    found: dict[str, tuple[HistoryEntry, int]] = {}
+    for entry in buffered.values():
+        named = {cause.message_id: cause for cause in entry.message.causal_history}
+        for message_id in entry.missing:
+            if message_id not in buffered:
+                known, count = found.get(message_id, (named.get(message_id, HistoryEntry(message_id)), 0))
+                found[message_id] = known, count + 1
+    return found
+
+
+# -- one of them ----------------------------------------------------------------------------------------------
+
+
+def _report(owner: str, channel: str, data: ChannelData, now: int) -> ChannelReport:
+    meta = data.meta
+    due = {request.entry.message_id: request.due_ms for request in meta.requests}
+    return ChannelReport(
+        participant=_id(owner),
+        channel=_id(channel),
+        dialect=meta.dialect or None,
+        lamport=meta.lamport,
+        history=len(data.history),
+        unacknowledged=[_outgoing(entry, now) for entry in meta.outgoing],
+        waiting=[_waiting(entry, now) for entry in meta.incoming],
+        missing=[_missing_line(entry, count, due, now) for entry, count in _missing(meta.incoming).values()],
+        requests=[_repair(request, now) for request in meta.requests],
+        responses=[_repair(response, now) for response in meta.responses],
+        met=[_id(message_id) for message_id in meta.met],
+        sealed=meta.sealed,
+    )
+
+
+def _outgoing(entry: Unacknowledged, now: int) -> OutgoingLine:
+    message = entry.message
+    return OutgoingLine(
+        _id(message.message_id), message.lamport, len(message.content), iso(entry.sent_ms * 1000),
+        _seconds(now - entry.sent_ms), entry.attempts, entry.possible_acks,
+    )  # fmt: skip
+
+
+def _waiting(entry: Buffered, now: int) -> WaitingLine:
+    """Since when it waits is not known of what an older version kept."""
+    message, since = entry.message, entry.received_ms
+    return WaitingLine(
+        _id(message.message_id), _id(message.sender_id), message.lamport, len(message.content),
+        iso(since * 1000) if since else None, _seconds(now - since) if since else None, [*map(_id, entry.missing)],
+    )  # fmt: skip
+
+
+def _missing_line(entry: HistoryEntry, count: int, due: Mapping[str, int], now: int) -> MissingLine:
+    hint, encoding = encoded(entry.retrieval_hint)
+    asked = due.get(entry.message_id)
+    return MissingLine(
+        _id(entry.message_id), _id(entry.sender_id), hint, count, None if asked is None else _seconds(asked - now),
+        encoding,
+    )  # fmt: skip
+
+
+def _repair(repair: RepairRequest | RepairResponse, now: int) -> RepairLine:
+    entry = repair.entry
+    return RepairLine(
+        _id(entry.message_id), _id(entry.sender_id), iso(repair.due_ms * 1000), _seconds(repair.due_ms - now)
+    )
+
+
+def _show(report: ChannelReport, *, as_json: bool) -> None:
+    if as_json:
+        emit_json(report)
+        return
+    emit_facts(
+        [
+            ("participant", report.participant),
+            ("channel", report.channel),
+            ("dialect", report.dialect),
+            ("key", "every message is sealed" if report.sealed else "none"),
+            ("lamport", report.lamport),
+            ("history", f"{report.history} messages"),
+            ("marked as met", f"{len(report.met)} ids"),
+        ]
+    )
+    _table("not acknowledged", report.unacknowledged)
+    _table("waiting for others", report.waiting)
+    _table("missing", report.missing)
+    _table("to be asked for", report.requests)
+    _table("to be sent for others", report.responses)
+
+
+def _table(title: str, lines: Sequence[msgspec.Struct]) -> None:
+    """A part of the report; what is not there is left out."""
+    if not lines:
+        return
+    emit("")
+    emit(f"{title}: {len(lines)}")
+    names = [name for name in lines[0].__struct_fields__ if not name.endswith("_encoding")]
+    emit_table(names, [[_cell(getattr(line, name)) for name in names] for line in lines])
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, list):
+        return " ".join(value)
+    return f"{value:.1f}" if isinstance(value, float) else value
+
+
+def _history(data: ChannelData, limit: int | None, *, as_json: bool) -> None:
+    for message in data.history[-limit:] if limit is not None else data.history:
+        if as_json:
+            content, encoding = encoded(message.content)
+            causes = [_id(cause.message_id) for cause in message.causal_history]
+            emit_json(
+                MessageLine(
+                    _id(message.message_id), _id(message.sender_id), message.lamport, len(message.content), causes,
+                    content, encoding,
+                )
+            )  # fmt: skip
+        else:
+            ids = f"{_shown(message.message_id)}  {_shown(message.sender_id)}"
+            emit(f"{message.lamport or 0:>14}  {ids}  {len(message.content):>7}  {shown(message.content)}")
+
+
+# -- pieces ---------------------------------------------------------------------------------------------------
+
+
+def _id(value: str) -> str:
+    """An id for JSON: bytes that are no UTF-8 stand as escapes."""
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
+def _shown(value: str) -> str:
+    return printable(value) or "-"
+
+
+def _seconds(milliseconds: int) -> float:
+    return milliseconds / 1000

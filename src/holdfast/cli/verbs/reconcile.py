@@ -1,0 +1,139 @@
+"""`holdfast reconcile`: compare the manifest with the segment files, and with `--fix` repair what can be proved.
+
+With `--remote` the objects of the log's store are compared instead of its own files.
+
+Without `--fix` the log is opened for reading only, so this works while a service owns it, appends, seals and expires;
+what is in flight is counted and never reported. Findings that are left end it with exit code 3.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast import Log, Settings
+from holdfast.cli.exit_codes import DAMAGED, FINE
+from holdfast.cli.inspection.control_tables import database, glance
+from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, own_log, with_store
+from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
+from holdfast.cli.progress import Working
+from holdfast.cli.text import iso
+from holdfast.log_directory import Directory
+from holdfast.reconcile.classify import Finding
+from holdfast.reconcile.local_pass import ReconcileReport, Repair
+
+EPILOG = """\b
+Findings: missing, size_mismatch, content_mismatch (--deep), untracked, overlap, gap.
+--fix removes provable garbage, moves what is not ours to quarantine/, and puts misplaced segments back;
+it never changes the manifest. Exit code 3 when findings are left.
+--remote compares the log's store instead: the one of the settings, else the one that the log is shipped to.
+Examples:
+  holdfast reconcile data --deep
+  holdfast reconcile data --remote
+  holdfast reconcile data --fix"""
+
+
+class Reconciled(msgspec.Struct, frozen=True):
+    """What a pass found; without `complete`, what it found so far."""
+
+    findings: tuple[Finding, ...]
+    repairs: tuple[Repair, ...]
+    segments: int
+    files: int
+    in_flight: int
+    evidence: int
+    bytes_expected: int
+    bytes_actual: int
+    deep: bool
+    mode: str
+    fixes_skipped: str | None
+    complete: bool
+    started: str | None
+    completed: str | None
+    where: str
+
+
+@click.command("reconcile", epilog=EPILOG)
+@directory_argument
+@click.option("--remote", is_flag=True, help="Compare the objects of the log's store instead of its own files.")
+@click.option("--deep", is_flag=True, help="Read and prove every file.")
+@click.option("--fix", is_flag=True, help="Repair what can be proved; nobody else may own the log.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many units of work.")
+@keyring_option
+@json_option
+def reconcile_command(
+    directory: Path, remote: bool, deep: bool, fix: bool, limit: int | None, reference: str | None, as_json: bool
+) -> int:
+    """Compare the manifest of the log in DIR with its files; exit code 3 when something is wrong."""
+    settings = _with_own_store(directory, Settings.load()) if remote else Settings.load()
+    opened = (
+        own_log(directory, reference, settings) if fix else open_log(directory, reference, settings, read_only=True)
+    )
+    with opened as log:
+        report = _run(log, remote=remote, fix=fix, deep=deep, limit=limit)
+        if as_json:
+            emit_json(_reconciled(report))
+        else:
+            _show(report)
+        for problem in log.problems:
+            say_holdfast_error(problem, as_json=as_json)
+        flush()
+        if not report.complete:
+            say(f"note: stopped after {limit} units of work; what lies behind them was not compared")
+        return DAMAGED if report.findings or log.problems else FINE
+
+
+def _with_own_store(directory: Path, settings: Settings) -> Settings:
+    """The settings; where they name no store, with the one that the log is shipped to."""
+    if settings.store.url:
+        return settings
+    place = Directory(directory.absolute())
+    place.require_log()
+    with database(place.database) as backend:
+        shipping = glance(backend, newest=1).shipping
+    return settings if shipping is None else with_store(settings, shipping.root)
+
+
+def _run(log: Log, *, remote: bool, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
+    """A pass, unit by unit, telling how far it is."""
+    done = 0
+    with Working() as working:
+        while True:
+            report = log.reconcile(remote=remote, fix=fix, deep=deep, limit=1)
+            done += 1
+            working.show(f"compared {report.segments} segments, {len(report.findings)} findings")
+            if report.complete or done == limit:
+                return report
+
+
+def _reconciled(report: ReconcileReport) -> Reconciled:
+    values = msgspec.structs.asdict(report)
+    started, completed = values.pop("started_us"), values.pop("completed_us")
+    return Reconciled(**values, started=iso(started), completed=None if completed is None else iso(completed))
+
+
+def _show(report: ReconcileReport) -> None:
+    if report.findings:
+        emit_table(Finding.__struct_fields__, [msgspec.structs.astuple(finding) for finding in report.findings])
+        emit("")
+    if report.repairs:
+        emit_table(Repair.__struct_fields__, [msgspec.structs.astuple(repair) for repair in report.repairs])
+        emit("")
+    emit_facts(
+        [
+            (
+                "compared",
+                f"{report.segments} segments, {report.files} files{', every one proved' if report.deep else ''}",
+            ),
+            ("in flight", report.in_flight),
+            *(
+                [("evidence", f"{report.evidence} commit batches behind a loss that was accepted")]
+                * bool(report.evidence)
+            ),
+            ("bytes", f"{report.bytes_actual} of {report.bytes_expected}"),
+            ("repairs", report.fixes_skipped or len(report.repairs)),
+            ("findings", len(report.findings)),
+        ]
+    )

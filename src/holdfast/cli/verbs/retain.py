@@ -1,0 +1,104 @@
+"""`holdfast retain`: apply retention now, say what it would remove, or give a topic its own policy.
+
+`--dry-run` only looks, so it works while a service owns the log. Otherwise the log must be free. A policy is stored in
+the log and holds for whoever owns it next; it replaces what the settings say about that topic.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast import Settings
+from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, own_log, parsed
+from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
+from holdfast.errors import Invalid
+from holdfast.quantity import parse_bytes, parse_seconds
+from holdfast.segments.retention.retention import Removed, RetentionReport
+
+EPILOG = """\b
+Examples:
+  holdfast retain data --dry-run
+  holdfast retain data --topic orders --bytes 10GiB --age 7d
+  holdfast retain data --topic orders --unlimited
+Limits hold per partition; whole segments go, the oldest first. A limit that is not given is none."""
+
+
+@click.command("retain", epilog=EPILOG)
+@directory_argument
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--topic", help="Give this topic a policy of its own first.")
+@click.option("--bytes", "bytes_max", metavar="SIZE", callback=parsed(parse_bytes), help="Keep so much, as '10GiB'.")
+@click.option("--age", metavar="TIME", callback=parsed(parse_seconds), help="Keep what was sealed since, as '7d'.")
+@click.option("--records", "records_max", type=click.IntRange(min=1), help="Keep so many records.")
+@click.option("--unlimited", is_flag=True, help="Keep everything of the topic, whatever the settings say.")
+@keyring_option
+@json_option
+@click.pass_context
+def retain_command(
+    ctx: click.Context,
+    directory: Path,
+    dry_run: bool,
+    topic: str | None,
+    bytes_max: int | None,
+    age: float | None,
+    records_max: int | None,
+    unlimited: bool,
+    reference: str | None,
+    as_json: bool,
+) -> None:
+    """Remove old segments of the log in DIR as its policies and settings say."""
+    limits = (bytes_max, age, records_max)
+    limited = any(limit is not None for limit in limits)
+    if (topic is not None) != (limited or unlimited):
+        raise click.UsageError("a policy is --topic with --bytes, --age and --records, or with --unlimited", ctx)
+    if limited and unlimited:
+        raise click.UsageError("--unlimited and a limit exclude each other", ctx)
+    if dry_run and topic is not None:
+        raise click.UsageError("--dry-run changes nothing: leave the policy out", ctx)
+    settings = Settings.load()
+    if dry_run:
+        with open_log(directory, reference, settings, read_only=True) as log:
+            _tell(log.retain(dry_run=True), as_json=as_json)
+        return
+    due = _due(directory, reference, settings)
+    with own_log(directory, reference, settings) as log:
+        if topic is not None:
+            age_max = None if age is None else timedelta(seconds=age)
+            log.set_retention(topic, bytes_max=bytes_max, age_max=age_max, records_max=records_max)
+            say(f"{topic} has a retention policy of its own now")
+        _tell(_together(due, log.retain()), as_json=as_json)
+
+
+def _due(directory: Path, reference: str | None, settings: Settings) -> RetentionReport | None:
+    """What is due before we own the log: an owner may remove it on its own account before it is asked to."""
+    try:
+        with open_log(directory, reference, settings, read_only=True) as log:
+            return log.retain(dry_run=True)
+    except Invalid:  # a log of an older holdfast, which has no segments; or what opening it will say again
+        return None
+
+
+def _together(due: RetentionReport | None, done: RetentionReport) -> RetentionReport:
+    known = {(item.topic, item.partition, item.number) for item in done.removed}
+    earlier = [item for item in (due.removed if due else ()) if (item.topic, item.partition, item.number) not in known]
+    freed = done.bytes_freed + sum(item.bytes for item in earlier)
+    return msgspec.structs.replace(done, removed=(*earlier, *done.removed), bytes_freed=freed)
+
+
+def _tell(report: RetentionReport, *, as_json: bool) -> None:
+    if as_json:
+        emit_json(report)
+    else:
+        if report.removed:
+            emit_table(Removed.__struct_fields__, [msgspec.structs.astuple(item) for item in report.removed])
+            emit("")
+        would = "would go" if report.dry_run else "removed"
+        facts = [(would, f"{len(report.removed)} segments, {report.bytes_freed} bytes")]
+        if report.bytes_short:
+            facts.append(("short of", f"{report.bytes_short} bytes: nothing more may be removed"))
+        emit_facts(facts)
+    flush()

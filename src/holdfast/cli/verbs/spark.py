@@ -1,0 +1,145 @@
+"""`holdfast spark read`: a quick look at a root through Spark, with the same code that a cluster runs.
+
+Spark starts for this one question (some seconds, told on stderr) and ends with it. What is asked goes through
+`pyspark_holdfast.read`: over Spark's own Parquet reader where that is possible, over the format where it must. Which
+way it took, and how far each partition was settled, is told with the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+
+import click
+import msgspec
+
+from holdfast.cli.options import json_option, keyring_option, topic_argument
+from holdfast.cli.output import emit, emit_bytes, emit_json, emit_json_bytes, flush, say
+from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import parse_options
+
+_OURS = re.compile(r"holdfast\.[\w.]+\.(\w+): (.*)")
+_ARGUMENTS = ("path", "root", "topic")
+_KINDS: dict[str, type[HoldfastError]] = {
+    "Corrupt": Corrupt,
+    "NotFound": NotFound,
+    "StoreUnavailable": Unavailable,
+    "Unavailable": Unavailable,
+}
+
+EPILOG = """\b
+Examples:
+  holdfast spark read s3://bucket/prefix orders --option endpoint=http://127.0.0.1:8333
+  holdfast spark read data orders --where "partition = 0 and timestamp > '2026-01-01'" --limit 5
+  holdfast spark read data orders --count --json
+Options of the format (--option NAME=VALUE) are those of spark.read.format("holdfast")."""
+
+
+class SparkAnswer(msgspec.Struct, frozen=True):
+    """The last line with --json: what was read, and how."""
+
+    rows: int
+    """Rows that were printed, or counted."""
+    marks: str
+    path: str
+    reason: str
+
+
+@click.command("spark", epilog=EPILOG)
+@click.argument("action", type=click.Choice(["read"]))
+@click.argument("root", metavar="ROOT")
+@topic_argument
+@click.option("--where", metavar="SQL", help="Only rows for which this is true.")
+@click.option("--columns", metavar="NAMES", help="Only these columns, as 'a,b'.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many rows at most.")
+@click.option("--count", "counting", is_flag=True, help="Only how many rows there are.")
+@click.option("--option", "pairs", metavar="NAME=VALUE", multiple=True, help="An option of the format; repeatable.")
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@keyring_option
+@json_option
+def spark_command(
+    action: str,
+    root: str,
+    topic: str,
+    where: str | None,
+    columns: str | None,
+    limit: int,
+    counting: bool,
+    pairs: tuple[str, ...],
+    master: str,
+    reference: str | None,
+    as_json: bool,
+) -> None:
+    """Read what is settled at a root (a store's URL or a directory) through Spark."""
+    options = _options(pairs, columns, reference)
+    place, asked = parse_options({"path": root, "topic": topic, **options})  # what is wrong is told before Spark starts
+    if master.startswith("local"):  # it is this machine that reads: what is not there is told at once, too
+        SettledRoot.open(place, asked).topics(asked)
+    import pyspark_holdfast
+
+    say(f"starting Spark ({master}) …")
+    spark = pyspark_holdfast.session(master)
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions
+
+    try:
+        frame = pyspark_holdfast.read(spark, root, topic, **options)
+        taken, marks = pyspark_holdfast.path_of(frame), pyspark_holdfast.marks_of(frame)
+        say(f"reading through {taken.path}: {taken.reason}")
+        chosen = frame if where is None else frame.where(where)
+        if counting:
+            rows = chosen.count()
+            if not as_json:
+                emit_bytes(b"%d\n" % rows)
+        elif as_json:
+            lines = functions.to_json(functions.struct("*"), {"ignoreNullFields": "false"})
+            found = chosen.limit(limit).select(lines).collect()
+            rows = len(found)
+            for row in found:
+                emit_json_bytes(row[0].encode())
+        else:
+            rows = limit
+            table = StringIO()
+            with redirect_stdout(table):
+                chosen.show(limit, truncate=60)
+            for line in table.getvalue().rstrip("\n").split("\n"):
+                emit(line)
+        if as_json:
+            emit_json(SparkAnswer(rows, marks, taken.path, taken.reason))
+        else:
+            say(f"settled: {marks}")
+    except PySparkException as error:
+        raise _translated(error) from error
+    finally:
+        spark.stop()
+        flush()
+
+
+def _options(pairs: tuple[str, ...], columns: str | None, reference: str | None) -> dict[str, str]:
+    options = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise click.UsageError("an option is NAME=VALUE")
+        if name.lower() in _ARGUMENTS:
+            raise click.UsageError(f"{name} is not an option here: ROOT and TOPIC say it")
+        options[name] = value
+    if columns is not None:
+        options["columns"] = columns
+    if reference is not None:
+        options["keyring"] = reference
+    return options
+
+
+def _translated(error: Exception) -> HoldfastError:
+    """What a Python worker told Spark, as the error that it was; else Spark's own first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [(at, found) for at, line in enumerate(lines) if (found := _OURS.match(line))]
+    if not ours:
+        hint = "see `holdfast spark -h`; HOLDFAST_DEBUG=1 shows where"
+        return Invalid(lines[0] if lines else type(error).__name__, hint=hint)
+    at, found = ours[-1]
+    hint = lines[at + 1].removeprefix("hint: ") if lines[at + 1 : at + 2] and lines[at + 1].startswith("hint: ") else ""
+    return _KINDS.get(found[1], Invalid)(found[2], hint=hint)

@@ -1,0 +1,253 @@
+"""`holdfast status`: who owns a log, how far each partition got, and whether it is damaged.
+
+The numbers are one consistent look at the control rows; the store is not asked. What is checked is what opening the log
+would check: stamps, heads, tails; entries further back are proved when they are read (`holdfast inspect --entries all`
+proves them all). Without the key of an encrypted log the same numbers are shown, and the report says that
+nothing was verified.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast import Keyring, Settings
+from holdfast.cli.exit_codes import DAMAGED, FINE
+from holdfast.cli.inspection import summary
+from holdfast.cli.inspection.at_root import Root, log_id_option, place_argument, refuse_log_id
+from holdfast.cli.inspection.control_tables import Glance, Kept, database, glance, kept
+from holdfast.cli.inspection.examination import Examination
+from holdfast.cli.inspection.root_report import tell_status
+from holdfast.cli.inspection.summary import PartitionStatus, TopicStatus
+from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
+from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
+from holdfast.cli.prices import Cost, cost_of
+from holdfast.cli.text import iso
+from holdfast.errors import Corrupt
+from holdfast.log_directory import Directory
+from holdfast.shipping.price_note import read_note
+
+EPILOG = """\b
+Marks, in offsets: everything below them is
+  appended  durable, or waiting in the owner's queue (seen from another process: durable)
+  durable   on this machine's disk        sealed   in an immutable segment
+  shipped   on the store                  settled  there in segments that are listed
+Without a store nothing is shipped, and what is sealed is settled. Readable from 'first' on.
+Unshipped records are on this machine only; of a log that was taken over they are stranded.
+The store itself is not asked."""
+
+
+class KeyName(msgspec.Struct, frozen=True):
+    """A key that something in the log is sealed with, by name."""
+
+    scheme: str
+    key_id: str
+
+
+class ShippingStatus(msgspec.Struct, frozen=True):
+    """How far the log is on its store, by the marks that were written down last, and what shipping may cost."""
+
+    store: str
+    copy: bool
+    shipped_seq: int
+    lag_records: int
+    lag_bytes: int
+    unsettled_segments: int
+    cost: Cost | None
+    fenced: bool = False
+    stranded_records: int = 0
+    alarm: str | None = None
+    ended: str | None = None
+    last_error: str | None = None
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The log at one moment."""
+
+    path: str
+    log_id: str
+    owner_pid: int | None
+    created: str | None
+    epoch: int | None
+    encrypted: bool | None
+    keys: list[KeyName]
+    verified: bool
+    database_bytes: int
+    wal_bytes: int
+    records: int
+    tail_records: int
+    tail_bytes: int
+    segments: int
+    segment_bytes: int
+    shipping: ShippingStatus | None
+    topics: list[TopicStatus]
+    problems: list[Problem]
+
+
+@click.command("status", epilog=EPILOG)
+@place_argument
+@log_id_option
+@keyring_option
+@json_option
+def status_command(place: Path | Root, log_id: str, reference: str | None, as_json: bool) -> int:
+    """Show owner, size, topics and marks of the log in DIR, and damage (exit code 3); or what the store at URL has."""
+    settings = Settings.load()
+    if isinstance(place, Root):
+        return tell_status(place, place.options(reference, log_id, settings), as_json=as_json)
+    refuse_log_id(place, log_id)
+    return _status_of(Directory(place.absolute()), load_keyring(reference, settings), as_json=as_json)
+
+
+def _status_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> int:
+    log_id = place.require_log()
+    seen, sizes, problems, keyless = Glance(place.database), dict[int, Kept](), list[Corrupt](), False
+    try:
+        with database(place.database) as backend:
+            seen = glance(backend)
+            sizes = kept(backend, seen)
+            examination = Examination(backend, seen, log_id, keyring, problems)
+            keyless = examination.keyless
+            examination.check_rows()
+    except Corrupt as error:
+        problems.append(error)
+    verified = seen.log is not None and not keyless and not seen.problems
+    topics = list(summary.topics(seen, sizes).values())
+    shipping = _shipping(seen, sizes, [partition for topic in topics for partition in topic.partitions], place)
+    status = _status(place, log_id, seen, topics, shipping, problems, verified)
+    if as_json:
+        emit_json(status)
+    else:
+        _show(status, problems)
+    if keyless:
+        say(f"note: the log is encrypted and there is no key: nothing was verified; {NEEDS_KEY}")
+    flush()
+    return DAMAGED if problems else FINE
+
+
+def _shipping(
+    seen: Glance, sizes: dict[int, Kept], partitions: list[PartitionStatus], place: Directory
+) -> ShippingStatus | None:
+    row = seen.shipping
+    if row is None:
+        return None
+    owners = read_note(place.path)
+    return ShippingStatus(
+        store=row.root,
+        copy=bool(row.copy),
+        shipped_seq=row.shipped_seq,
+        lag_records=sum(partition.unshipped or 0 for partition in partitions),
+        lag_bytes=0 if row.fenced else sum(kept.unshipped_bytes for kept in sizes.values()),
+        unsettled_segments=0 if row.fenced else sum(partition.unsettled_segments or 0 for partition in partitions),
+        cost=None if owners is None else cost_of(owners),
+        fenced=row.fenced > 0,
+        stranded_records=sum(partition.stranded or 0 for partition in partitions),
+        alarm=row.alarm or None,
+        ended=row.ended or None,
+        last_error=row.last_error or None,
+    )
+
+
+def _status(
+    place: Directory, log_id: bytes, seen: Glance, topics: list[TopicStatus], shipping: ShippingStatus | None,
+    problems: list[Corrupt], verified: bool,
+) -> Status:  # fmt: skip
+    row = seen.log
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    return Status(
+        path=str(place.path),
+        log_id=log_id.hex(),
+        owner_pid=place.holder(),
+        created=None if row is None else iso(row.created_us),
+        epoch=None if row is None else row.epoch,
+        encrypted=None if row is None else bool(row.keyed),
+        keys=list(dict.fromkeys(KeyName(epoch.scheme, epoch.key_id) for epoch in seen.key_epochs)),
+        verified=verified,
+        database_bytes=_size(place.database),
+        wal_bytes=_size(place.database.with_name(place.database.name + "-wal")),
+        records=sum(partition.records for partition in partitions),
+        tail_records=sum(partition.tail_records for partition in partitions),
+        tail_bytes=sum(partition.tail_bytes for partition in partitions),
+        segments=sum(partition.segments for partition in partitions),
+        segment_bytes=sum(partition.segment_bytes for partition in partitions),
+        shipping=shipping,
+        topics=topics,
+        problems=[problem(found) for found in problems],
+    )
+
+
+def _size(path: Path) -> int:
+    """A file's size by name; it is not opened, for closing it would drop SQLite's locks in this process."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _show(status: Status, problems: list[Corrupt]) -> None:
+    keys = ", ".join(f"{key.key_id or '(injected)'} ({key.scheme})" for key in status.keys)
+    emit_facts(
+        [
+            ("log", status.log_id),
+            ("path", status.path),
+            ("owner", "none" if status.owner_pid is None else f"process {status.owner_pid}"),
+            ("created", status.created),
+            ("epoch", status.epoch),
+            ("encrypted", {None: "unknown", False: "no", True: f"yes, keys: {keys}"}[status.encrypted]),
+            ("verified", "yes" if status.verified else "no: nothing was verified"),
+            ("database", f"{status.database_bytes} bytes, write-ahead log {status.wal_bytes} bytes"),
+            ("records", status.records),
+            ("tail", f"{status.tail_records} records, {status.tail_bytes} bytes"),
+            ("segments", f"{status.segments} segments, {status.segment_bytes} bytes"),
+            *_shipping_facts(status.shipping),
+        ]
+    )
+    rows = [(topic.topic, *_cells(partition)) for topic in status.topics for partition in topic.partitions]
+    if rows:
+        wide = len(_COLUMNS) if status.shipping is not None else len(_COLUMNS) - _STORE_COLUMNS
+        emit("")
+        names = _COLUMNS if status.shipping is None or not status.shipping.fenced else _FENCED_COLUMNS
+        emit_table(names[:wide], [row[:wide] for row in rows])
+    emit_problems(problems)
+
+
+def _shipping_facts(shipping: ShippingStatus | None) -> list[tuple[str, object]]:
+    if shipping is None:
+        return [("store", "none: this directory is the only copy")]
+    if shipping.copy:
+        return [("store", f"{shipping.store}, of which this is a copy; it never ships")]
+    told = [("alarm", shipping.alarm), ("last error", shipping.last_error), ("shipping ended", shipping.ended)]
+    problems: list[tuple[str, object]] = [(name, text) for name, text in told if text is not None]
+    if shipping.fenced:
+        stranded = f"{shipping.stranded_records} records, which are durable here and nowhere else"
+        return [
+            ("store", f"{shipping.store}: another process has taken this log over"),
+            ("stranded", stranded),
+            *problems,
+        ]
+    waiting = f"{shipping.lag_records} records, {shipping.lag_bytes} bytes in commits; {shipping.unsettled_segments} "
+    return [
+        ("store", shipping.store),
+        ("not there yet", f"{waiting}segments"),
+        *problems,
+        ("cost", "unknown: no owner has left word" if shipping.cost is None else shipping.cost.words(shipping.store)),
+    ]
+
+
+_COLUMNS = (
+    "topic", "partition", "first", "appended", "durable", "sealed", "shipped", "settled", "tail", "segments",
+    "unshipped", "unsettled",
+)  # fmt: skip
+_FENCED_COLUMNS = tuple("stranded" if name == "unshipped" else name for name in _COLUMNS)
+_STORE_COLUMNS = 2
+"""The last columns, which say something only where there is a store."""
+
+
+def _cells(partition: PartitionStatus) -> tuple[object, ...]:
+    return (
+        partition.partition, partition.first, partition.appended, partition.durable, partition.sealed,
+        partition.shown_shipped, partition.settled, partition.tail_records, partition.segments,
+        partition.stranded or partition.unshipped,
+        partition.unsettled_segments,
+    )  # fmt: skip

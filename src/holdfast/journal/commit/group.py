@@ -1,0 +1,244 @@
+"""What one commit makes durable together: a group of runs and units, in order of arrival.
+
+A *run* is consecutive plain records of one partition; the writer packs it into one entry. A *unit* is a
+list of operations that must commit together or not at all; packing never crosses one. A place in a group
+is all that a ticket holds. After the commit the group knows base offsets, failures and repeats; only then
+is it `done`, and never again changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.journal.state.operations import ChangeSpace, Control
+from holdfast.journal.state.partition import Partition
+from holdfast.model.record import Receipt
+from holdfast.model.record_columns import Columns, Encoded, Row
+from holdfast.signals import Signal
+
+
+class Run:
+    """Consecutive records of one partition in one group; stored as one entry.
+
+    Plain records gather as `rows`, each by one append that cannot be interrupted half-way (Ctrl-C may strike a
+    caller anywhere). A batch comes as `columns`.
+    """
+
+    __slots__ = (
+        "columns", "count", "error", "extras", "first", "group", "keyed", "partition", "repeated", "repeats", "rows",
+        "seq", "slots",
+    )  # fmt: skip
+
+    def __init__(self, group: Group, partition: Partition, columns: Columns | Encoded | None = None) -> None:
+        self.group = group
+        self.partition = partition
+        self.rows: list[Row] = []
+        self.columns = columns
+        self.extras = False
+        """Some of the rows have a key, a kind or headers."""
+        self.keyed = False
+        """Some of the rows have an idempotency key."""
+        self.count = 0
+        self.first = -1
+        self.seq = -1
+        self.error: HoldfastError | None = None
+        self.repeated = False
+        """All of it stands for rows that were stored before."""
+        self.repeats: dict[int, tuple[Partition, int, int] | HoldfastError] = {}
+        """Partition, offset and seq of the originals of positions whose idempotency key was known already; or why the
+        position was refused: its key stands for something else."""
+        self.slots: list[int] | None = None
+        """Where each position ended up, when repeats left gaps."""
+
+    def release(self) -> None:
+        """Let go of the records; a ticket that is kept must not keep a whole group's payloads alive."""
+        self.count = len(self)
+        self.rows = []
+        self.columns = None
+
+    def __len__(self) -> int:
+        return len(self.rows) if self.columns is None else len(self.columns)
+
+    def receipt(self, index: int) -> Receipt:
+        """The receipt of one position; the group is done."""
+        error = self.error or self.group.error
+        if error is not None:
+            raise error.again()
+        partition, offset, seq = self.place(index)
+        return Receipt(partition.topic, partition.number, offset, seq, self.repeated or index in self.repeats)
+
+    def place(self, index: int) -> tuple[Partition, int, int]:
+        """Partition, offset and seq of one position; the run was stored."""
+        if self.repeats and (known := self.repeats.get(index)) is not None:
+            if isinstance(known, HoldfastError):
+                raise known.again()
+            return known
+        if self.first < 0:  # cannot be; but never say that something is durable which is not
+            raise Unavailable("the record was not stored", hint="this is a defect in holdfast; append it again")
+        slot = index if self.slots is None else self.slots[index]
+        return self.partition, self.first + slot, self.seq
+
+
+Operation = Run | ChangeSpace | Control
+"""What a unit may consist of: a closed set."""
+
+
+class Unit:
+    """Operations that commit together or not at all, optionally in a causal scope.
+
+    When a unit of a scope fails or is dropped, later units of that scope fail with the same cause, until
+    one comes that says `reissue`: whoever depends on an order never finds a hole in it.
+
+    A unit that *gathers* has no operations yet. Parts may join it until the writer takes its group (the queue sees to
+    that); then `make` is called, by the writer and once, and says what they come to.
+    """
+
+    __slots__ = ("error", "group", "make", "operations", "parts", "promised", "reissue", "scope")
+
+    def __init__(
+        self,
+        group: Group,
+        operations: list[Operation],
+        *,
+        scope: str | None = None,
+        reissue: bool = False,
+        make: Make | None = None,
+    ) -> None:
+        self.group = group
+        self.operations = operations
+        self.scope = scope
+        self.reissue = reissue
+        self.make = make
+        self.parts: list[Any] = []
+        self.promised: dict[Partition, int] = {}
+        """How many records the parts of a unit that gathers will become."""
+        self.error: HoldfastError | None = None
+
+    @classmethod
+    def of(cls, group: Group, batches: Sequence[tuple[Partition, Columns | Encoded]]) -> Unit:
+        """Records that commit together: one run per partition."""
+        return cls(group, [Run(group, partition, columns) for partition, columns in batches])
+
+    def runs(self) -> list[Run]:
+        """The records among the operations."""
+        return [operation for operation in self.operations if isinstance(operation, Run)]
+
+    def records(self, partition: Partition) -> int:
+        """How many of its records are for this partition."""
+        if self.promised:
+            return self.promised.get(partition, 0)
+        return sum(len(run) for run in self.runs() if run.partition is partition)
+
+    def join(self, part: object, partition: Partition | None, records: int) -> None:
+        """One more part, with records for a partition; by the queue, before the writer takes the group."""
+        self.parts.append(part)
+        if partition is not None:
+            self.promised[partition] = self.promised.get(partition, 0) + records
+
+    def fail(self, error: HoldfastError) -> None:
+        """Nothing of this unit was stored."""
+        self.error = error
+        for run in self.runs():
+            run.error = error
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it only changes a space, with or without records: that is staged without a savepoint."""
+        operations = self.operations
+        return (
+            0 < len(operations) <= 2
+            and isinstance(operations[0], ChangeSpace)
+            and (len(operations) == 1 or isinstance(operations[1], Run))
+        )
+
+    def release(self) -> None:
+        """Let go of records, bodies and parts."""
+        for operation in self.operations:
+            if isinstance(operation, (Run, ChangeSpace)):
+                operation.release()
+        self.make, self.parts = None, []
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether all of it is known to be durable."""
+        return self.group.done and self.error is None and self.group.error is None
+
+    def check_stored(self) -> None:
+        """Raise what became of this unit, if it was not stored."""
+        error = self.error or self.group.error
+        if error is not None:
+            raise error.again()
+
+
+class Group:
+    """One group commit: open while it gathers, then committing, then done."""
+
+    __slots__ = (
+        "acked",
+        "bytes",
+        "bytes_cap",
+        "done",
+        "error",
+        "items",
+        "offered",
+        "records",
+        "records_cap",
+        "runs",
+        "signal",
+    )  # fmt: skip
+
+    def __init__(self, records_cap: int, bytes_cap: int) -> None:
+        self.items: list[Run | Unit] = []
+        self.runs: dict[Partition, Run] = {}
+        """The run of each partition that still takes records."""
+        self.records = 0
+        self.bytes = 0
+        self.offered = 0
+        """Records among them for which nobody holds a ticket."""
+        self.records_cap = records_cap
+        self.bytes_cap = bytes_cap
+        self.acked = False
+        """Somebody waits for this group: it starts at once."""
+        self.done = False
+        self.error: HoldfastError | None = None
+        """Why nothing of this group was stored, or is known to be."""
+        self.signal = Signal()
+
+    def run_for(self, partition: Partition) -> Run:
+        """The run that takes this partition's next record."""
+        run = self.runs.get(partition)
+        if run is None:
+            run = Run(self, partition)
+            # In this order: a caller interrupted in between leaves an empty run, not one that is never stored.
+            self.items.append(run)
+            self.runs[partition] = run
+        return run
+
+    def add(self, item: Run | Unit) -> None:
+        """Put a batch or a unit in its place; records that come later are packed behind it."""
+        self.runs.clear()
+        self.items.append(item)
+
+    def is_done(self) -> bool:
+        """For signals."""
+        return self.done
+
+    def finish(self, error: HoldfastError | None = None) -> None:
+        """Publish the outcome; everything it says must be set before."""
+        self.error = error
+        for item in self.items:
+            item.release()
+        # Runs point here; pointing back any longer would leave cycles that only the collector frees.
+        self.items = []
+        self.runs = {}
+        self.done = True
+        self.signal.notify()
+
+
+Make = Callable[[Unit], list[Operation]]
+"""What a unit that gathered consists of."""
+
+NO_GROUP = Group(0, 0)
+"""The group of a run that the queue has not placed yet."""

@@ -1,0 +1,477 @@
+"""What waits for the writer: groups of records, bounded in number and bytes.
+
+Callers put records into the open group under one short lock; the writer takes whole groups. A group is
+closed to newcomers when it reaches its caps, and queued; what arrives during a commit gathers in the next.
+The bounds cover everything that is not durable yet, the group being committed included. Beyond them a
+buffered record is refused at once (False, counted, one warning per burst), and an acknowledged one waits
+for room, never longer than its time-out, then raises `Full`: nothing was written. On an event loop nobody
+waits: a blocked loop could never drain. Control units bypass the caps and are never refused for fullness.
+
+The writer sleeps in two depths: *idle* (anything wakes it) and *lingering* (only buffered records are
+there; an acknowledged one, a full group or closing wakes it, else the flush interval does).
+"""
+
+from __future__ import annotations
+
+import logging
+from _thread import allocate_lock
+from asyncio import Lock, get_running_loop
+from asyncio import timeout as asyncio_timeout
+from asyncio.events import AbstractEventLoop
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from holdfast.caller import in_coroutine
+from holdfast.clock import Clock
+from holdfast.errors import Full, HoldfastError, Unavailable
+from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
+from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.state.partition import Partition
+from holdfast.model.record_columns import Columns, Encoded, Extra
+from holdfast.signals import Signal
+
+Put = TypeVar("Put")
+
+AWAKE, IDLE, LINGERING = 0, 1, 2
+
+logger = logging.getLogger("holdfast.journal")
+
+
+class _Line:
+    """Coroutines of one event loop that wait for room, one after the other."""
+
+    __slots__ = ("length", "turn")
+
+    def __init__(self) -> None:
+        self.turn = Lock()
+        self.length = 0
+
+
+class Queue:
+    """The bounded way from callers to the writer."""
+
+    def __init__(self, settings: JournalSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._lock = allocate_lock()
+        self._wake = allocate_lock()
+        self._wake.acquire()
+        self._asleep = AWAKE
+        self._closed: deque[Group] = deque()
+        self._open = Group(0, 0)
+        self._taken: Group | None = None
+        """The group that is being committed."""
+        self._pending_records = 0
+        self._pending_bytes = 0
+        """Records and bytes of all groups but the open one: queued or being committed."""
+        self._room = Signal()
+        self._lines: dict[AbstractEventLoop, _Line] = {}
+        """Event loops whose coroutines wait for room; nobody overtakes them there."""
+        self._refusal: HoldfastError | None = None
+        self._finishing = False
+        self._hold: HoldfastError | None = None
+        """Why nothing is taken for the moment …"""
+        self._holds: dict[str, HoldfastError] = {}
+        """… and all reasons for it, by who has set them and will lift them."""
+        self._burst = 0
+        self.tail_bytes = 0
+        """Bytes that are durable and not sealed: the writer's count since the log was opened …"""
+        self.tail_bytes_found = 0
+        """… and what was there before, measured by the roller."""
+        self.offered_dropped = 0
+        self.refused = 0
+
+    # -- callers ------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        partition: Partition,
+        payload: bytes,
+        time: int,
+        extra: Extra | None,
+        key: bytes | None,
+        size: int,
+        acked: bool,
+        timeout: float,
+    ) -> tuple[Run, int]:
+        """Add one record; returns its place."""
+        with self._lock:
+            group = self._open
+            if self._refusal is not None or group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
+                group = self._admit(1, size, timeout)
+            run = group.runs.get(partition)
+            if run is None:
+                run = group.run_for(partition)
+            if extra is not None:
+                run.extras = True
+            if key is not None:
+                run.keyed = True
+            group.records += 1
+            group.bytes += size
+            rows = run.rows
+            index = len(rows)
+            rows.append((payload, time, extra, key))
+            if acked:
+                group.acked = True
+                if self._asleep:
+                    self._rouse()
+            else:
+                group.offered += 1
+                if self._asleep == IDLE:
+                    self._rouse()
+        return run, index
+
+    def offer(
+        self, partition: Partition, payload: bytes, time: int, extra: Extra | None, key: bytes | None, size: int
+    ) -> bool:
+        """Add one buffered record, or refuse it at once."""
+        try:
+            self.put(partition, payload, time, extra, key, size, False, 0)
+        except Unavailable:
+            self._note_drop()
+            return False
+        if self._burst:
+            self._note_recovery()
+        return True
+
+    def put_runs(self, runs: Sequence[tuple[Partition, Columns | Encoded]], size: int, timeout: float) -> Unit:
+        """Add records that commit together: one run per partition, as one unit."""
+        records = sum(len(columns) for _, columns in runs)
+        with self._lock:
+            group = self._admit(records, size, timeout)
+            unit = Unit.of(group, runs)
+            group.records += records
+            group.bytes += size
+            self._place(group, unit)
+        return unit
+
+    def put_unit(
+        self,
+        operations: list[Operation],
+        records: int,
+        size: int,
+        timeout: float,
+        *,
+        scope: str | None = None,
+        reissue: bool = False,
+    ) -> Unit:
+        """Add operations that commit together, bounded like records; runs among them get their group here."""
+        counted = max(1, records)
+        with self._lock:
+            group = self._admit(counted, size, timeout)
+            for operation in operations:
+                if isinstance(operation, Run):
+                    operation.group = group
+            unit = Unit(group, operations, scope=scope, reissue=reissue)
+            group.records += counted
+            group.bytes += size
+            self._place(group, unit)
+        return unit
+
+    def put_part(
+        self,
+        part: object,
+        make: Make,
+        partition: Partition | None,
+        records: int,
+        size: int,
+        timeout: float,
+        *,
+        scope: str | None = None,
+        reissue: bool = False,
+        join: Unit | None = None,
+    ) -> Unit:
+        """Add a part to a unit that gathers: to this one if the writer has not taken it, else to a new one.
+
+        A part of a unit is durable, or refused, with all of it. Where a record would have to ask for room, so does it,
+        and then it has a unit of its own.
+        """
+        counted = max(1, records)
+        with self._lock:
+            group = self._open
+            if (
+                join is None
+                or join.group is not group
+                or self._refusal is not None
+                or group.records + counted > group.records_cap
+                or group.bytes + size > group.bytes_cap
+            ):
+                group = self._admit(counted, size, timeout)
+                join = Unit(group, [], scope=scope, reissue=reissue, make=make)
+                self._place(group, join)
+            join.join(part, partition, records)
+            group.records += counted
+            group.bytes += size
+        return join
+
+    async def when_room(self, put: Callable[[float], Put], timeout: float) -> Put:
+        """What `put` gives as soon as there is room for it; coroutines get it in the order in which they came.
+
+        It is called once or more often, with the seconds that are left for room and acknowledgement together. Raises
+        Full after `timeout` seconds.
+        """
+        lines, loop = self._lines, get_running_loop()
+        deadline = loop.time() + timeout
+        if loop not in lines:
+            try:
+                return put(timeout)
+            except Full:
+                self.refused -= 1  # not yet
+        line = lines.setdefault(loop, _Line())
+        line.length += 1
+        try:
+            async with asyncio_timeout(timeout), line.turn:
+                return await self._first_in_line(put, loop, deadline)
+        except TimeoutError:
+            self.refused += 1
+            raise self._full(f"no room in the queue to the journal within {timeout:g} s; nothing was written") from None
+        finally:
+            line.length -= 1
+            if not line.length:
+                del lines[loop]
+
+    async def _first_in_line(self, put: Callable[[float], Put], loop: AbstractEventLoop, deadline: float) -> Put:
+        while True:
+            left = max(1e-6, deadline - loop.time())
+            future = self._room.future(loop, left)  # first: a ring in between is not missed
+            try:
+                return put(left)
+            except Full:
+                self.refused -= 1
+                await future
+
+    def put_control(self, operations: list[Operation], *, scope: str | None = None, reissue: bool = False) -> Unit:
+        """Add a control unit through the reserved lane: never refused for fullness."""
+        with self._lock:
+            unit = self._control(operations, scope, reissue)
+            self._place(self._open, unit)
+        return unit
+
+    def put_with_next(self, operations: list[Operation]) -> Unit:
+        """Add a control unit that is in no hurry: it goes with the next group, or after the flush interval."""
+        with self._lock:
+            unit = self._control(operations, None, False)
+            self._open.add(unit)
+            if self._asleep == IDLE:
+                self._rouse()
+        return unit
+
+    def _control(self, operations: list[Operation], scope: str | None, reissue: bool) -> Unit:
+        if self._refusal is not None:
+            raise self._refusal.again()
+        return Unit(self._open, operations, scope=scope, reissue=reissue)
+
+    def barrier(self) -> Group:
+        """The group whose end means that all that was put so far is settled; wakes the writer."""
+        with self._lock:
+            self._open.acked = True
+            if self._asleep:
+                self._rouse()
+            return self._open
+
+    def waiting(self, partition: Partition) -> int:
+        """Records of this partition that are not durable yet."""
+        with self._lock:
+            groups = [*self._closed, self._open]
+            if self._taken is not None:
+                groups.append(self._taken)
+            return sum(
+                item.records(partition) if isinstance(item, Unit) else len(item) * (item.partition is partition)
+                for group in groups
+                for item in group.items
+            )
+
+    def depth(self) -> tuple[int, int]:
+        """Records and bytes that are not durable yet."""
+        with self._lock:
+            return self._pending_records + self._open.records, self._pending_bytes + self._open.bytes
+
+    def refuse(self, refusal: HoldfastError, *, finish: bool) -> None:
+        """Take nothing more; with `finish` the writer drains what is there and ends."""
+        with self._lock:
+            if self._refusal is None:
+                self._refusal = refusal
+            self._finishing = self._finishing or finish
+            if self._asleep:
+                self._rouse()
+        self._room.notify()
+
+    def hold(self, by: str, reason: HoldfastError | None) -> None:
+        """Refuse records for the moment, or (None) have no objection any more; control units pass."""
+        with self._lock:
+            self._holds.pop(by, None)
+            if reason is not None:
+                self._holds[by] = reason
+            self._hold = next(iter(self._holds.values()), None)
+            self._open.records_cap = 0  # the next record has to ask again
+        self._room.notify()
+
+    def tail_moved(self, size: int) -> None:
+        """By the writer: so many bytes were added to the tail, or (negative) left it."""
+        with self._lock:
+            self.tail_bytes += size
+        if size < 0:
+            self._room.notify()
+
+    # -- the writer ---------------------------------------------------------------------------------------
+
+    def take(self) -> Group | None:
+        """The next group to commit; waits for one. None when the queue is finished and empty."""
+        lingered = False
+        while True:
+            with self._lock:
+                if self._closed:
+                    self._taken = self._closed.popleft()
+                    return self._taken
+                group = self._open
+                if group.items or group.acked:
+                    if group.acked or self._finishing or lingered:
+                        self._taken = self._rotate()
+                        return self._taken
+                    self._asleep = LINGERING
+                elif self._finishing:
+                    return None
+                else:
+                    self._asleep = IDLE
+                timeout = self._settings.flush_interval_ms / 1000 if self._asleep == LINGERING else -1
+            lingered = not self._wake.acquire(timeout=timeout)
+            if lingered:
+                self._end_linger()
+
+    def complete(self, group: Group) -> None:
+        """The group is settled: what it held makes room."""
+        with self._lock:
+            self._taken = None
+            self._pending_records -= group.records
+            self._pending_bytes -= group.bytes
+        self._room.notify()
+
+    def abandon(self, refusal: HoldfastError) -> list[Group]:
+        """Take nothing more and hand over all that waits; used when the writer cannot go on."""
+        with self._lock:
+            self._refusal = refusal
+            groups = [*self._closed, self._open]
+            self._closed.clear()
+            self._open = Group(0, 0)
+        self._room.notify()
+        return groups
+
+    # -- with the lock held -------------------------------------------------------------------------------
+
+    def _rouse(self) -> None:
+        # In this order, and forgiving: a caller interrupted in between leaves a writer that wakes all the same.
+        try:
+            self._wake.release()
+        except RuntimeError:  # it was roused already
+            pass
+        self._asleep = AWAKE
+
+    def _end_linger(self) -> None:
+        """The flush interval is over; a caller may have roused us in this very moment."""
+        with self._lock:
+            self._asleep = AWAKE
+            self._wake.acquire(blocking=False)
+
+    def _place(self, group: Group, unit: Unit) -> None:
+        group.add(unit)
+        group.acked = True
+        if self._asleep:
+            self._rouse()
+
+    def _rotate(self) -> Group:
+        group = self._open
+        self._pending_records += group.records
+        self._pending_bytes += group.bytes
+        self._open = Group(0, 0)
+        return group
+
+    def _admit(self, records: int, size: int, timeout: float) -> Group:
+        """The open group, with room for this; waits for room with the lock released."""
+        deadline = -1.0
+        while True:
+            if self._refusal is not None or self._hold is not None:
+                raise (self._refusal or self._hold).again()  # type: ignore[union-attr]  # one of them is there
+            if self._fits(records, size):
+                return self._group_with_room(records, size)
+            self._open.acked = True  # the queue is full: lingering would only prolong that
+            if self._asleep:
+                self._rouse()
+            if timeout <= 0 or in_coroutine():
+                self.refused += timeout > 0
+                raise self._full("the queue to the journal is full; nothing was written")
+            now = self._clock.monotonic()
+            deadline = now + timeout if deadline < 0 else deadline
+            if now >= deadline:
+                self.refused += 1
+                raise self._full(f"no room in the queue to the journal within {timeout:g} s; nothing was written")
+            self._lock.release()
+            try:
+                self._room.sleep(lambda: self._may_go_on(records, size), deadline - now)
+            finally:
+                self._lock.acquire()
+
+    def _may_go_on(self, records: int, size: int) -> bool:
+        return self._refusal is not None or self._hold is not None or self._fits(records, size)
+
+    def tail_is_long(self) -> bool:
+        """Whether the tail is on its way to its limit, so that something should be sealed."""
+        return 2 * (self.tail_bytes + self.tail_bytes_found) >= self._settings.tail_bytes_max
+
+    def _tail_is_full(self) -> bool:
+        return self.tail_bytes + self.tail_bytes_found >= self._settings.tail_bytes_max
+
+    def _full(self, message: str) -> Full:
+        if not self._tail_is_full():
+            return Full(message)
+        return Full(
+            "sealing does not keep up: the unsealed tail is at its limit; nothing was written",
+            hint="see stats().segments for why; raise journal.tail_bytes_max to allow a longer tail",
+        )
+
+    def _fits(self, records: int, size: int) -> bool:
+        if self._tail_is_full():
+            return False
+        total_records = self._pending_records + self._open.records
+        total_bytes = self._pending_bytes + self._open.bytes
+        if not total_records:
+            return True  # an empty queue takes anything that passed the size limits
+        return (
+            total_records + records <= self._settings.queue_records_max
+            and total_bytes + size <= self._settings.queue_bytes_max
+        )
+
+    def _group_with_room(self, records: int, size: int) -> Group:
+        settings, group = self._settings, self._open
+        if group.records and (
+            group.records + records > settings.group_records_max or group.bytes + size > settings.group_bytes_max
+        ):
+            self._closed.append(self._rotate())
+            group = self._open
+            if self._asleep:
+                self._rouse()
+        group.records_cap = min(settings.group_records_max, settings.queue_records_max - self._pending_records)
+        group.bytes_cap = min(settings.group_bytes_max, settings.queue_bytes_max - self._pending_bytes)
+        return group
+
+    # -- drops --------------------------------------------------------------------------------------------
+
+    def _note_drop(self) -> None:
+        with self._lock:
+            self.offered_dropped += 1
+            self._burst += 1
+            first = self._burst == 1
+        if first:
+            logger.warning(
+                "journal takes no more: dropping offered records until there is room",
+                extra={"action": "offer_dropped", "dropped_total": self.offered_dropped},
+            )
+
+    def _note_recovery(self) -> None:
+        with self._lock:
+            burst, self._burst = self._burst, 0
+        if burst:
+            logger.info(
+                "journal queue has room again after dropping %d offered records", burst,
+                extra={"action": "offer_recovered", "dropped": burst},
+            )  # fmt: skip

@@ -1,0 +1,235 @@
+"""What a group is about to change: entries, heads, keys, spaces and counters, before they are durable.
+
+Staging allocates offsets and sequence numbers, packs each run into an entry, seals it and links it to the
+partition's entry before. Nothing of it is visible until the commit; when a unit fails, its part is taken
+back and its offsets go to the next one, so that offsets stay dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, cast
+
+from holdfast.crypto import digests
+from holdfast.crypto.vault import Vault
+from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
+from holdfast.journal.backend import Backend
+from holdfast.journal.commit.group import NO_GROUP, Run, Unit
+from holdfast.journal.commit.space_changes import Saved, SpaceChanges
+from holdfast.journal.state.partition import Partition
+from holdfast.journal.state.spaces import Spaces
+from holdfast.model import frame
+from holdfast.model.control_rows import HeadRow, KeyRow, LogRow, stamped
+from holdfast.model.entry import PLAIN_CODEC, RAW, TYPED, Entry, header
+from holdfast.model.record_columns import Columns, Encoded
+
+Head = tuple[int, bytes, int]
+"""Next offset and link of a partition, and how many bytes this group adds to it."""
+
+Keyed = tuple[Partition, int, int, bytes]
+"""Where a record with an idempotency key went: partition, offset, seq; and the digest of what it was, if known."""
+
+_HASH_BYTES = 16
+
+
+class Snapshot(NamedTuple):
+    """A moment in the staging of a group, to come back to when a unit fails."""
+
+    next_seq: int
+    heads: dict[Partition, Head]
+    keys: dict[bytes, Keyed]
+    records: int
+    bytes: int
+    spaces: Saved
+
+
+class Staging:
+    """The changes of one group."""
+
+    def __init__(
+        self, backend: Backend, vault: Vault, partitions: dict[int, Partition], spaces: Spaces, before: LogRow
+    ) -> None:
+        self._backend = backend
+        self._vault = vault
+        self._partitions = partitions
+        self._group = before.groups + 1
+        self._keys_before = before.keys
+        self.next_seq = before.next_seq
+        self.entries: list[Entry] = []
+        self.heads: dict[Partition, Head] = {}
+        """The heads of the partitions that change."""
+        self.keys: dict[bytes, Keyed] = {}
+        """Idempotency keys that this group remembers."""
+        self._keys_stored = 0
+        self.spaces = SpaceChanges(spaces, backend, vault)
+        self._gathered: dict[Partition, list[Columns]] = {}
+        self.units: list[Unit] = []
+        """Units that succeeded; what they declare is published after the commit."""
+        self.records = 0
+        self.bytes = 0
+        self.repeats = 0
+
+    def snapshot(self, spaces: Iterable[bytes] = ()) -> Snapshot:
+        """What `restore` needs to take back what comes after; of spaces only these change."""
+        saved = self.spaces.saved(spaces)
+        return Snapshot(self.next_seq, dict(self.heads), dict(self.keys), self.records, self.bytes, saved)
+
+    def restore(self, saved: Snapshot) -> None:
+        """Take back all that was staged since `snapshot`; entries were flushed before it."""
+        self.next_seq, self.heads, self.keys, self.records, self.bytes, spaces = saved
+        self.spaces.restore(spaces)
+        self._keys_stored = len(self.keys)
+        self.entries.clear()
+
+    def gather(self, run: Run) -> None:
+        """Take plain records of a unit that cannot fail any more; those of many units become one entry."""
+        assert isinstance(run.columns, Columns)
+        self._gathered.setdefault(run.partition, []).append(run.columns)
+
+    def settle(self) -> None:
+        """Stage what was gathered, before anything else comes; a failure here is the whole group's."""
+        if not self._gathered:
+            return
+        gathered, self._gathered = self._gathered, {}
+        for partition, parts in gathered.items():
+            try:
+                self.add(Run(NO_GROUP, partition, Columns.joined(parts)))
+            except Unavailable:
+                raise
+            except HoldfastError as error:
+                raise Unavailable(f"records could not be packed: {error.message}", hint=error.hint) from error
+
+    def add(self, run: Run) -> None:
+        """Stage a run; raises if it cannot be packed or sealed, leaving nothing staged."""
+        if not len(run):
+            return
+        columns = Columns.of(run.rows, extras=run.extras) if run.columns is None else run.columns
+        partition = run.partition
+        first, link, before = self.heads.get(partition) or (partition.durable, partition.link, 0)
+        fresh: dict[bytes, Keyed] = {}
+        if isinstance(columns, Encoded) and columns.key is not None:
+            key, digest = columns.key[:_HASH_BYTES], columns.key[_HASH_BYTES:]
+            if self._is_repeat(run, key, digest):
+                return
+            fresh = {key: (partition, first, self.next_seq, digest)}
+        if run.keyed:
+            kept, fresh = self._settle_repeats(run, first)
+            if not kept:
+                return
+            if isinstance(columns, Columns) and len(kept) < len(columns):
+                columns = columns.select(kept)
+        kind, schema, time_min, time_max, plain = _packed(columns)
+        count = len(columns)
+        place = (first, count, self._group, kind, PLAIN_CODEC, self._vault.epoch, time_min, time_max, link)
+        head = header(partition.place, self.next_seq, *place, schema)
+        body = cast("bytes", self.seal(plain, head))  # of a plain typed entry any buffer: all that follows takes one
+        digest = digests.digest(head, body)
+        self.entries.append(Entry(self.next_seq, partition.id, *place, digest, body, schema))
+        self.heads[partition] = (first + count, digest, before + len(body))
+        self.keys.update(fresh)
+        run.first, run.seq = first, self.next_seq
+        self.next_seq += 1
+        self.records += count
+        self.bytes += len(body)
+
+    def flush(self) -> None:
+        """Hand staged entries and keys to the database's open transaction."""
+        self.settle()
+        if self.entries:
+            self._backend.insert_entries(self.entries)
+            self.entries.clear()
+        if len(self.keys) > self._keys_stored:
+            fresh = list(enumerate(self.keys.items(), self._keys_before + 1))[self._keys_stored :]
+            self._backend.insert_keys(self._key_rows(fresh))
+        self._keys_stored = len(self.keys)
+
+    def head_rows(self, topics: dict[str, int]) -> list[HeadRow]:
+        """The head rows to store, stamped."""
+        rows = []
+        for partition, (next_offset, link, _) in self.heads.items():
+            topic_id = topics[partition.topic]
+            row = HeadRow(partition.id, topic_id, partition.number, next_offset, link, self._vault.epoch, b"")
+            rows.append(stamped(row, self._vault))
+        return rows
+
+    def seal(self, body: bytes | memoryview, head: bytes) -> bytes | memoryview:
+        """Seal a body, bound to its header."""
+        try:
+            return self._vault.seal(body, head)
+        except HoldfastError:
+            raise
+        except Exception as error:  # an injected cipher: its failure is that of what it was to seal
+            raise Unavailable("the cipher could not seal; nothing was written", hint="see the cause") from error
+
+    def _settle_repeats(self, run: Run, first: int) -> tuple[list[int], dict[bytes, Keyed]]:
+        """Give known keys their original receipts; returns the positions that are new, and their keys."""
+        kept: list[int] = []
+        slots: list[int] = []
+        fresh: dict[bytes, Keyed] = {}
+        for index, (_, _, _, unique) in enumerate(run.rows):
+            slots.append(len(kept))
+            if unique is None:
+                kept.append(index)
+                continue
+            key, digest = unique[:_HASH_BYTES], unique[_HASH_BYTES:]
+            known = self.keys.get(key) or fresh.get(key) or self._remembered(key)
+            if known is None:
+                fresh[key] = (run.partition, first + len(kept), self.next_seq, digest)
+                kept.append(index)
+            else:
+                run.repeats[index] = known[:3] if _is_same(known, digest) else _misused(known)
+        if run.repeats:
+            run.slots = slots
+            self.repeats += sum(not isinstance(repeat, HoldfastError) for repeat in run.repeats.values())
+        return kept, fresh
+
+    def _is_repeat(self, run: Run, key: bytes, digest: bytes) -> bool:
+        """Whether a batch with this key was stored before; then the run stands for that one."""
+        known = self.keys.get(key) or self._remembered(key)
+        if known is None:
+            return False
+        if not _is_same(known, digest):
+            raise _misused(known)
+        run.partition, run.first, run.seq, _ = known
+        run.repeated = True
+        self.repeats += 1
+        return True
+
+    def _remembered(self, key: bytes) -> Keyed | None:
+        row = self._backend.find_key(key)
+        if row is None:
+            return None
+        if row.partition_id not in self._partitions or not self._vault.verify(row.key_epoch, row.message(), row.stamp):
+            raise Corrupt("a remembered idempotency key does not match its stamp", path=str(self._backend.path))
+        digest = self._vault.concealing(row.key_epoch).reveal(row.digest) if row.digest else b""
+        return self._partitions[row.partition_id], row.record, row.seq, digest
+
+    def _key_rows(self, fresh: list[tuple[int, tuple[bytes, Keyed]]]) -> list[KeyRow]:
+        epoch = self._vault.epoch
+        concealed = self._vault.concealing(epoch).conceal(b"".join(where[3] for _, (_, where) in fresh))
+        rows = []
+        for at, (number, (key, (partition, record, seq, _))) in enumerate(fresh):
+            digest = concealed[_HASH_BYTES * at : _HASH_BYTES * (at + 1)]
+            rows.append(stamped(KeyRow(number, key, partition.id, record, seq, digest, epoch, b""), self._vault))
+        return rows
+
+
+def _is_same(known: Keyed, digest: bytes) -> bool:
+    """Whether a repeat is one; of what an older version remembered nobody can tell, and it is taken as one."""
+    return not known[3] or known[3] == digest
+
+
+def _misused(known: Keyed) -> Invalid:
+    partition, offset, _, _ = known
+    return Invalid(
+        "the idempotency key stands for something else already;"
+        f" nothing was written topic={partition.topic} partition={partition.number} offset={offset}",
+        hint="a key stands for one append: repeat it with the same content, or give other content a key of its own",
+    )
+
+
+def _packed(columns: Columns | Encoded) -> tuple[int, bytes, int, int, bytes | memoryview]:
+    """Kind, schema, time range and body of an entry."""
+    if isinstance(columns, Encoded):
+        return TYPED, columns.schema, columns.time_min, columns.time_max, columns.body
+    return RAW, b"", min(columns.times), max(columns.times), frame.encode(columns)

@@ -1,0 +1,314 @@
+"""Tickets: the promise of an append, as a place in a group.
+
+A ticket is two words of memory and no Future: in Python the waiting costs more than the disk. It serves
+threads (`ticket.result()`) and coroutines (`await ticket`) alike. Cancelling whoever waits never cancels the
+append. A wait that runs out of time is `OutcomeUnknown`, not failure: the ticket can be asked again.
+"""
+
+from __future__ import annotations
+
+from asyncio import get_running_loop
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+import msgspec
+
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.journal.commit.group import Group, Run, Unit
+from holdfast.journal.commit.spread_receipts import Spread
+from holdfast.journal.state.partition import Partition
+from holdfast.journal.state.shipping_state import ShippingState
+from holdfast.model.record import Receipt
+
+monotonic = SystemClock().monotonic
+"""Waiting for the store is measured by the machine's own clock: whoever waits here is a thread of this machine."""
+
+Outcome = TypeVar("Outcome")
+Gives_co = TypeVar("Gives_co", covariant=True)
+
+
+class Promise(Protocol[Gives_co]):
+    """Any ticket."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+
+    def result(self, timeout: float | None = None) -> Gives_co:
+        """Wait for the outcome."""
+
+    def __await__(self) -> Generator[Any, None, Gives_co]: ...
+
+
+def _awaited(group: Group, patience: float) -> Generator[Any, None, bool]:
+    """Wait on the running loop for a group's outcome; whether it is known."""
+    future = group.signal.future(get_running_loop(), patience)
+    if not group.done:  # look again: it may have rung before we registered
+        yield from future
+    return group.done
+
+
+class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """The promise of one append; `result()` or `await` gives its receipt once it is durable."""
+
+    _run: Run
+    _index: int
+    _timeout: float
+    _idempotency_key: bytes | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known: durable, repeated or refused."""
+        return self._run.group.done
+
+    def result(self, timeout: float | None = None) -> Receipt:
+        """Wait until the append survives power loss, and return its receipt.
+
+        Raises what became of the append if it failed, and OutcomeUnknown after `timeout` seconds
+        (default: `journal.ack_timeout_ms`).
+        """
+        group = self._run.group
+        if not group.done:
+            patience = self._timeout if timeout is None else timeout
+            if not group.signal.sleep(group.is_done, patience):
+                raise self._unknown(patience)
+        return self._run.receipt(self._index)
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        group = self._run.group
+        if not group.done and not (yield from _awaited(group, self._timeout)):
+            raise self._unknown(self._timeout)
+        return self._run.receipt(self._index)
+
+    @property
+    def when_shipped(self) -> ShippedTicket[Receipt]:
+        """The promise that this append is on the store; `await ticket.when_shipped`."""
+        return ShippedTicket(self, self._ends)
+
+    def shipped(self, timeout: float | None = None) -> Receipt:
+        """Wait until the append survives the loss of this machine: acknowledged by the store, with all before it.
+
+        Raises Unavailable after `timeout` seconds (default: `shipping.shipped_timeout_ms`).
+        """
+        return self.when_shipped.result(timeout)
+
+    def _ends(self, _: Receipt) -> Sequence[tuple[Partition, int]]:
+        partition, offset, _seq = self._run.place(self._index)
+        return [(partition, offset + 1)]
+
+    def __repr__(self) -> str:
+        return f"Ticket({self._run.partition.topic!r}, partition={self._run.partition.number}, done={self.done})"
+
+    def _unknown(self, patience: float) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"no acknowledgement within {patience:g} s topic={self._run.partition.topic}",
+            idempotency_key=self._idempotency_key,
+            ticket=self,
+        )
+
+
+class ShippedTicket(Generic[Outcome]):
+    """The promise that an append survives the loss of this machine; `result()` or `await` gives what the append gave.
+
+    Made of a ticket whose append may still be on its way to the local disk.
+    """
+
+    __slots__ = ("_ends", "_ticket")
+
+    def __init__(self, ticket: Promise[Outcome], ends: Callable[[Outcome], Sequence[tuple[Partition, int]]]) -> None:
+        self._ticket = ticket
+        self._ends = ends
+        """Up to which offset of which partitions the store must be."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is on the store, or never will be through this handle."""
+        if not self._ticket.done:
+            return False
+        try:
+            ends = self._ends(self._ticket.result(0))
+        except HoldfastError:
+            return True
+        return _are_shipped(ends) or (bool(ends) and ends[0][0].shipping_state.end is not None)
+
+    def result(self, timeout: float | None = None) -> Outcome:
+        """Wait for the ordered acknowledgement of the store.
+
+        Raises what became of the append if it failed, Unavailable after `timeout` seconds (default:
+        `shipping.shipped_timeout_ms`; the record is durable here all the same), and what ended shipping.
+        """
+        outcome = self._ticket.result()
+        ends = self._ends(outcome)
+        shipping_state = _shipping_state(ends) if ends else None
+        if shipping_state is not None and not _are_shipped(ends):
+            patience = shipping_state.timeout if timeout is None else timeout
+            deadline = monotonic() + patience
+            while not _are_shipped(ends):
+                left = deadline - monotonic()
+                if shipping_state.refusal is not None:
+                    raise shipping_state.refusal.again()
+                if left <= 0:
+                    raise _not_shipped(ends, patience)
+                shipping_state.signal.sleep(lambda: _are_shipped(ends) or shipping_state.refusal is not None, left)
+        return outcome
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        outcome = yield from self._ticket.__await__()
+        ends = self._ends(outcome)
+        shipping_state = _shipping_state(ends) if ends else None
+        if shipping_state is not None and not _are_shipped(ends):
+            loop = get_running_loop()
+            deadline = loop.time() + shipping_state.timeout
+            while not _are_shipped(ends):
+                if shipping_state.refusal is not None:
+                    raise shipping_state.refusal.again()
+                if loop.time() >= deadline:
+                    raise _not_shipped(ends, shipping_state.timeout)
+                future = shipping_state.signal.future(loop, deadline - loop.time())
+                if not _are_shipped(ends) and shipping_state.refusal is None:
+                    yield from future
+        return outcome
+
+    def __repr__(self) -> str:
+        return f"ShippedTicket(done={self.done})"
+
+
+def _are_shipped(ends: Sequence[tuple[Partition, int]]) -> bool:
+    return all(partition.shipment is not None and partition.shipped >= end for partition, end in ends)
+
+
+def _shipping_state(ends: Sequence[tuple[Partition, int]]) -> ShippingState:
+    shipping_state = ends[0][0].shipping_state
+    if not shipping_state.ships:
+        raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
+    return shipping_state
+
+
+def _not_shipped(ends: Sequence[tuple[Partition, int]], patience: float) -> Unavailable:
+    partition, end = next((item for item in ends if item[0].shipped < item[1]), ends[0])
+    cause, remedy = partition.shipping_state.why()
+    return Unavailable(
+        f"durable here, but not on the store within {patience:g} s{': ' * bool(cause)}{cause} topic={partition.topic}"
+        f" partition={partition.number} offset={end - 1} shipped={partition.shipped}",
+        hint=f"{remedy or 'log.stats().shipping says what holds it up'}; it is shipped as soon as the store takes it",
+    )
+
+
+class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """The promise of a unit; `result()` or `await` returns once all of it is durable."""
+
+    unit: Unit
+    _timeout: float
+    _what: str = "a change"
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self.unit.group.done
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait until the whole unit survives power loss.
+
+        Raises what became of it if it failed, and OutcomeUnknown after `timeout` seconds: then ask again.
+        """
+        group = self.unit.group
+        if not group.done:
+            patience = self._timeout if timeout is None else timeout
+            if not group.signal.sleep(group.is_done, patience):
+                raise self._unknown(patience)
+        self.unit.check_stored()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        group = self.unit.group
+        if not group.done:  # `_awaited`, written out: there may be many who wait
+            future = group.signal.future(get_running_loop(), self._timeout)
+            if not group.done:
+                yield from future
+            if not group.done:
+                raise self._unknown(self._timeout)
+        self.unit.check_stored()
+
+    def __repr__(self) -> str:
+        return f"UnitTicket(done={self.done})"
+
+    def _unknown(self, patience: float) -> OutcomeUnknown:
+        return OutcomeUnknown(f"no acknowledgement within {patience:g} s for {self._what}")
+
+
+class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """The promise of a batch; `result()` or `await` gives the receipts of its records, in order."""
+
+    _unit: Unit
+    _places: Sequence[tuple[Run, int]] | Run | Spread
+    _timeout: float
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._unit.group.done
+
+    def result(self, timeout: float | None = None) -> Sequence[Receipt]:
+        """Wait until the whole batch survives power loss, and return one receipt per record."""
+        UnitTicket(self._unit, self._timeout, "a batch").result(timeout)
+        return self._receipts()
+
+    def __await__(self) -> Generator[Any, None, Sequence[Receipt]]:
+        yield from UnitTicket(self._unit, self._timeout, "a batch").__await__()
+        return self._receipts()
+
+    @property
+    def when_shipped(self) -> ShippedTicket[Sequence[Receipt]]:
+        """The promise that the batch is on the store; `await ticket.when_shipped`."""
+        return ShippedTicket(self, self._ends)
+
+    def shipped(self, timeout: float | None = None) -> Sequence[Receipt]:
+        """Wait until the whole batch survives the loss of this machine."""
+        return self.when_shipped.result(timeout)
+
+    def _ends(self, _: Sequence[Receipt]) -> Sequence[tuple[Partition, int]]:
+        places = self._places
+        if isinstance(places, Spread):
+            runs: Iterable[Run] = places.runs
+        else:
+            runs = [places] if isinstance(places, Run) else {run: None for run, _ in places}
+        return [(run.partition, run.first + run.count) for run in runs if run.count]
+
+    def __repr__(self) -> str:
+        return f"BatchTicket(done={self.done})"
+
+    def _receipts(self) -> Sequence[Receipt]:
+        if isinstance(self._places, Spread):
+            return self._places
+        if isinstance(self._places, Run):
+            return Receipts(self._places)
+        return [run.receipt(index) for run, index in self._places]
+
+
+class Receipts(Sequence[Receipt]):
+    """The receipts of a batch in one partition, made when they are looked at."""
+
+    __slots__ = ("_count", "_run")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._count = run.count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(index, slice):
+            return [self._run.receipt(i) for i in range(*index.indices(self._count))]
+        return self._run.receipt(range(self._count)[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        first, last = self[0], self[-1]
+        return f"Receipts({first.topic!r}, partition={first.partition}, offsets={first.offset}..{last.offset})"

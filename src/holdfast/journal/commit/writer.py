@@ -1,0 +1,377 @@
+"""The writer: one thread that turns groups into commits.
+
+It owns the only writing connection and all heads. For each group it begins a transaction, stages the runs
+and units in order of arrival, stores entries, heads and the log's counters, and commits: that is the fsync.
+Only then are the marks published, then the group, and with it every ticket in it.
+
+Failing alone. A run that cannot be packed or sealed, and a unit whose operations fail, get no offset; the
+rest of the group commits. Units run behind a savepoint, but for those that only change a space: they fail before they
+have changed anything. Records that such units append are gathered into one entry, whose failure is the whole group's.
+
+Failing together. A full or locked disk refuses the whole group, nothing was written, and the next group is
+tried as if nothing had happened. Everything else that goes wrong while storing *poisons* the writer: an
+fsync is never tried again, waiters of a group whose commit failed learn that its outcome is unknown, all
+others and all later callers get `Closed(reason="poisoned")`. A defect in this very thread ends the same way: nobody is
+left waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Thread
+
+from holdfast.clock import Clock
+from holdfast.crypto.cipher import SALT_BYTES
+from holdfast.crypto.vault import Vault
+from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.journal.backend import Backend
+from holdfast.journal.commit import manifest_changes
+from holdfast.journal.commit.commit_counts import Commits
+from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
+from holdfast.journal.commit.queue import Queue
+from holdfast.journal.commit.staging import Staging
+from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.journal_stats import Counters
+from holdfast.journal.state.operations import (
+    NO_CHANGE,
+    AddSchema,
+    Change,
+    ChangeSpace,
+    CreateTopic,
+    Expire,
+    MarkSegments,
+    MarkShipped,
+    RotateKey,
+    Seal,
+    SetPolicy,
+    Trim,
+)
+from holdfast.journal.state.spaces import Spaces
+from holdfast.journal.state.state_digest import StateDigest, Vouched
+from holdfast.journal.state.topic_registry import Topics
+from holdfast.model.control_rows import HeadRow, LogRow, stamped
+from holdfast.signals import Signal
+
+_KEYS_TRIMMED_PER_GROUP = 1000
+_NEVER = 2**63
+
+logger = logging.getLogger("holdfast.journal")
+
+
+class Writer:
+    """The thread that commits."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        vault: Vault,
+        queue: Queue,
+        topics: Topics,
+        spaces: Spaces,
+        row: LogRow,
+        settings: JournalSettings,
+        clock: Clock,
+    ) -> None:
+        self._backend = backend
+        self._vault = vault
+        self._queue = queue
+        self._topics = topics
+        self._spaces = spaces
+        self._row = row
+        self._heads_sum = StateDigest(vault, topics.stamps)
+        self._settings = settings
+        self._clock = clock
+        self._broken: dict[str, HoldfastError] = {}
+        """Causal scopes in which a unit failed, with the cause."""
+        self.counters = Counters()
+        self.poison: Closed | None = None
+        self.failure: HoldfastError | None = None
+        """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
+        self._in_doubt = False
+        """A commit was asked for and has not answered."""
+        self.ripe = Signal()
+        """Rung when a tail begins, and while one has reached these sizes:"""
+        self.ripe_records = self.ripe_bytes = _NEVER
+        self.commits = Commits(row.next_seq - 1)
+        self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to commit."""
+        self._thread.start()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end; False if it goes on."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        group: Group | None = None
+        try:
+            while (group := self._queue.take()) is not None:
+                self._commit(group)
+                self._queue.complete(group)
+                if self._backend.checkpoint(self._settings.checkpoint_bytes):
+                    self.counters.checkpoints += 1
+        except BaseException as error:
+            self._die(error, group)
+
+    # -- one group ----------------------------------------------------------------------------------------
+
+    def _commit(self, group: Group) -> None:
+        if not group.items:  # a barrier
+            group.finish()
+            return
+        started = self._clock.monotonic()
+        before = self._row
+        staging = Staging(self._backend, self._vault, self._topics.by_id, self._spaces, before)
+        try:
+            self._backend.begin()
+            for item in group.items:
+                self._stage(item, staging)
+            row = self._store(staging)
+            self._in_doubt = True
+            self._backend.commit()
+        except Unavailable as error:
+            self._in_doubt = False
+            self._refuse(group, error)
+            return
+        self._in_doubt = False
+        self._row = row
+        self._heads_sum.accept()
+        staging.spaces.accept()
+        if staging.units:
+            for unit in staging.units:
+                self._publish(unit)
+        if staging.heads:
+            self._publish_heads(staging, started)
+            self.commits.publish(row.next_seq - 1, staging.bytes)
+        group.finish()
+        seconds = self._clock.monotonic() - started
+        entries = row.next_seq - before.next_seq
+        self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, seconds)
+
+    def _publish_heads(self, staging: Staging, now: float) -> None:
+        ripe = False
+        added = 0
+        for partition, (next_offset, link, size) in staging.heads.items():
+            begins = partition.advance(next_offset, link, size, now)
+            full = partition.tail_records >= self.ripe_records or partition.tail_size >= self.ripe_bytes
+            ripe = ripe or begins or full
+            added += size
+        self._queue.tail_moved(added)
+        if ripe or self._queue.tail_is_long():
+            self.ripe.notify()
+
+    def _stage(self, item: Run | Unit, staging: Staging) -> None:
+        if isinstance(item, Run):
+            staging.settle()
+            try:
+                staging.add(item)
+            except HoldfastError as error:
+                item.error = error
+                if item.group.offered:
+                    self.failure = error
+            else:
+                if item.repeats and item.group.offered:
+                    self.failure = next(
+                        (one for one in item.repeats.values() if isinstance(one, Invalid)), self.failure
+                    )
+        elif item.scope is not None and item.scope in self._broken and not item.reissue:
+            item.fail(self._broken[item.scope])
+        elif item.make is not None and not self._made(item, item.make):
+            pass
+        elif item.is_light:
+            self._stage_light(item, staging)
+        else:
+            self._stage_unit(item, staging)
+
+    def _made(self, unit: Unit, make: Make) -> bool:
+        """Let a unit that gathered say what it consists of; whether it could."""
+        try:
+            unit.operations = make(unit)
+        except HoldfastError as error:
+            self._fail_unit(unit, error)
+        except Exception as error:  # somebody else's code: its failure is that of what it was to make
+            failure = Unavailable("a change could not be made; nothing of it was written", hint="see the cause")
+            failure.__cause__ = error
+            self._fail_unit(unit, failure)
+        return unit.error is None
+
+    def _stage_unit(self, unit: Unit, staging: Staging) -> None:
+        staging.flush()
+        saved = staging.snapshot([op.name for op in unit.operations if isinstance(op, ChangeSpace)])
+        self._backend.savepoint()
+        try:
+            for operation in unit.operations:
+                self._apply(operation, staging)
+            _refuse_half_known(unit.runs())
+            staging.flush()
+        except HoldfastError as error:
+            if self._backend.transaction_ended():  # the database undid all of it: this is not the unit's own failure
+                raise
+            self._backend.rollback_unit()
+            staging.restore(saved)
+            self._fail_unit(unit, error)
+        else:
+            self._backend.release()
+            staging.units.append(unit)
+            self._mend(unit)
+
+    def _stage_light(self, unit: Unit, staging: Staging) -> None:
+        """A change of a space, with or without records: all that may fail is done before anything is staged."""
+        change, *runs = unit.operations
+        assert isinstance(change, ChangeSpace)
+        try:
+            sealed = staging.spaces.prepare(change, staging.seal)
+        except HoldfastError as error:
+            if self._backend.transaction_ended():
+                raise
+            self._fail_unit(unit, error)
+            return
+        staging.spaces.apply(change, sealed)
+        for run in runs:
+            assert isinstance(run, Run)
+            staging.gather(run)
+        self._mend(unit)
+
+    def _mend(self, unit: Unit) -> None:
+        if unit.scope is not None:
+            self._broken.pop(unit.scope, None)
+
+    def _fail_unit(self, unit: Unit, error: HoldfastError) -> None:
+        unit.fail(error)
+        if unit.scope is not None:
+            self._broken[unit.scope] = error
+
+    def _store(self, staging: Staging) -> LogRow:
+        staging.flush()
+        staging.spaces.store()
+        heads = staging.head_rows(self._topics.ids)
+        if heads:
+            self._backend.store_heads(heads)
+        row = stamped(self._next_row(staging, heads), self._vault)
+        if staging.keys:
+            self._backend.trim_keys(row.keys - self._settings.idempotency_keys_max, _KEYS_TRIMMED_PER_GROUP)
+        self._backend.store_log(row, row.epoch)
+        return row
+
+    def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
+        """The log's row with this group in it."""
+        old = self._row
+        changes = [
+            op.change for unit in staging.units for op in unit.operations if not isinstance(op, (Run, ChangeSpace))
+        ]
+        change = _sum(changes) if changes else NO_CHANGE
+        stamps = {
+            **change.stamps,
+            **staging.spaces.stamps,
+            **{("head", head.partition_id): head.stamp for head in heads},
+        }
+        return LogRow(
+            old.log_id,
+            old.created_us,
+            old.keyed,
+            old.epoch,
+            old.key_epochs + change.key_epochs,
+            old.topics + change.topics,
+            old.partitions + change.partitions,
+            old.entries + staging.next_seq - old.next_seq + change.entries,
+            staging.next_seq,
+            old.groups + 1,
+            old.keys + len(staging.keys),
+            self._heads_sum.propose(stamps),
+            old.segments + change.segments,
+            old.schemas + change.schemas,
+            old.policies + change.policies,
+            old.spaces + staging.spaces.added,
+            self._vault.epoch,
+            b"",
+        )
+
+    def _apply(self, operation: Operation, staging: Staging) -> None:
+        backend, vault = self._backend, self._vault
+        match operation:
+            case Run():
+                staging.add(operation)
+            case ChangeSpace():
+                staging.spaces.apply(operation, staging.spaces.prepare(operation, staging.seal))
+            case CreateTopic():
+                self._topics.store(backend, vault, operation, self._clock)
+            case AddSchema():
+                self._topics.store_schema(backend, vault, operation, self._clock)
+            case SetPolicy():
+                self._topics.store_policy(backend, vault, operation)
+            case RotateKey(keyring=keyring):
+                number = self._row.key_epochs + 1
+                operation.epoch = vault.begin(number, self._clock.random_bytes(SALT_BYTES), keyring)
+                backend.insert_key_epoch(operation.epoch)
+            case Seal() | Trim() | Expire() | MarkSegments() | MarkShipped():
+                manifest_changes.apply(backend, vault, operation)
+
+    def _publish(self, unit: Unit) -> None:
+        """Make what a unit's operations did visible; it is durable."""
+        for operation in unit.operations:
+            match operation:
+                case CreateTopic() | AddSchema() | SetPolicy():
+                    self._topics.publish_change(operation)
+                case RotateKey(keyring=keyring, epoch=epoch) if epoch is not None:
+                    self._vault.enter(epoch, keyring)
+                case Seal(partition=partition, watermark=watermark, size=size) if watermark is not None:
+                    partition.seal(watermark, size)
+                    self._queue.tail_moved(-size)
+                    self.commits.seals.notify()
+                case Expire(partition=partition, watermark=watermark) if watermark is not None:
+                    partition.seal(watermark, 0)
+
+    # -- when it goes wrong -------------------------------------------------------------------------------
+
+    def _refuse(self, group: Group, error: Unavailable) -> None:
+        """The disk would not take this group: nothing of it was written."""
+        self._backend.rollback()
+        if group.offered:
+            self.failure = error
+        self.counters.failed_groups += 1
+        for item in group.items:
+            if isinstance(item, Unit) and item.scope is not None:
+                self._broken[item.scope] = error
+        group.finish(error)
+        logger.error("group refused: %s", error.message, extra={"action": "group_refused", "records": group.records})
+
+    def _die(self, error: BaseException, group: Group | None) -> None:
+        reason = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+        poison = (
+            error if isinstance(error, Closed) else Closed(f"the journal stopped writing: {reason}", reason="poisoned")
+        )
+        poison.__cause__ = error if poison is not error else error.__cause__
+        self.poison = self.failure = poison
+        self._backend.abandon()
+        logger.critical("journal poisoned: %s", reason, extra={"action": "poisoned", "reason": reason}, exc_info=error)
+        abandoned = self._queue.abandon(poison)
+        if group is not None and not group.done:
+            group.finish(_unknown(poison) if self._in_doubt else poison)
+        for waiting in abandoned:
+            waiting.finish(poison)
+        self._topics.ring_all()
+
+
+def _refuse_half_known(runs: list[Run]) -> None:
+    """Rows of one batch in several partitions have a key each; at the edge of the window some may be forgotten."""
+    if any(run.repeated for run in runs) and not all(run.repeated for run in runs):
+        raise Invalid(
+            f"the idempotency key is known of a part of this batch only topic={runs[0].partition.topic}",
+            hint="it is about to leave the window of keys; see journal.idempotency_keys_max",
+        )
+
+
+def _unknown(poison: Closed) -> OutcomeUnknown:
+    unknown = OutcomeUnknown("the commit failed and may or may not be durable", hint=poison.hint)
+    unknown.__cause__ = poison
+    return unknown
+
+
+def _sum(changes: list[Change]) -> Change:
+    stamps: dict[Vouched, bytes] = {}
+    for change in changes:
+        stamps.update(change.stamps)
+    counts = [sum(column) for column in zip(*(change[:-1] for change in changes), strict=True)]
+    return Change._make([*counts, stamps])

@@ -1,0 +1,1 @@
+"""The embedded backend. The only room that knows SQL and apsw."""

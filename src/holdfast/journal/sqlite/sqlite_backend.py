@@ -1,0 +1,430 @@
+"""The embedded backend: one SQLite file, `durable.db`, through apsw.
+
+One connection writes; it is used by the writer's thread alone once that runs. Readers borrow read-only
+connections, one short transaction per page, so that no reader pins the write-ahead log.
+
+After any I/O error nothing more is written, not even by closing: `abandon` switches off the checkpoint that
+close would do, and gives up the open transaction, or an owner that was displaced would keep its successor from
+writing for as long as it lives. In a forked child the connections must never be closed, for that would write to the
+parent's files: `leak` sees to it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import NoReturn
+
+import apsw
+
+from holdfast.crypto.vault import KeyEpoch
+from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
+from holdfast.journal.sqlite import stored
+from holdfast.journal.sqlite.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
+from holdfast.journal.sqlite.read_only import Look
+from holdfast.model.control_rows import (
+    Capabilities,
+    DiskFailed,
+    EpochRow,
+    HeadRow,
+    ItemRow,
+    KeyRow,
+    LogRow,
+    PolicyRow,
+    SchemaRow,
+    SegmentRow,
+    ShipmentRow,
+    ShippingRow,
+    SpaceRow,
+    TopicRow,
+    WatermarkRow,
+)
+from holdfast.model.entry import Entry
+
+_READERS_KEPT = 8
+_ENTRY = (
+    "seq, partition_id, first_offset, count, group_number, kind, codec, key_epoch, time_min, time_max, link, digest"
+)
+
+_LOG = ", ".join(LogRow._fields)
+_KEY = ", ".join(KeyRow._fields)
+_SHIPPING = ", ".join(ShippingRow._fields)
+_LOG_CHANGES = ", ".join(f"{name}=?" for name in LogRow._fields)
+
+CAPABILITIES = Capabilities(name="sqlite", embedded=True, reads_while_owned=True)
+
+
+class SqliteBackend:
+    """A journal in one SQLite file."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self._readers: list[apsw.Connection] = []
+        self._readers_lock = Lock()
+        self._closed: Closed | None = None
+        self._wal_pages = 0
+        self._data_version: object = None
+        self._look = Look(path) if read_only else None
+        self._looks = 0
+        """How often the files were others than before."""
+        self.connection = open_writer(path) if self._look is None else self._look.connect()
+        self.connection.set_wal_hook(self._count_wal_pages)
+
+    # -- connections --------------------------------------------------------------------------------------
+
+    def _count_wal_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    @contextmanager
+    def reading(self) -> Iterator[apsw.Connection]:
+        """Borrow a read-only connection for one short transaction, during which nothing changes."""
+        with self._readers_lock:
+            if self._closed is not None:
+                raise self._closed.again()
+            self._look_again()
+            look = self._look
+            connection = self._readers.pop() if self._readers else None
+        try:
+            connection = connection or (open_reader(self.path) if look is None else look.connect())
+            with self.translated(), _untorn(look):
+                connection.execute("BEGIN")
+                yield connection
+        except DiskFailed as error:
+            raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
+        finally:
+            if connection is not None:
+                self._give_back(connection, look)
+
+    def _look_again(self) -> None:
+        """Of a handle that only looks: if the files are others than they were, open those; under the lock."""
+        if self._look is None or not self._look.has_moved():
+            return
+        look = Look(self.path)
+        fresh = look.connect()
+        for connection in (*self._readers, self.connection):
+            close_quietly(connection)
+        self._look.close()
+        self._look, self.connection, self._readers = look, fresh, []
+        self._looks += 1
+
+    def _give_back(self, connection: apsw.Connection, look: Look | None) -> None:
+        """End the transaction and keep the connection for the next reader, if it is still good."""
+        try:
+            if not connection.get_autocommit():
+                connection.execute("COMMIT")
+        except apsw.Error:
+            close_quietly(connection)
+            return
+        with self._readers_lock:
+            if self._closed is None and look is self._look and len(self._readers) < _READERS_KEPT:
+                self._readers.append(connection)
+                return
+        close_quietly(connection)
+
+    def has_changed(self) -> bool:
+        """Whether another process has committed anything since this was asked last."""
+        with self.translated(), self._readers_lock:
+            if self._closed is None:
+                self._look_again()
+            version = (self._looks, self.connection.pragma("data_version"))
+        changed = bool(version != self._data_version)
+        self._data_version = version
+        return changed
+
+    def close(self) -> None:
+        """Fold the write-ahead log in and close everything."""
+        with self._readers_lock:
+            self._closed = Closed("the log is closed")
+            readers, self._readers = self._readers, []
+        failed: apsw.Error | None = None
+        for connection in (*readers, self.connection):
+            try:
+                connection.close()
+            except apsw.Error as error:  # go on: a connection left open keeps the files locked
+                failed = failed or error
+        if self._look is not None:
+            self._look.close()
+        if failed is not None:
+            self._raise(failed)
+
+    def abandon(self) -> None:
+        """Stop writing for good: closing will leave the write-ahead log to the next open's recovery.
+
+        An open transaction ends: undoing one in a write-ahead log writes nothing, and lets go of the write lock.
+        """
+        self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        try:
+            if not self.connection.get_autocommit():
+                self.connection.execute("ROLLBACK")
+        except apsw.Error:
+            pass  # whatever brought us here is what is told
+
+    def leak(self) -> None:
+        """In a forked child: keep the parent's connections from ever being closed here."""
+        self._closed = Closed("this log was opened before a fork", reason="forked")
+        self._readers_lock = Lock()  # another thread may have held it when we were forked
+        for connection in (self.connection, *self._readers):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+    # -- transactions -------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start a group's transaction."""
+        self._run("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make the transaction durable: this is the fsync."""
+        self._run("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo the transaction, if one is open."""
+        if not self.transaction_ended():
+            self._run("ROLLBACK")
+
+    def transaction_ended(self) -> bool:
+        """Whether no transaction is open: after some errors the database has undone it by itself."""
+        return self.connection.get_autocommit()
+
+    def savepoint(self) -> None:
+        """Mark where a unit begins."""
+        self._run("SAVEPOINT unit")
+
+    def release(self) -> None:
+        """Keep what the unit did."""
+        self._run("RELEASE unit")
+
+    def rollback_unit(self) -> None:
+        """Undo what the unit did."""
+        self._run("ROLLBACK TO unit")
+        self._run("RELEASE unit")
+
+    def checkpoint(self, wal_bytes: int) -> int:
+        """Fold the write-ahead log into the database once it is that large; returns the pages it had."""
+        if self._wal_pages * PAGE_BYTES < wal_bytes:
+            return 0
+        pages = self._wal_pages
+        try:
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except (apsw.BusyError, apsw.LockedError):
+            return 0
+        except apsw.Error as error:
+            raise DiskFailed("checkpoint failed") from error
+        self._wal_pages = 0
+        return pages
+
+    # -- rows ---------------------------------------------------------------------------------------------
+
+    def insert_entries(self, entries: Sequence[Entry]) -> None:
+        """Add entries."""
+        self._run_many(f"INSERT INTO entries ({_ENTRY}, body, schema) VALUES ({_marks(Entry)})", entries)
+
+    def trim_entries(self, partition_id: int, upto: int, slice_max: int) -> int:
+        """Remove a slice of a partition's oldest entries that begin below an offset; returns how many."""
+        self._run(
+            "DELETE FROM entries WHERE seq IN (SELECT seq FROM entries WHERE partition_id=? AND first_offset<?"
+            " ORDER BY first_offset LIMIT ?)",
+            (partition_id, upto, slice_max),
+        )
+        return int(self.connection.changes())
+
+    def insert_heads(self, heads: Sequence[HeadRow]) -> None:
+        """Add the heads of new partitions."""
+        self._run_many("INSERT INTO heads VALUES (?,?,?,?,?,?,?)", heads)
+
+    def store_heads(self, heads: Sequence[HeadRow]) -> None:
+        """Move heads."""
+        rows = [(head.next_offset, head.link, head.key_epoch, head.stamp, head.partition_id) for head in heads]
+        self._run_many("UPDATE heads SET next_offset=?, link=?, key_epoch=?, stamp=? WHERE partition_id=?", rows)
+
+    def store_log(self, row: LogRow, epoch: int) -> None:
+        """Rewrite the log's row, proving that `epoch` still owns the log."""
+        self._run(f"UPDATE log SET {_LOG_CHANGES} WHERE id=1 AND epoch=?", (*row, epoch))
+        if self.connection.changes() != 1:
+            raise Closed("another process has taken this log over", reason="fenced")
+
+    def insert_log(self, row: LogRow) -> None:
+        """Create the log's row."""
+        self._run(f"INSERT INTO log (id, {_LOG}) VALUES (1, {_marks(LogRow)})", row)
+
+    def insert_epoch(self, row: EpochRow) -> None:
+        """Add an ownership."""
+        self._run("INSERT INTO epochs VALUES (?,?,?,?,?)", row)
+
+    def insert_key_epoch(self, epoch: KeyEpoch) -> None:
+        """Add a key epoch."""
+        values = (epoch.number, epoch.scheme, epoch.key_id, epoch.salt, epoch.commitment, epoch.stamp)
+        self._run("INSERT INTO key_epochs VALUES (?,?,?,?,?,?)", values)
+
+    def insert_topic(self, row: TopicRow) -> None:
+        """Add a topic."""
+        self._run("INSERT INTO topics VALUES (?,?,?,?,?,?)", row)
+
+    def store_watermark(self, row: WatermarkRow) -> None:
+        """Say how far a partition is sealed."""
+        self._run(f"INSERT OR REPLACE INTO watermarks VALUES ({_marks(WatermarkRow)})", row)
+
+    def insert_segment(self, row: SegmentRow) -> None:
+        """Add a segment to the manifest."""
+        self._run(f"INSERT INTO segments VALUES ({_marks(SegmentRow)})", row)
+
+    def store_states(self, rows: Sequence[SegmentRow]) -> None:
+        """Move segments to other states."""
+        changes = [(row.state, row.key_epoch, row.stamp, row.partition_id, row.number) for row in rows]
+        self._run_many("UPDATE segments SET state=?, key_epoch=?, stamp=? WHERE partition_id=? AND number=?", changes)
+
+    def insert_schema(self, row: SchemaRow) -> None:
+        """Add a version of a typed topic's schema."""
+        self._run(f"INSERT INTO schemas VALUES ({_marks(SchemaRow)})", row)
+
+    def store_policy(self, row: PolicyRow) -> None:
+        """Set a topic's retention."""
+        self._run(f"INSERT OR REPLACE INTO policies VALUES ({_marks(PolicyRow)})", row)
+
+    def store_shipping(self, row: ShippingRow) -> None:
+        """Say where the log is shipped to, and how far."""
+        self._run(f"INSERT OR REPLACE INTO shipping (id, {_SHIPPING}) VALUES (1, {_marks(ShippingRow)})", row)
+
+    def store_shipments(self, rows: Sequence[ShipmentRow]) -> None:
+        """Say how far partitions are on the store."""
+        self._run_many(f"INSERT OR REPLACE INTO shipments VALUES ({_marks(ShipmentRow)})", rows)
+
+    def insert_spaces(self, rows: Sequence[SpaceRow]) -> None:
+        """Add spaces."""
+        self._run_many(f"INSERT INTO spaces VALUES ({_marks(SpaceRow)})", rows)
+
+    def store_spaces(self, rows: Sequence[SpaceRow]) -> None:
+        """Say what spaces add up to now."""
+        changes = [(row.items, row.sum, row.key_epoch, row.stamp, row.id) for row in rows]
+        self._run_many("UPDATE spaces SET items=?, sum=?, key_epoch=?, stamp=? WHERE id=?", changes)
+
+    def drop_spaces(self, ids: Sequence[int]) -> None:
+        """Remove spaces with all their items."""
+        self._run_many("DELETE FROM space_items WHERE space_id=?", [(space_id,) for space_id in ids])
+        self._run_many("DELETE FROM spaces WHERE id=?", [(space_id,) for space_id in ids])
+
+    def store_items(self, rows: Sequence[ItemRow]) -> None:
+        """Put items of spaces, over those with the same key."""
+        self._run_many(
+            f"INSERT INTO space_items VALUES ({_marks(ItemRow)}) ON CONFLICT (space_id, key) DO UPDATE"
+            " SET number=excluded.number, key_epoch=excluded.key_epoch, body=excluded.body",
+            rows,
+        )
+
+    def delete_items(self, places: Sequence[tuple[int, bytes]]) -> None:
+        """Remove items, by space and key."""
+        self._run_many("DELETE FROM space_items WHERE space_id=? AND key=?", places)
+
+    def space_items(self, space_id: int, body_bytes_max: int) -> Generator[ItemRow, None, None]:
+        """The items of a space as the writer sees them."""
+        with self.translated():
+            yield from stored.space_items(self.connection, self.path, space_id, body_bytes_max)
+
+    def segments(self, partition_id: int, start: int, stop: int) -> list[SegmentRow]:
+        """Segments start..stop by number, as the writer sees them; a damaged one is raised."""
+        with self.translated():
+            rows: list[SegmentRow] = []
+            for row in stored.segments(self.connection, self.path, partition_id, start, stop):
+                if isinstance(row, Corrupt):
+                    raise row
+                rows.append(row)
+            return rows
+
+    def insert_keys(self, rows: Sequence[KeyRow]) -> None:
+        """Remember idempotency keys."""
+        self._run_many(f"INSERT INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", rows)
+
+    def store_key(self, row: KeyRow) -> None:
+        """Remember an idempotency key; one that is known already is remembered anew."""
+        self._run(f"INSERT OR REPLACE INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", row)
+
+    def count_keys(self) -> int:
+        """How many idempotency keys are remembered."""
+        with self.translated():
+            found = self.connection.execute("SELECT count(*) FROM idempotency").fetchone()
+        return int(found[0]) if found else 0
+
+    def trim_keys(self, upto: int, slice_max: int) -> None:
+        """Forget a slice of the oldest idempotency keys, up to this id."""
+        self._run(
+            "DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency WHERE id <= ? ORDER BY id LIMIT ?)",
+            (upto, slice_max),
+        )
+
+    def find_key(self, key_hash: bytes) -> KeyRow | None:
+        """A remembered idempotency key."""
+        with self.translated():
+            return stored.remembered(self.connection, self.path, key_hash)
+
+    def next_ids(self) -> tuple[int, int]:
+        """The ids of the next topic and of the next partition."""
+        with self.translated():
+            sql = "SELECT (SELECT coalesce(max(id), 0) FROM topics), (SELECT coalesce(max(partition_id), 0) FROM heads)"
+            topic, partition = self.connection.execute(sql).fetchone() or (0, 0)
+        return topic + 1, partition + 1
+
+    # -- errors -------------------------------------------------------------------------------------------
+
+    def _run(self, sql: str, values: Sequence[object] = ()) -> None:
+        try:
+            self.connection.execute(sql, values)
+        except apsw.Error as error:
+            self._raise(error)
+
+    def _run_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
+        try:
+            self.connection.executemany(sql, rows)
+        except apsw.Error as error:
+            self._raise(error)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise what SQLite's errors mean, for statements that are run on the connection directly."""
+        try:
+            yield
+        except apsw.Error as error:
+            self._raise(error)
+
+    def _raise(self, error: apsw.Error) -> NoReturn:
+        raise meaning(error, self.path) from error
+
+
+@contextmanager
+def _untorn(look: Look | None) -> Iterator[None]:
+    """What is read without locks counts only if the database did not change meanwhile."""
+    try:
+        yield
+    except (apsw.Error, HoldfastError) as error:
+        if look is not None and look.is_torn():
+            raise _torn(look) from error
+        raise
+    if look is not None and look.is_torn():
+        raise _torn(look)
+
+
+def _torn(look: Look) -> Unavailable:
+    return Unavailable(f"the log changed while it was read path={look.path}", hint="its owner has just come: try again")
+
+
+def _marks(
+    row: type[
+        LogRow
+        | Entry
+        | KeyRow
+        | WatermarkRow
+        | SegmentRow
+        | SchemaRow
+        | PolicyRow
+        | ShippingRow
+        | ShipmentRow
+        | SpaceRow
+        | ItemRow
+    ],
+) -> str:
+    """A question mark for each column."""
+    return ",".join("?" * len(row._fields))

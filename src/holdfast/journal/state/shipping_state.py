@@ -1,0 +1,54 @@
+"""What everybody needs to know who waits for the store: whether the log ships at all, and why it does not any more.
+
+One per log, shared by all its partitions. How far each partition got stands in the partition itself (`shipment`); the
+shipper replaces that row and rings here, once for all that moved together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.errors import HoldfastError
+from holdfast.signals import Signal
+
+
+class ShippingState:
+    """The way from one log to its store, as waiters see it."""
+
+    __slots__ = ("end", "is_known", "ships", "signal", "timeout", "trouble", "why")
+
+    def __init__(self) -> None:
+        self.signal = Signal()
+        self.ships = False
+        """Whether a store is configured for this handle."""
+        self.end: HoldfastError | None = None
+        """Why nothing more is shipped through this handle."""
+        self.trouble: HoldfastError | None = None
+        """Why nothing is acknowledged at the moment, where waiting for it would be in vain: the store has forgotten."""
+        self.is_known = False
+        """Whether the store was found to be what it was, since this handle was opened."""
+        self.timeout = 30.0
+        """How long waiters wait unless they say otherwise, in seconds."""
+        self.why: Callable[[], tuple[str, str]] = lambda: ("", "")
+        """What holds shipping up at the moment, and the remedy, as far as that is known."""
+
+    @property
+    def refusal(self) -> HoldfastError | None:
+        """Why nobody should wait for the store."""
+        return self.end or self.trouble
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether what the marks say about the store is not to be relied on at the moment."""
+        return self.trouble is not None or (self.ships and not self.is_known)
+
+    def trouble_by(self, reason: HoldfastError | None) -> None:
+        """Nothing is acknowledged for this reason, or (None) again."""
+        self.trouble = reason
+        self.signal.notify()
+
+    def finish(self, reason: HoldfastError) -> None:
+        """Nothing more is shipped; the first reason stays."""
+        if self.end is None:
+            self.end = reason
+        self.signal.notify()

@@ -1,0 +1,67 @@
+"""One number over all heads, watermarks, policies and spaces, so that the log's own row vouches for every one of them.
+
+Such a row is stamped by itself; somebody who can write the file could put a single partition's older head back
+and cut its entries to fit, or a topic's older policy, and have its records expire. The sum over all of them, kept
+in the log's row and changed with every commit, does not fit then. Each row weighs as much as the keyed hash of its
+stamp; sums are modulo 2²⁵⁶, so a change costs one hash however many partitions there are. A row that is gone has no
+stamp (`GONE`) and weighs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from holdfast.crypto.vault import Vault
+
+SUM_BYTES = 32
+MODULUS = 1 << (8 * SUM_BYTES)
+GONE = b""
+_CONTEXT = b"holdfast 1 heads|"
+
+Vouched = tuple[Literal["head", "watermark", "policy", "space"], int]
+"""A row in the sum: of which kind, and the id of its partition, topic or space."""
+
+
+def weigh(stamp_of: Callable[[bytes], bytes], stamp: bytes) -> int:
+    """What one row adds to the sum."""
+    return int.from_bytes(stamp_of(_CONTEXT + stamp), "little")
+
+
+def total(stamp_of: Callable[[bytes], bytes], stamps: Iterable[bytes]) -> bytes:
+    """The sum over rows with these stamps."""
+    return (sum(weigh(stamp_of, stamp) for stamp in stamps) % MODULUS).to_bytes(SUM_BYTES, "little")
+
+
+class StateDigest:
+    """The sum as the writer keeps it: proposed with a commit, accepted after it."""
+
+    def __init__(self, vault: Vault, stamps: Mapping[Vouched, bytes]) -> None:
+        self._vault = vault
+        self._stamps = dict(stamps)
+        self._weigh_all()
+
+    def _weigh_all(self) -> None:
+        """Under a new key epoch every row weighs anew."""
+        self._epoch = self._vault.epoch
+        self._weights = {row: weigh(self._vault.stamp, stamp) for row, stamp in self._stamps.items()}
+        self._sum = sum(self._weights.values()) % MODULUS
+
+    def propose(self, changed: Mapping[Vouched, bytes]) -> bytes:
+        """The sum once these rows have these stamps, or are gone."""
+        if self._epoch != self._vault.epoch:
+            self._weigh_all()
+        self._proposed = {row: weigh(self._vault.stamp, stamp) if stamp else 0 for row, stamp in changed.items()}
+        difference = sum(weight - self._weights.get(row, 0) for row, weight in self._proposed.items())
+        self._proposed_sum = (self._sum + difference) % MODULUS
+        self._proposed_stamps = changed
+        return self._proposed_sum.to_bytes(SUM_BYTES, "little")
+
+    def accept(self) -> None:
+        """What was proposed last is durable."""
+        self._sum = self._proposed_sum
+        self._weights.update(self._proposed)
+        self._stamps.update(self._proposed_stamps)
+        if GONE in self._proposed_stamps.values():
+            for row in [row for row, stamp in self._proposed_stamps.items() if not stamp]:
+                del self._stamps[row], self._weights[row]

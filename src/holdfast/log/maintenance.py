@@ -1,0 +1,167 @@
+"""What keeps an open log in order behind its appends: sealing, retention, the disk guard, reconciliation.
+
+Composition of the parts in `segments/`; an owner has all of them, a handle that only looks has reconciliation alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from holdfast.channels.channel_settings import TOPIC
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.journal.journal import Journal
+from holdfast.journal.state.partition import Partition
+from holdfast.log_directory import Directory
+from holdfast.reconcile.local_pass import Reconciler, ReconcileReport
+from holdfast.reconcile.reconcile_loop import ReconcileLoop
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.segments.manifest.local_root import Publishing
+from holdfast.segments.retention.retention import Retention, RetentionReport
+from holdfast.segments.retention.retention_plan import Policy
+from holdfast.segments.sealing import leftovers
+from holdfast.segments.sealing.disk_guard import Guard
+from holdfast.segments.sealing.roller import Roller
+from holdfast.segments.segment_stats import Counters, SegmentStats
+from holdfast.settings import Settings
+
+logger = logging.getLogger("holdfast")
+
+
+class Maintenance:
+    """The chores of one open log."""
+
+    def __init__(
+        self, journal: Journal, manifest: Manifest, directory: Directory, settings: Settings, clock: Clock
+    ) -> None:
+        self._journal = journal
+        self._settings = settings
+        self._clock = clock
+        self._roller: Roller | None = None
+        self._retention: Retention | None = None
+        counters = Counters()
+        if not journal.read_only:
+            emptied = leftovers.clear(journal, manifest)
+            self._roller = Roller(journal, manifest, settings.segments, clock)
+            counters = self._roller.counters
+            self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
+            if journal.topics.shipping is None:
+                self._publish(journal, manifest, self._roller, self._retention)
+            self._retention.resume(emptied)
+            guard = Guard(journal.queue, directory.path, settings.disk, counters)
+            if settings.disk.free_bytes_min:
+                self._roller.chores.append(guard.check)
+            self._roller.chores.append(self._retention.check)
+            self._roller.start()
+        else:  # only to say what would go
+            self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
+        self._counters = counters
+        self._reconciler = Reconciler(journal, manifest, directory, self._roller, settings.reconcile, clock)
+        self._loop: ReconcileLoop | None = None
+        if self._roller is not None and settings.reconcile.pass_interval_ms:
+            self._loop = ReconcileLoop(self._reconciler, settings.reconcile, clock)
+            self._loop.start()
+
+    def _publish(self, journal: Journal, manifest: Manifest, roller: Roller, retention: Retention) -> None:
+        """Without another store the log's own directory is one."""
+        publishing = Publishing(journal, manifest)
+        roller.publishing = retention.publishing = publishing
+        roller.chores.append(publishing.check)
+
+    @property
+    def last_reconcile(self) -> ReconcileReport | None:
+        """The report of the last complete pass."""
+        return self._reconciler.last
+
+    def seal(self, partitions: Sequence[Partition], timeout: float) -> None:
+        """Seal what is durable now."""
+        if self._roller is None:
+            raise _only_reading()
+        self._roller.seal(partitions, timeout)
+
+    def seal_soon(self, partitions: Sequence[Partition]) -> None:
+        """Seal what is durable now, without waiting for it."""
+        if self._roller is not None:
+            self._roller.ask(partitions)
+
+    def retain(self, dry_run: bool) -> RetentionReport:
+        """Apply retention, or say what would go."""
+        if self._retention is None or (self._roller is None and not dry_run):
+            raise _only_reading()
+        self._journal.refresh()
+        return self._retention.run(dry_run=dry_run)
+
+    def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
+        """Compare manifest and files."""
+        return self._reconciler.run(fix=fix, deep=deep, limit=limit)
+
+    def stats(self) -> SegmentStats:
+        """All of this at one moment."""
+        counters, now = self._counters, self._clock.monotonic()
+        partitions = list(self._journal.topics.by_id.values())
+        waiting = [now - p.tail_since for p in partitions if p.tail_records and p.tail_since]
+        return SegmentStats(
+            segments=sum(p.sealed.segments - p.sealed.first_segment for p in partitions),
+            tail_records=sum(p.tail_records for p in partitions),
+            tail_bytes=sum(p.tail_size for p in partitions),
+            oldest_unsealed_seconds=max(waiting, default=0.0),
+            seals_total=counters.seals,
+            seal_failures_total=counters.failures,
+            rows_sealed_total=counters.rows,
+            bytes_sealed_total=counters.bytes,
+            seal_seconds=counters.histogram(),
+            trimmed_entries_total=counters.trimmed,
+            expired_segments_total=counters.expired_segments,
+            expired_bytes_total=counters.expired_bytes,
+            reconcile_passes_total=self._reconciler.passes,
+            reconcile_findings=self._reconciler.findings_by_kind(),
+            free_bytes=counters.free_bytes,
+            last_error=counters.last_error,
+        )
+
+    def settle(self, timeout: float) -> None:
+        """Make durable and seal what is there as far as the time allows, and end all threads; records are taken on."""
+        deadline = self._clock.monotonic() + timeout
+        if self._loop is not None:
+            self._loop.stop()
+        if self._roller is not None:
+            self._finish(deadline, timeout)
+
+    def close(self, timeout: float) -> None:
+        """Take no more records, make durable and seal what is there as far as the time allows, end all threads."""
+        deadline = self._clock.monotonic() + timeout
+        if self._loop is not None:
+            self._loop.stop()
+        if self._roller is None:
+            return
+        self._journal.stop_taking()
+        self._finish(deadline, timeout)
+
+    def _finish(self, deadline: float, timeout: float) -> None:
+        assert self._roller is not None
+        healthy = self._journal.end is None
+        if healthy and self._journal.drain(timeout) and self._settings.segments.seal_on_close and self._roller.running:
+            self._seal_all(max(0.0, deadline - self._clock.monotonic()))
+        self._roller.stop(max(timeout / 10, deadline - self._clock.monotonic()))
+
+    def _seal_all(self, timeout: float) -> None:
+        assert self._roller is not None
+        try:
+            self._roller.seal(list(self._journal.topics.by_id.values()), timeout)
+        except HoldfastError as error:  # the records are durable in the journal: no reason not to close
+            logger.warning("closed without sealing all: %s", error.message, extra={"action": "close_unsealed"})
+
+    def forget(self) -> None:
+        """In a forked child: the threads are the parent's."""
+        self._roller = self._retention = self._loop = None
+
+
+def _topics(settings: Settings) -> dict[str, Policy]:
+    """Policies of topics that others write: what happens in channels grows with everything that strangers send."""
+    channels = settings.channels
+    return {TOPIC: Policy(channels.topic_bytes_max or None, int(channels.topic_age_max_ms * 1000) or None)}
+
+
+def _only_reading() -> Invalid:
+    return Invalid("this log is open for reading only", hint="its owner seals and retains; open it without read_only")

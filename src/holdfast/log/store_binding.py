@@ -1,0 +1,136 @@
+"""The composition of shipping for one open log: its store, attached once, and the shipper that serves it.
+
+A log remembers the store that it is shipped to. Opened with another one it is refused, because marks of one store say
+nothing about another; unless `store.move` says that it moves, to a root that holds the same (`holdfast migrate-root`),
+where it goes on, or to an empty one, where all is shipped anew. Opened with none it does not ship, says so, and keeps
+its marks: retention still removes nothing that the store does not have. A log that was taken over remembers it, and
+takes no more records wherever it is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.caller import in_coroutine
+from holdfast.clock import Clock
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.journal.journal import Journal
+from holdfast.model.control_rows import ShippingRow
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import EpochDocument
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.settings import Settings
+from holdfast.store import layout, store_kinds
+from holdfast.store.address import parse_url
+from holdfast.store.port import Store
+
+if TYPE_CHECKING:
+    from holdfast.shipping.shipper import Shipper
+
+_FIRST_CONTACT_S = 2.0
+"""How long opening waits for the store's first word; a store that is away does not keep a log from opening."""
+
+logger = logging.getLogger("holdfast")
+
+
+def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock: Clock) -> Shipper | None:
+    """The shipper of a log, not started yet; None where no store is configured."""
+    shipping = journal.topics.shipping
+    _refuse_stranded(journal)
+    if not settings.store.url:
+        if shipping is not None and not shipping.copy and not journal.read_only:
+            logger.warning(
+                "this log is shipped to %s, but was opened without a store: nothing is shipped", shipping.root,
+                extra={"action": "store_left_out"},
+            )  # fmt: skip
+        return None
+    if journal.read_only:
+        return None
+    root = parse_url(settings.store.url).url
+    if shipping is not None and shipping.copy:
+        raise Invalid(
+            "this log is a copy that was restored to look at; it never ships",
+            hint="open it without store=…; to go on from the store, restore it without --copy",
+        )
+    if shipping is not None and shipping.root != root and not settings.store.move and _has_shipped(journal):
+        raise Invalid(
+            f"this log is shipped to {shipping.root}, not to {root}",
+            hint="open it with its own store; to ship all of it anew to another one, set store.move",
+        )
+    # Only now: whoever does not ship does not load what shipping needs.
+    from holdfast.segments.manifest.local_root import withdraw
+    from holdfast.segments.manifest.manifest_documents import first_offset
+    from holdfast.shipping.open_remote import remote_for
+    from holdfast.shipping.price_note import write_note
+    from holdfast.shipping.shipper import Shipper
+    from holdfast.shipping.shipping_marks import attach, fenced_by, rebind, root_form
+
+    if shipping is not None and shipping.root != root and (fenced := fenced_by(journal)) is not None:
+        raise fenced  # moving it elsewhere would make two logs of one
+    files = store_kinds.open_any_store(settings.store.url, settings.store, clock)
+    if shipping is not None and shipping.root != root and (moved := _moved_format(journal, shipping, files)):
+        rebind(journal, root, moved)
+    elif shipping is None or shipping.root != root:
+        # Who this directory is stays the same wherever it ships to.
+        owner = clock.random_bytes(16) if shipping is None else shipping.owner
+        attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.topics.by_id.values()})
+    withdraw(manifest.root)
+    form = root_form(journal)
+    store = RootStore(files, form)
+    remote = remote_for(settings.store.url, store, settings.store, settings.shipping, clock)
+    write_note(manifest.root.parent, settings.shipping)
+    return Shipper(journal, manifest, store, remote, settings.shipping, clock, os.abort)
+
+
+def _moved_format(journal: Journal, shipping: ShippingRow, files: Store) -> int:
+    """The format of a root that holds what the old one held when this log last shipped there; 0 where it does not.
+
+    That is so after `holdfast migrate-root`: the newest claim there is this directory's own, under the same number.
+    """
+    if not shipping.epoch:
+        return 0  # it never shipped: nothing is asked, so that a log opens while its store is away
+    from holdfast.shipping.ownership.fence import newest_epoch
+
+    log = journal.vault.log_id.hex()
+    store = RootStore(files, RootForm(journal.vault.signer, log=log, allow_unsigned=True))
+    key = layout.epoch_key(shipping.epoch)
+    try:
+        store.log()
+        if newest_epoch(store) != shipping.epoch:
+            return 0
+        claim = documents.decode(store.get(key), key, EpochDocument)
+    except (NotFound, Invalid, Corrupt):
+        return 0  # nothing is there, or nothing of ours: that is for the shipper to say
+    return store.form.format if (claim.log, claim.owner) == (log, shipping.owner.hex()) else 0
+
+
+def _refuse_stranded(journal: Journal) -> None:
+    """A log that was taken over takes no more records, with a store or without: they would be nowhere else."""
+    shipping = journal.topics.shipping
+    if shipping is not None and shipping.fenced and not journal.read_only:
+        from holdfast.shipping.shipping_marks import fenced_by
+
+        journal.queue.hold("fenced", fenced_by(journal))
+
+
+def _has_shipped(journal: Journal) -> bool:
+    """Whether a store ever took anything; one that never did (a mistaken address) does not bind the log."""
+    shipping = journal.topics.shipping
+    shipments = [partition.shipment for partition in journal.topics.by_id.values()]
+    return bool(shipping and shipping.shipped_seq) or any(row.slots for row in shipments if row is not None)
+
+
+def start(shipper: Shipper) -> bool:
+    """Begin to ship; whether the store's first word was waited for, which is not so in a coroutine."""
+    waits = not in_coroutine()
+    shipper.start(_FIRST_CONTACT_S if waits else 0.0)
+    return waits
+
+
+def first_word(shipper: Shipper) -> None:
+    """Wait a moment for the store's first word; raises Invalid where the root is not this log's."""
+    shipper.first_word(_FIRST_CONTACT_S)

@@ -1,0 +1,290 @@
+"""What a backend stores and how it fails: the rows of each table, with what their stamps cover.
+
+Rows are plain values in the order of their columns. Control rows (all but entries and items) carry a stamp over the
+canonical bytes of everything before it; `holdfast.crypto.vault` makes and verifies stamps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from holdfast.crypto import digests as chain
+from holdfast.crypto.vault import Vault
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a backend can do, for code that must know."""
+
+    name: str
+    embedded: bool
+    """The journal is a file of this machine, owned by one process."""
+    reads_while_owned: bool
+    """Another process may read while the owner writes."""
+
+
+class DiskFailed(Exception):
+    """The storage failed in a way after which nothing may be assumed; the writer must stop."""
+
+
+class LogRow(NamedTuple):
+    """The table `log`'s only row."""
+
+    log_id: bytes
+    created_us: int
+    keyed: int
+    epoch: int
+    key_epochs: int
+    topics: int
+    partitions: int
+    entries: int
+    next_seq: int
+    groups: int
+    keys: int
+    heads: bytes
+    segments: int
+    schemas: int
+    policies: int
+    spaces: int
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else; counters that came later, only once one of them counts."""
+        later = self[12:16] if self.spaces else self[12:15]
+        return chain.canonical("log", *self[:12], *(later if any(later) else ()), self.key_epoch)
+
+
+class EpochRow(NamedTuple):
+    """One ownership of the log."""
+
+    number: int
+    opened_us: int
+    pid: int
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("epochs", *self[:-1])
+
+
+class TopicRow(NamedTuple):
+    """One topic."""
+
+    id: int
+    name: str
+    partitions: int
+    created_us: int
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("topics", *self[:-1])
+
+
+class HeadRow(NamedTuple):
+    """One partition's head."""
+
+    partition_id: int
+    topic_id: int
+    number: int
+    next_offset: int
+    link: bytes
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("heads", *self[:-1])
+
+
+class KeyRow(NamedTuple):
+    """One remembered idempotency key."""
+
+    id: int
+    hash: bytes
+    partition_id: int
+    record: int
+    seq: int
+    digest: bytes
+    """Of what was appended under the key, concealed in a log with keys; empty where an older version wrote the row."""
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else; the digest, which came later, only where there is one."""
+        return chain.canonical("idempotency", *self[:5], *((self.digest,) if self.digest else ()), self.key_epoch)
+
+
+class WatermarkRow(NamedTuple):
+    """How far one partition is sealed, and from where on it is retained."""
+
+    partition_id: int
+    segments: int
+    sealed_offset: int
+    chain: bytes
+    first_segment: int
+    first_offset: int
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("watermarks", *self[:-1])
+
+
+LIVE, EXPIRING, EXPIRED, LOST = 1, 2, 3, 4
+"""States of a segment: its file is there; may be removed; was removed; was lost."""
+
+
+class SegmentRow(NamedTuple):
+    """One segment in the manifest. It stays when its file goes: the chain needs it."""
+
+    partition_id: int
+    number: int
+    first_offset: int
+    rows: int
+    size: int
+    time_min: int
+    time_max: int
+    low: int
+    high: int
+    sha256: bytes
+    content: bytes
+    footer: bytes
+    chain: bytes
+    schema: bytes
+    key_id: str
+    epoch: int
+    sealed_us: int
+    state: int
+    key_epoch: int
+    stamp: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset after its last record."""
+        return self.first_offset + self.rows
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("segments", *self[:-1])
+
+
+class SchemaRow(NamedTuple):
+    """One version of a typed topic's schema."""
+
+    topic_id: int
+    version: int
+    fingerprint: bytes
+    definition: bytes
+    created_us: int
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("schemas", *self[:-1])
+
+
+class PolicyRow(NamedTuple):
+    """A topic's own retention policy; 0 = no limit."""
+
+    topic_id: int
+    bytes_max: int
+    age_max_us: int
+    records_max: int
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("policies", *self[:-1])
+
+
+class ShippingRow(NamedTuple):
+    """The table `shipping`'s only row: where the log is shipped to, and how far in the order of commits."""
+
+    root: str
+    owner: bytes
+    epoch: int
+    shipped_seq: int
+    copy: int
+    root_format: int = 0
+    """Layout of the store's root; 0 = not known yet."""
+    fenced: int = 0
+    """The claim that took the log over; 0 = nobody's."""
+    alarm: str = ""
+    """What holds shipping up; empty when nothing does."""
+    ended: str = ""
+    """Why shipping ended for good in the handle that was open last."""
+    last_error: str = ""
+    """What the store said last when it failed."""
+    key_epoch: int = 0
+    stamp: bytes = b""
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else; columns that came later, only once one of them says something."""
+        later = self[5:10]
+        return chain.canonical("shipping", *self[:5], *(later if any(later) else ()), self.key_epoch)
+
+
+class ShipmentRow(NamedTuple):
+    """How far one partition is on the store."""
+
+    partition_id: int
+    slots: int
+    settled_segments: int
+    settled_offset: int
+    shipped_offset: int
+    key_epoch: int = 0
+    stamp: bytes = b""
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("shipments", *self[:-1])
+
+
+SHIPPING_TEXT_BYTES_MAX = 2_048
+SPACE_NAME_BYTES_MAX = 4_200
+ITEM_KEY_BYTES_MAX = 2_048
+"""What is longer is neither written nor read."""
+
+
+class SpaceRow(NamedTuple):
+    """One space: how many items it has, and what they add up to."""
+
+    id: int
+    name: bytes
+    items: int
+    sum: bytes
+    key_epoch: int
+    stamp: bytes
+
+    def message(self) -> bytes:
+        """What the stamp covers: everything else."""
+        return chain.canonical("spaces", *self[:-1])
+
+
+class ItemRow(NamedTuple):
+    """One item of a space. It has no stamp: its space's row says what all of them add up to."""
+
+    space_id: int
+    key: bytes
+    number: int
+    key_epoch: int
+    body: bytes
+
+
+Row = TypeVar(
+    "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, WatermarkRow, SegmentRow, SchemaRow, PolicyRow, ShippingRow,
+    ShipmentRow, SpaceRow,
+)  # fmt: skip
+
+
+def stamped(row: Row, vault: Vault) -> Row:
+    """The row with its stamp; whatever stood there before is replaced."""
+    return type(row)(*row[:-1], vault.stamp(row.message()))

@@ -1,0 +1,192 @@
+"""One root, opened for reading: its topics, how far each partition is settled, and the manifests that say so.
+
+A root is a store's URL, a plain directory, or the directory of a log, whose own `segments/` is such a root. What never
+changes is kept: manifest objects are read once, so that looking again costs one request per partition when nothing is
+new, however long the history is. Used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.signatures import Signer
+from holdfast.errors import Corrupt, NotFound
+from holdfast.model.topic_name import is_name
+from holdfast.reader.offsets import Where
+from holdfast.reader.read_options import ReadOptions
+from holdfast.root import store_manifest
+from holdfast.root.numbered_objects import newest, numbered
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import ExpiredDocument, ManifestDocument, SegmentDocument, TopicDocument
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
+from holdfast.store import layout
+from holdfast.store.address import parse_url
+from holdfast.store.port import Store
+from holdfast.store.store_kinds import open_any_store
+from holdfast.store.store_settings import StoreSettings
+from holdfast.suggestions import listed, meant
+
+_opened: dict[tuple[str, StoreSettings], Store] = {}
+# A Spark executor reads hundreds of tasks in one process: they share connections, and nothing else.
+
+
+def shared_store(place: str, settings: StoreSettings, clock: Clock) -> Store:
+    """The store at a root, opened once per process."""
+    url = root_url(place)
+    store = _opened.get((url, settings))
+    if store is None:
+        store = _opened[url, settings] = open_any_store(url, settings, clock)
+    return store
+
+
+def root_store(place: str, options: ReadOptions, clock: Clock | None = None) -> RootStore:
+    """The root of a read, with the keys that are to prove it; asks nothing of the store yet."""
+    keyring = Keyring.from_reference(options.keyring) if options.keyring else None
+    form = RootForm(Signer.of(keyring), log=options.log_id, allow_unsigned=options.allow_unsigned)
+    return RootStore(shared_store(place, options.store, clock or SystemClock()), form)
+
+
+def root_url(place: str) -> str:
+    """Where the root is, as a URL: of a plain path, and of a log's directory, the one with the manifests."""
+    if place.startswith("s3a://"):  # what Hadoop calls it
+        place = "s3://" + place.removeprefix("s3a://")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) and not place.startswith("file://"):
+        return place
+    if place.startswith("file://"):  # as writers take it: encoded, as URLs are
+        place = parse_url(place).place
+    path = Path(place.removeprefix("file:")).absolute()
+    own = path / "segments"
+    return (own if not (path / layout.LOG).exists() and (own / layout.LOG).exists() else path).as_uri()
+
+
+class SettledRoot:
+    """What is settled at one root."""
+
+    def __init__(self, store: RootStore, *, is_keyed: bool = False) -> None:
+        """`is_keyed` means that whoever reads has the log's keys: then nothing that is not encrypted is the log's."""
+        self.store = store
+        self.log = store.log().log
+        self._is_keyed = is_keyed
+        self._manifests: dict[Where, list[ManifestDocument]] = {}
+        self._last: dict[Where, ManifestDocument] = {}
+        self._topics: dict[str, TopicDocument] = {}
+
+    @classmethod
+    def open(cls, place: str, options: ReadOptions, clock: Clock | None = None) -> SettledRoot:
+        """Open a root; raises NotFound where there is none, Invalid where it is not the one that is meant."""
+        return cls(root_store(place, options, clock), is_keyed=bool(options.keyring))
+
+    def is_shipped_to(self) -> bool:
+        """Whether a log ships here, so that there are claims, commit batches and leases; or it is a log's own."""
+        return next(iter(self.store.list(layout.EPOCHS)), None) is not None
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    def topics(self, options: ReadOptions) -> list[TopicDocument]:
+        """The topics that are asked for, by name, as they are now; a pattern may find none."""
+        if options.topics:
+            return [self.topic(name) for name in sorted(options.topics)]
+        names = [name for name in self.store.folders(layout.TOPICS) if options.matches(name) and is_name(name)]
+        found = [self._find(name) for name in names]
+        return [topic for topic in found if topic is not None]  # a folder is there before its topic's first document
+
+    def topic(self, name: str) -> TopicDocument:
+        """A topic as it is now; raises NotFound."""
+        found = self._find(name)
+        if found is None:
+            known = [one for one in self.store.folders(layout.TOPICS) if is_name(one)]
+            raise NotFound(
+                f"there is no topic {name!r} at this root{meant(name, known)} store={self.store.url}",
+                hint=listed(known) if known else "there are none; nothing is settled yet",
+            )
+        return found
+
+    def _find(self, name: str) -> TopicDocument | None:
+        known = self._topics.get(name)
+        if known is not None and self.store.head(layout.topic_key(name, known.version + 1)) is None:
+            return known
+        found = store_manifest.newest_topic(self.store, self.log, name)
+        if found is not None:
+            self._topics[name] = found
+        return found
+
+    # -- partitions ---------------------------------------------------------------------------------------
+
+    def objects(self, where: Where) -> list[ManifestDocument]:
+        """The manifest objects of a partition, as they are now, proved."""
+        known = self._manifests.get(where)
+        if known:
+            before = len(known)
+            store_manifest.follow(self.store, self.log, *where, known)
+            self._require_encrypted(known[before:])
+            return known
+        found = store_manifest.read_manifest(self.store, self.log, *where)
+        self._require_encrypted(found.documents)
+        self._manifests[where] = list(found.documents)
+        return self._manifests[where]
+
+    def _require_encrypted(self, found: Iterable[ManifestDocument]) -> None:
+        for document in found if self._is_keyed else ():
+            if isinstance(document, SegmentDocument) and not document.key_id and not store_manifest.is_filler(document):
+                raise Corrupt(
+                    "a segment of this log is not encrypted, and a keyring was given",
+                    path=layout.manifest_key(document.topic, document.partition, document.slot), topic=document.topic,
+                    partition=document.partition, offset=document.first,
+                    hint="if the log has no keys, leave the keyring out; else somebody else put this segment there",
+                )  # fmt: skip
+
+    def segments(self, where: Where) -> list[SegmentDocument]:
+        """The segments of a partition, as they are now, retired ones included."""
+        return [document for document in self.objects(where) if isinstance(document, SegmentDocument)]
+
+    def settled(self, topic: TopicDocument, partition: int) -> int:
+        """Everything below lies in segments on the store."""
+        last = self.last((topic.topic, partition))
+        return topic.first_offset if last is None else _end_of(last)
+
+    def last(self, where: Where) -> ManifestDocument | None:
+        """The newest manifest object of a partition, None without one; asks for no more than it takes to know."""
+        if self._manifests.get(where):
+            return self.objects(where)[-1]
+        last = self._last.get(where)
+        # Slots are dense: nothing is new where the next one is free, and the history is not listed again.
+        if last is None or self.store.head(layout.manifest_key(*where, last.slot + 1)) is not None:
+            last = self._newest(where)
+        if last is not None:
+            self._require_encrypted([last])
+            self._last[where] = last
+        return last
+
+    def _newest(self, where: Where) -> ManifestDocument | None:
+        """The newest manifest object of a partition; None when there is none."""
+        checkpoint = newest(self.store, layout.checkpoints_folder(*where))
+        at = None if checkpoint is None else layout.parse_number(checkpoint)
+        after = None if at is None else layout.manifest_key(*where, at - 1) if at else None
+        keys = numbered(self.store, layout.manifest_folder(*where), after)
+        if not keys and after is not None:  # the checkpoint's name is not proved: it may promise what is not there
+            keys = numbered(self.store, layout.manifest_folder(*where))
+        if not keys:
+            return None
+        last = documents.decode_manifest(self.store.get(keys[-1]), keys[-1])
+        if (last.log, last.topic, last.partition, last.slot) != (self.log, *where, layout.parse_number(keys[-1])):
+            raise Corrupt("a manifest object belongs elsewhere", path=keys[-1], topic=where[0], partition=where[1])
+        return last
+
+    def marks(self, topics: Iterable[TopicDocument]) -> dict[Where, int]:
+        """How far all partitions of these topics are settled."""
+        places = [(topic, partition) for topic in topics for partition in range(topic.partitions)]
+        ends = store_manifest.in_parallel(lambda place: self.settled(*place), places)
+        return {(topic.topic, partition): end for (topic, partition), end in zip(places, ends, strict=True)}
+
+    def expired(self, where: Where) -> ExpiredDocument | None:
+        """What retention has retired of a partition; None when nothing is."""
+        return store_manifest.read_expired(self.store, self.log, *where)
+
+
+def _end_of(document: ManifestDocument) -> int:
+    return document.first + document.rows if isinstance(document, SegmentDocument) else document.first

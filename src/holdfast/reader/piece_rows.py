@@ -1,0 +1,121 @@
+"""Reading the pieces of a task: from files, or from what the manifest knows, to batches of one schema.
+
+Everything is proved on the way, as far as `verify` asks: `off` compares sizes and footers only, `hash` every block that
+is read, `full` the whole segment, rows, times and chain included, before its first row is given. What is wrong is
+Corrupt with the file's key; what retention removed in the meantime is NotFound. Runs in Spark's executors: one piece
+after the other, one row group in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.vault import Vault
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.reader.object_bytes import open_bytes
+from holdfast.reader.read_columns import Shaping
+from holdfast.reader.read_options import ReadOptions
+from holdfast.reader.read_plan import Bounds, Piece, Task
+from holdfast.root.root_store import RootStore
+from holdfast.root.store_manifest import read_expired
+from holdfast.segments.file.segment_reader import SegmentReader
+from holdfast.store.port import Store
+
+
+class TaskReader:
+    """Reads tasks of one read."""
+
+    def __init__(self, store: RootStore, options: ReadOptions, shaping: Shaping, bounds: Bounds) -> None:
+        self._store = store
+        self._options = options
+        self._shaping = shaping
+        self._bounds = bounds
+        self._keyring = Keyring.from_reference(options.keyring) if options.keyring else None
+        # With keys, planning has believed only what they signed; or it was told to believe more.
+        self._is_authentic = self._keyring is not None and not options.allow_unsigned
+
+    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, in order."""
+        for piece in task.pieces:
+            yield from self._read_piece(task.log, piece)
+
+    def _read_piece(self, log: bytes, piece: Piece) -> Iterator[pa.RecordBatch]:
+        if self._is_known(piece):
+            if piece.share[0] == 0:
+                yield from self._shaping.made(piece.topic, piece.partition, piece.start, piece.end)
+            return
+        try:
+            with self._open(log, piece) as reader:
+                if self._options.verify == "full":
+                    reader.verify()
+                for batch in self._batches(reader, piece):
+                    yield self._shaping.shape(batch, piece.topic, piece.partition)
+        except FileNotFoundError:
+            raise missing(self._store, log, piece) from None
+
+    def _is_known(self, piece: Piece) -> bool:
+        """Whether the manifest alone tells these rows."""
+        bounds = self._bounds
+        has_times = bounds.since is not None or bounds.until is not None
+        in_times = not has_times or (
+            (bounds.since is None or piece.time_min >= bounds.since)
+            and (bounds.until is None or piece.time_max <= bounds.until)
+        )
+        return (
+            not self._shaping.needs_file
+            and in_times
+            and self._options.verify != "full"
+            and self._options.encrypted == "open"
+        )
+
+    def _open(self, log: bytes, piece: Piece) -> SegmentReader:
+        if piece.key_id and self._keyring is None and self._options.encrypted == "open":
+            raise no_key(piece.topic, piece.key_id)
+        if self._keyring is not None and not piece.key_id:
+            raise Corrupt("a segment of this log is not encrypted, and a keyring was given", path=piece.key)
+        vault = Vault(log, self._keyring)
+        opener = vault.segment_opener if piece.key_id else None
+        return SegmentReader(
+            piece.key, piece.head(log), piece.facts(), opener,
+            source=open_bytes(self._store.files, piece.key, piece.size), compare_blocks=self._options.verify != "off",
+            trusted=self._is_authentic, row_group_bytes_max=self._options.store.read_bytes_max,
+        )  # fmt: skip
+
+    def _batches(self, reader: SegmentReader, piece: Piece) -> Iterator[pa.RecordBatch]:
+        if self._options.encrypted == "sealed":
+            if reader.sealed_with is None:
+                raise Invalid(f"topic {piece.topic!r} is not encrypted", hint="leave encrypted=sealed out")
+            return reader.stored_blocks(piece.share)
+        there = set(reader.schema.names)
+        return reader.batches(
+            piece.start, piece.end, columns=[name for name in self._shaping.needs if name in there],
+            since=self._bounds.since, until=self._bounds.until, share=piece.share,
+        )  # fmt: skip
+
+
+def no_key(topic: str, key_id: str) -> Invalid:
+    """What to raise for a topic that is encrypted, where no keyring is given."""
+    return Invalid(
+        f"topic {topic!r} is encrypted, and there is no key key_id={key_id}",
+        hint="name a keyring that driver and executors find: option keyring = env:NAME or file:PATH;"
+        " or read its sealed blocks with encrypted=sealed",
+    )
+
+
+def missing(store: Store, log: bytes, piece: Piece) -> Corrupt | NotFound:
+    """What to raise for a segment whose file is not there: retention removed it, or it is lost."""
+    expired = read_expired(store, log.hex(), piece.topic, piece.partition)
+    span = f"offsets={piece.first}..{piece.first + piece.rows - 1}"
+    if expired is not None and piece.number < expired.upto:
+        return NotFound(
+            f"a segment has expired while it was to be read {span} key={piece.key}",
+            hint="read again: it begins with what is left; keep segments longer, or name a reader for a lease",
+        )
+    return Corrupt(
+        f"a segment is missing {span}", path=piece.key, topic=piece.topic, partition=piece.partition,
+        offset=piece.first,
+        hint="`holdfast reconcile DIR --remote --deep --fix` brings it back from the log that wrote it",
+    )  # fmt: skip

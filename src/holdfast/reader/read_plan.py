@@ -1,0 +1,213 @@
+"""What a read has to touch: from marks and manifests to pieces of segments, and from pieces to tasks. Pure.
+
+Segments are found by their offsets and left out by their times, without a look at a file. Tasks are balanced by bytes:
+large segments are shared by several tasks, row group by row group, small ones are read many to a task, because a task
+has a price of its own. A task holds all that its reader must know, proofs included, and no secret.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+
+import msgspec
+
+from holdfast.errors import Corrupt, Invalid
+from holdfast.model.segment import SegmentFacts, SegmentHead
+from holdfast.root.objects.documents import SegmentDocument
+from holdfast.root.store_manifest import is_filler
+from holdfast.store import layout
+
+_OPEN_BYTES = 256 * 2**10
+"""What opening a segment costs, in bytes that could be read instead."""
+_TASK_BYTES_MIN = 4 * 2**20
+_ROW_BYTES = 16
+"""What a row costs on its way, however narrow it is, in bytes that could be read instead."""
+_SHARE_BYTES, _SHARE_BYTES_MIN = 32 * 2**20, 2**20
+"""A segment is not cut into smaller shares; where many tasks are asked for, not below this: that is one row group."""
+
+_ROUNDS_EVEN = 4
+"""From so many tasks per core on, they level out by themselves."""
+
+_first = attrgetter("first")
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A part of one segment: where it is, what it must be, and which of its rows are wanted."""
+
+    topic: str
+    partition: int
+    number: int
+    first: int
+    rows: int
+    size: int
+    time_min: int
+    time_max: int
+    sha256: bytes
+    content: bytes
+    footer: bytes
+    previous: bytes
+    schema: bytes
+    key_id: str
+    epoch: int
+    start: int
+    end: int
+    share: tuple[int, int] = (0, 1)
+    """Which of so many even parts of its row groups."""
+
+    @property
+    def key(self) -> str:
+        """Where its file is."""
+        return layout.segment_key(self.topic, self.partition, self.number, self.sha256)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of the segment are wanted."""
+        return self.start <= self.first and self.end >= self.first + self.rows
+
+    def cost(self, width: int | None = None) -> int:
+        """Bytes to be read, more or less; `width` is how wide the wanted columns are, None for all of them."""
+        wanted = max(0, min(self.end, self.first + self.rows) - max(self.start, self.first))
+        stored = self.size * wanted // self.rows
+        size = stored if width is None else min(stored, max(width, _ROW_BYTES) * wanted)
+        return size // self.share[1] + _OPEN_BYTES
+
+    def head(self, log: bytes) -> SegmentHead:
+        """What its file must say about itself."""
+        return SegmentHead(
+            log, self.topic, self.partition, self.number, self.first, self.epoch, self.schema, self.previous
+        )
+
+    def facts(self) -> SegmentFacts:
+        """What the manifest says about its file."""
+        return SegmentFacts(
+            self.rows, self.size, self.time_min, self.time_max, self.sha256, self.content, self.footer, self.key_id
+        )
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """Which records are wanted, wherever they are, by their times in microseconds; None is no bound."""
+
+    since: int | None = None
+    """This one and later …"""
+    until: int | None = None
+    """… up to this one."""
+
+    def misses(self, low: int, high: int) -> bool:
+        """Whether nothing between two times is wanted."""
+        return (self.since is not None and high < self.since) or (self.until is not None and low > self.until)
+
+
+def meeting(segments: Sequence[SegmentDocument], start: int, end: int) -> Sequence[SegmentDocument]:
+    """Of a partition's segments, in order, those from the one that holds `start` to the one before `end`."""
+    if start >= end:
+        return ()
+    return segments[max(bisect_right(segments, start, key=_first) - 1, 0) : bisect_left(segments, end, key=_first)]
+
+
+def pieces_of(
+    segments: Sequence[SegmentDocument], start: int, end: int, bounds: Bounds, *, skip_lost: bool = False
+) -> Iterator[Piece]:
+    """The parts of a partition's segments (in order) with start <= offset < end, within bounds.
+
+    A segment that was lost is Corrupt, unless whoever asks can do without it.
+    """
+    for segment in meeting(segments, start, end):
+        if segment.first + segment.rows <= start or bounds.misses(segment.time_min, segment.time_max):
+            continue
+        if is_filler(segment):
+            if skip_lost:
+                continue
+            raise _lost(segment)
+        yield _piece(segment, max(start, segment.first), min(end, segment.first + segment.rows))
+
+
+def _piece(segment: SegmentDocument, start: int, end: int) -> Piece:
+    unhex = bytes.fromhex
+    return Piece(
+        segment.topic, segment.partition, segment.number, segment.first, segment.rows, segment.size, segment.time_min,
+        segment.time_max, unhex(segment.sha256), unhex(segment.content), unhex(segment.footer),
+        unhex(segment.previous), unhex(segment.schema), segment.key_id, segment.epoch, start, end,
+    )  # fmt: skip
+
+
+def _lost(segment: SegmentDocument) -> Corrupt:
+    return Corrupt(
+        f"records were lost offsets={segment.first}..{segment.first + segment.rows - 1}",
+        path=layout.manifest_key(segment.topic, segment.partition, segment.slot), topic=segment.topic,
+        partition=segment.partition, offset=segment.first,
+        hint="failOnDataLoss=false reads what is left",
+    )  # fmt: skip
+
+
+# -- tasks ------------------------------------------------------------------------------------------------
+
+
+class Task(msgspec.Struct, frozen=True, array_like=True):
+    """What one reader reads, in this order."""
+
+    log: bytes
+    pieces: tuple[Piece, ...]
+
+    def encode(self) -> bytes:
+        """A task as bytes, to travel."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Task:
+        """A task that travelled."""
+        return _tasks.decode(data)
+
+
+_tasks = msgspec.msgpack.Decoder(Task)
+
+
+def tasks_of(
+    log: str, pieces: Iterable[Piece], split_bytes: int, min_tasks: int = 0, *, cores: int = 1, width: int | None = None
+) -> list[Task]:
+    """Pieces as tasks of about `split_bytes` each; smaller ones where that gives every core something to do, or where
+    `min_tasks` asks for more. `width` is how wide a row of the wanted columns is, None for all columns.
+
+    Order is kept: the rows of task 0, then task 1 … are in the order of the pieces.
+    """
+    if split_bytes < 1 or min_tasks < 0:
+        raise Invalid("a task needs at least one byte", hint="raise splitBytes")
+    costs = [(piece, piece.cost(width)) for piece in pieces]
+    total = sum(cost for _, cost in costs)
+    limit = _even(total, min(split_bytes, max(_TASK_BYTES_MIN, -(-total // max(1, cores)))), max(1, cores))
+    if min_tasks:
+        limit = max(1, min(limit, -(-total // min_tasks)))
+    is_fine = min_tasks or split_bytes < _SHARE_BYTES
+    least = _SHARE_BYTES_MIN if is_fine else _SHARE_BYTES
+    parts = [part for piece, cost in costs for part in _shares(piece, cost, max(limit, least))]
+    return [Task(bytes.fromhex(log), tuple(taken)) for taken in _packed(parts, limit)]
+
+
+def _even(total: int, limit: int, cores: int) -> int:
+    """So much a task that they all end together: of three equal tasks on two cores, one would run alone."""
+    rounds = -(-total // (limit * cores))
+    return limit if rounds > _ROUNDS_EVEN else min(limit, max(_TASK_BYTES_MIN, -(-total // max(1, rounds * cores))))
+
+
+def _shares(piece: Piece, cost: int, limit: int) -> Iterator[tuple[Piece, int]]:
+    parts = round(cost / limit)  # up to half as much again is not worth another task
+    if parts <= 1:
+        yield piece, cost
+        return
+    for part in range(parts):
+        yield msgspec.structs.replace(piece, share=(part, parts)), cost // parts
+
+
+def _packed(parts: Iterable[tuple[Piece, int]], limit: int) -> Iterator[list[Piece]]:
+    taken: list[Piece] = []
+    size = 0
+    for piece, cost in parts:
+        # Half of it over is better than half a task left.
+        if taken and size + cost // 2 > limit:
+            yield taken
+            taken, size = [], 0
+        taken.append(piece)
+        size += cost
+    if taken:
+        yield taken

@@ -1,0 +1,239 @@
+"""From what a read asks for to what that is now: topics, one set of columns, and a span of offsets per partition.
+
+The end of every span is at or below what is settled, never beyond. What was asked for by number and is gone (retention
+was there first) or not settled yet is refused, with the numbers: an answer with a hole looks like any other answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.model.schema import TopicSchema
+from holdfast.reader.offsets import EARLIEST, LATEST, Mark, Where
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_columns import SEALED, Column, choose, columns_of
+from holdfast.reader.read_options import ReadOptions
+from holdfast.reader.read_plan import Bounds, Piece, pieces_of
+from holdfast.root.objects.documents import SegmentDocument, TopicDocument
+from holdfast.root.root_contents import versions
+from holdfast.root.store_manifest import in_parallel
+from holdfast.store import layout
+
+logger = logging.getLogger("holdfast")
+
+
+class Shape(NamedTuple):
+    """What the rows of a read look like."""
+
+    columns: tuple[Column, ...]
+    schemas: frozenset[bytes]
+    """Fingerprints of the schema versions whose columns are all there."""
+
+
+def shape_of(topics: Sequence[TopicDocument], options: ReadOptions) -> Shape:
+    """The columns of these topics, which must be of one kind and, if typed, of one schema."""
+    if options.encrypted == "sealed":
+        return Shape(choose(SEALED, options.columns), frozenset())
+    if not topics:
+        return Shape(choose(columns_of(None), options.columns), frozenset())
+    kinds: dict[bytes, tuple[TopicDocument, tuple[TopicSchema, ...]]] = {}
+    for topic in topics:
+        known = versions(topic)
+        kinds.setdefault(known[-1].fingerprint if known else b"", (topic, known))
+    if len(kinds) > 1:
+        one, other = (topic.topic for topic, _ in list(kinds.values())[:2])
+        raise Invalid(
+            f"topics with different columns cannot be read together topics={one},{other}",
+            hint="read them one by one, or those of one schema together",
+        )
+    (_, known) = next(iter(kinds.values()))
+    columns = columns_of(known[-1] if known else None)
+    return Shape(choose(columns, options.columns), frozenset(version.fingerprint for version in known))
+
+
+class Span(NamedTuple):
+    """The offsets of one partition that a read covers."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class Resolved(NamedTuple):
+    """A read, made definite: asking for it again gives the same rows."""
+
+    topics: tuple[TopicDocument, ...]
+    shape: Shape
+    spans: tuple[Span, ...]
+
+    @property
+    def marks(self) -> dict[Where, Mark]:
+        """What is read of each partition; what `asOf` takes."""
+        return {(span.topic, span.partition): Mark(span.start, span.end) for span in self.spans}
+
+
+def resolve(root: SettledRoot, options: ReadOptions, pinned: Mapping[Where, Mark] | None = None) -> Resolved:
+    """Make a read definite; `pinned` is what an earlier look at the same read found, if there was one.
+
+    What was retired since is still asked for then: its files stay for a while, and once they are gone that is an error,
+    not a shorter answer.
+    """
+    topics = root.topics(options)
+    if pinned is not None:  # what was settled once is settled: nothing more has to be asked
+        known = tuple(Span(*where, mark.start or 0, mark.end) for where, mark in sorted(pinned.items()))
+        return Resolved(tuple(topics), shape_of(topics, options), known)
+    settled = root.marks(topics)
+    ends = ends_of(settled, options)
+    by_name = {topic.topic: topic for topic in topics}
+
+    def span(where: Where) -> Span:
+        return Span(*where, _start(root, by_name[where[0]], where, options, settled[where], ends[where]), ends[where])
+
+    return Resolved(tuple(topics), shape_of(topics, options), tuple(in_parallel(span, ends)))
+
+
+def ends_of(settled: Mapping[Where, int], options: ReadOptions) -> dict[Where, int]:
+    """Where a read ends, by partition, when so much is settled; partitions that are not read are left out."""
+    for asked in (options.starting_offsets, options.ending_offsets):
+        _refuse_others(asked, settled)
+    ends = {where: _end(where, options, mark) for where, mark in settled.items()}
+    return {where: end for where, end in ends.items() if end is not None}
+
+
+def _refuse_others(asked: Mapping[Where, int] | str, read: Mapping[Where, int]) -> None:
+    """Offsets of what is not read are a mistake: a mistyped topic would be read from end to end."""
+    others = [] if isinstance(asked, str) else sorted(where for where in asked if where not in read)
+    if others:
+        topic, partition = others[0]
+        raise Invalid(
+            f"offsets are given for what is not read topic={topic} partition={partition}",
+            hint="name only topics and partitions that are read",
+        )
+
+
+def _end(where: Where, options: ReadOptions, settled: int) -> int | None:
+    """Where a partition's span ends; None when the partition is not read at all."""
+    if options.as_of is not None:
+        mark = options.as_of.get(where)
+        end = EARLIEST if mark is None else mark.end
+    else:
+        end = LATEST if isinstance(options.ending_offsets, str) else options.ending_offsets.get(where, LATEST)
+    if end == EARLIEST:
+        return None
+    if end == LATEST:
+        return settled
+    if end > settled and options.include_tail:
+        return settled  # the rest is looked for in the tail, and refused there
+    if end > settled:
+        raise Invalid(
+            f"this is not settled yet topic={where[0]} partition={where[1]} offset={end} settled={settled}",
+            hint="wait until it is, or read up to what is: only settled records are read",
+        )
+    return end
+
+
+def _start(root: SettledRoot, topic: TopicDocument, where: Where, options: ReadOptions, settled: int, end: int) -> int:
+    start = _asked_start(where, options)
+    if start == LATEST:
+        return settled
+    earliest = earliest_offset(root, topic, where)
+    if start == EARLIEST and not _is_overtaken(where, options, topic, earliest):
+        return earliest
+    start = topic.first_offset if start == EARLIEST else start
+    if start < earliest and start < end:
+        return lost(where, start, earliest, fail=options.fail_on_data_loss)
+    return start
+
+
+def _asked_start(where: Where, options: ReadOptions) -> int:
+    """Where a partition is told to begin: by `startingOffsets`, else where the read began whose marks are given."""
+    asked = options.starting_offsets
+    if asked == "latest":
+        return LATEST
+    mark = None if options.as_of is None else options.as_of.get(where)
+    begun = EARLIEST if mark is None or mark.start is None else mark.start
+    return begun if asked == "earliest" else asked.get(where, begun)
+
+
+def _is_overtaken(where: Where, options: ReadOptions, topic: TopicDocument, earliest: int) -> bool:
+    """Whether all that marks without starts can mean is gone: an empty answer would look like any other."""
+    mark = None if options.as_of is None else options.as_of.get(where)
+    return mark is not None and topic.first_offset < mark.end <= earliest
+
+
+def earliest_offset(root: SettledRoot, topic: TopicDocument, where: Where) -> int:
+    """Where a partition begins now."""
+    expired = root.expired(where)
+    return topic.first_offset if expired is None else max(expired.first, topic.first_offset)
+
+
+def lost(where: Where, start: int, earliest: int, *, fail: bool) -> int:
+    """Retention was faster than a reader: an error, or a line in the log and the first offset that is left."""
+    place = f"topic={where[0]} partition={where[1]}"
+    message = f"records have expired {place} offsets={start}..{earliest - 1} first_left={earliest}"
+    if fail:
+        raise NotFound(
+            message,
+            hint="failOnDataLoss=false goes on with what is left; keep segments longer, or name a reader for a lease",
+        )
+    logger.warning("%s", message, extra={"action": "data_loss", "topic": where[0], "partition": where[1]})
+    return earliest
+
+
+def bounds_of(options: ReadOptions) -> Bounds:
+    """What the options say about times."""
+    return Bounds(since=options.since_us, until=None if options.before_us is None else options.before_us - 1)
+
+
+def pieces(root: SettledRoot, spans: Sequence[Span], options: ReadOptions, bounds: Bounds) -> list[Piece]:
+    """The parts of segments that these spans need, by topic, partition and offset."""
+    wanted = [span for span in spans if span.start < span.end]
+    manifests = in_parallel(lambda span: root.segments((span.topic, span.partition)), wanted)
+    for span, segments in zip(wanted, manifests, strict=True):
+        _check_reach(root, span, segments)
+    skip_lost = not options.fail_on_data_loss
+    return [
+        piece
+        for span, segments in zip(wanted, manifests, strict=True)
+        for piece in pieces_of(segments, span.start, span.end, bounds, skip_lost=skip_lost)
+    ]
+
+
+def _check_reach(root: SettledRoot, span: Span, segments: Sequence[SegmentDocument]) -> None:
+    """What was settled is in the manifest, or somebody has removed a part of it."""
+    end = segments[-1].first + segments[-1].rows if segments else 0
+    if end < span.end:
+        raise Corrupt(
+            f"the manifest ends before what was settled end={end} settled={span.end} store={root.store.url}",
+            path=layout.manifest_folder(span.topic, span.partition), topic=span.topic, partition=span.partition,
+            offset=end, hint="`holdfast reconcile DIR --remote --fix` writes manifest objects anew",
+        )  # fmt: skip
+
+
+def check_schemas(
+    found: Sequence[Piece], shape: Shape, options: ReadOptions, tail: Iterable[tuple[str, bytes]] = ()
+) -> None:
+    """Refuse what the schema mode does not allow: versions that differ, or one that came after the columns were set.
+
+    `tail` has topic and schema of what is read beyond segments.
+    """
+    topics = {schema: topic for topic, schema in tail} | {piece.schema: piece.topic for piece in found}
+    schemas = topics.keys() - {bytes(16)}
+    if options.encrypted == "sealed":
+        return
+    if options.schema_mode == "strict" and len(schemas) > 1:
+        raise Invalid(
+            f"these records have {len(schemas)} versions of their schema",
+            hint="schemaMode=latest reads them with the newest columns, null where a version had none",
+        )
+    if options.schema_mode != "known" and not schemas <= shape.schemas:
+        topic = topics[min(schemas - shape.schemas)]
+        raise Invalid(
+            f"the schema of topic {topic!r} has grown since this read began",
+            hint="start the query again: it goes on where it was, with the new columns;"
+            " or set schemaMode=known to go on without them",
+        )

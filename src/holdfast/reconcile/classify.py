@@ -1,0 +1,331 @@
+"""Reconciliation's judgement: the manifest of one partition against the list of its files.
+
+A pure function, so that the local command and the Spark job give the same answer. It reads nothing, repairs nothing
+and knows no clock; nothing is called finished or dead because of its age.
+
+Only what is sealed is judged: at or below the mark a file is final and its row is settled, so any difference is real.
+Above it things move. They are counted as in flight and never reported, but only while something vouches for them: a
+row, or a number in `in_flight`. A finished file above the mark that nobody vouches for is a dead orphan, and is found.
+
+Hazard: manifest, mark and listing are read one after the other while the log is at work. Read them in this order and
+a writer can cause no finding: the mark, the listing, the numbers in flight, the rows. A file that was listed is then
+vouched for by its number or, if its writer has finished since, by its row. Retention may still remove a file in
+between: whoever acts on a finding looks at row and file once more before.
+
+`garbage` marks what may be removed without looking at its content: unfinished files that nobody writes, and files of
+segments that the manifest itself calls expired. A lost segment's file that turns up again is no garbage but a rescue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import groupby
+from operator import attrgetter
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.model.segment import Listed
+from holdfast.store.layout import parse_segment_name, parse_temporary_name
+
+State = Literal["live", "expiring", "expired", "lost"]
+Kind = Literal["missing", "size_mismatch", "content_mismatch", "untracked", "overlap", "gap"]
+Where = Literal["log", "store"]
+
+
+class Tracked(NamedTuple):
+    """A row of the manifest."""
+
+    number: int
+    first: int
+    rows: int
+    bytes: int
+    name: str
+    """Name of its file, without folders."""
+    state: State
+
+
+class Mark(NamedTuple):
+    """How far the partition is sealed: the last sealed segment, None before the first, and the offset after it."""
+
+    index: int | None  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    offset: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One difference between what the manifest says and what is there.
+
+    `classify` works on one partition and leaves `topic` and `partition` to its caller; `content_mismatch` is found
+    only by those who read files.
+    """
+
+    kind: Kind
+    topic: str = ""
+    partition: int = -1
+    number: int | None = None
+    """The segment; for a gap, the one that should have begun there; None for a file whose name is not ours."""
+    name: str | None = None
+    """The file, without folders; of an object of the store, its key."""
+    first: int | None = None
+    """The segment's first offset; for a gap or an overlap, where it begins."""
+    rows: int | None = None
+    """The segment's rows; for a gap or an overlap, its length in offsets (a gap in the numbering alone has none)."""
+    expected: int | None = None
+    """Bytes by the manifest; for a gap or an overlap, the offset at which the next segment should begin."""
+    actual: int | None = None
+    """Bytes of the file; for a gap or an overlap, the offset at which the next segment begins."""
+    detail: str = ""
+    garbage: bool = False
+    """Whether the file may be removed without looking inside."""
+    where: Where = "log"
+    """Whose file it is: the log's own, or an object of its store."""
+
+
+class Classified(msgspec.Struct, frozen=True):
+    """What a partition, or one page of its manifest, looks like."""
+
+    findings: tuple[Finding, ...] = ()
+    """By number, names that are not ours last."""
+    checked_segments: int = 0
+    """Rows at or below the mark."""
+    checked_files: int = 0
+    """Files that were judged; those in flight are not among them."""
+    in_flight: int = 0
+    """Rows above the mark, and files that somebody is still writing or removing."""
+    bytes_expected: int = 0
+    """Bytes of the live segments by the manifest …"""
+    bytes_actual: int = 0
+    """… and of those of their files that are there."""
+
+
+def classify(
+    manifest: Iterable[Tracked],
+    listing: Iterable[Listed],
+    mark: Mark,
+    in_flight: Collection[int] = (),
+    *,
+    after: Tracked | None = None,
+    last: bool = True,
+) -> Classified:
+    """Compare rows, sorted by number, with files, in any order.
+
+    The manifest keeps the rows of expired segments, so it begins with number 0 at offset 0 and has no hole.
+
+    It may come in pages: `after` is the row before the page and `last` says whether the page is the last one. A page
+    judges the files whose numbers lie behind `after` and up to its last row; the last page judges all numbers behind
+    `after`, and names that are not ours. Other files may be in `listing` and are passed over. Rows of one number
+    belong on one page. `combined` puts pages together, and the result is that of the whole.
+
+    >>> mark = Mark(index=0, offset=10)
+    >>> row = Tracked(0, 0, 10, 512, "00000000000000000000-0011223344556677.parquet", "live")
+    >>> [finding.kind for finding in classify([row], [Listed(row.name, 500)], mark).findings]
+    ['size_mismatch']
+    """
+    page = _Page(dict(listing), mark, in_flight, after)
+    for _, rows in groupby(manifest, attrgetter("number")):
+        page.take(list(rows))
+    return page.finish(last=last)
+
+
+def combined(pages: Iterable[Classified]) -> Classified:
+    """The pages of one partition, in their order, as one."""
+    parts = list(pages)
+    return Classified(
+        findings=tuple(finding for part in parts for finding in part.findings),
+        checked_segments=sum(part.checked_segments for part in parts),
+        checked_files=sum(part.checked_files for part in parts),
+        in_flight=sum(part.in_flight for part in parts),
+        bytes_expected=sum(part.bytes_expected for part in parts),
+        bytes_actual=sum(part.bytes_actual for part in parts),
+    )
+
+
+class _Page:
+    """A page while it is judged: what was found, and the files that no row has claimed yet."""
+
+    def __init__(self, files: dict[str, int], mark: Mark, in_flight: Collection[int], after: Tracked | None) -> None:
+        self._files = files
+        self._mark = mark
+        self._moving = set(in_flight)
+        self._before = -1 if after is None else after.number
+        self._number = self._before
+        """The last number seen."""
+        self._judged = -1 if after is None else after.number
+        """The last number judged, and the offset at which the next one should begin."""
+        self._end = 0 if after is None else after.first + after.rows
+        self._mark_passed = self._is_above(self._before)
+        self._findings: list[Finding] = []
+        self._checked_segments = self._checked_files = self._in_flight = 0
+        self._bytes_expected = self._bytes_actual = 0
+
+    def take(self, rows: list[Tracked]) -> None:
+        """Judge all rows of one number: one, unless the manifest is damaged."""
+        number = rows[0].number
+        if number < self._number:
+            raise Invalid(f"rows are not sorted number={number} after={self._number}", hint="sort them by number")
+        seen, self._number = self._number, number
+        if self._is_above(number):
+            self._pass_mark()
+            self._let_move(rows)
+            return
+        self._checked_segments += len(rows)
+        # The first row of a number stands; another one claims a place that is taken, whatever it says.
+        repeats = rows if number == seen else rows[1:]
+        if number > seen:
+            self._judge(rows[0], alone=not repeats)
+        for row in repeats:
+            self._find_repeat(row)
+
+    def finish(self, *, last: bool) -> Classified:
+        """Judge what no row has claimed, and the end of the manifest."""
+        if last:
+            self._pass_mark()
+        for name, size in self._files.items():
+            self._judge_unclaimed(name, size, last=last)
+        self._findings.sort(key=_by_number)
+        return Classified(
+            tuple(self._findings),
+            self._checked_segments,
+            self._checked_files,
+            self._in_flight,
+            self._bytes_expected,
+            self._bytes_actual,
+        )
+
+    def _is_above(self, number: int) -> bool:
+        return number > (-1 if self._mark.index is None else self._mark.index)
+
+    def _pass_mark(self) -> None:
+        # Once per partition, on the page where it happens: what is sealed ends exactly at the mark.
+        if not self._mark_passed:
+            self._mark_passed = True
+            self._meet(0 if self._mark.index is None else self._mark.index + 1, self._mark.offset)
+
+    def _let_move(self, rows: list[Tracked]) -> None:
+        self._in_flight += len(rows)
+        self._moving.add(rows[0].number)
+        for row in rows:
+            self._files.pop(row.name, None)
+
+    def _judge(self, row: Tracked, *, alone: bool) -> None:
+        self._meet(row.number, row.first)
+        self._judged, self._end = row.number, row.first + row.rows
+        size = self._files.pop(row.name, None)
+        match row.state:
+            case "live":
+                self._judge_live(row, size)
+            case "expiring":
+                self._in_flight += size is not None
+            case "expired" | "lost":
+                if size is not None:
+                    self._find_returned(row, size, alone=alone)
+            case _:
+                raise Invalid(f"unknown state={row.state!r} number={row.number}", hint="use a newer holdfast")
+
+    def _meet(self, number: int, first: int) -> None:
+        """Find what lies between the last judged row and one that begins here: nothing, if all is well."""
+        if first < self._end:
+            self._findings.append(
+                Finding(
+                    "overlap",
+                    number=number,
+                    first=first,
+                    rows=self._end - first,
+                    expected=self._end,
+                    actual=first,
+                    detail="begins before the end of the segment before it",
+                )
+            )
+        due = self._judged + 1
+        if first > self._end or number > due:
+            lacking = f"segments are not in the manifest from={due} to={number - 1}"
+            self._findings.append(
+                Finding(
+                    "gap",
+                    number=due,
+                    first=self._end,
+                    rows=max(0, first - self._end),
+                    expected=self._end,
+                    actual=first,
+                    detail=lacking if number > due else "records are in no segment",
+                )
+            )
+
+    def _find_repeat(self, row: Tracked) -> None:
+        self._findings.append(
+            Finding(
+                "overlap",
+                number=row.number,
+                name=row.name,
+                first=row.first,
+                rows=row.rows,
+                detail="the manifest lists this number more than once",
+            )
+        )
+
+    def _judge_live(self, row: Tracked, size: int | None) -> None:
+        self._bytes_expected += row.bytes
+        if size is None:
+            self._find(row, "missing", None, "the file is not there")
+            return
+        self._checked_files += 1
+        self._bytes_actual += size
+        if size != row.bytes:
+            self._find(row, "size_mismatch", size, "the file has another size than when it was sealed")
+
+    def _find_returned(self, row: Tracked, size: int, *, alone: bool) -> None:
+        self._checked_files += 1
+        if row.state == "lost":
+            self._find(row, "untracked", size, "its segment was given up as lost and its file is here again")
+            return
+        # A file goes for an expired row's sake only if no other row can mean it.
+        own = parse_segment_name(row.name)
+        provable = alone and own is not None and own.number == row.number
+        self._find(row, "untracked", size, "its segment is expired", garbage=provable)
+
+    def _find(self, row: Tracked, kind: Kind, size: int | None, detail: str, *, garbage: bool = False) -> None:
+        self._findings.append(
+            Finding(
+                kind,
+                number=row.number,
+                name=row.name,
+                first=row.first,
+                rows=row.rows,
+                expected=row.bytes,
+                actual=size,
+                detail=detail,
+                garbage=garbage,
+            )
+        )
+
+    def _judge_unclaimed(self, name: str, size: int, *, last: bool) -> None:
+        finished = parse_segment_name(name)
+        number = parse_temporary_name(name) if finished is None else finished.number
+        if not self._is_ours(number, last=last):
+            return
+        if number is not None and self._is_above(number) and number in self._moving:
+            self._in_flight += 1
+            return
+        self._checked_files += 1
+        unfinished = number is not None and finished is None
+        if unfinished:
+            detail = "an unfinished file that nobody is writing"
+        elif number is None:
+            detail = "not a name of holdfast"
+        elif self._is_above(number):
+            detail = "a finished file above the mark that nobody is sealing"
+        else:
+            detail = "the manifest names another file for this number, or none"
+        self._findings.append(
+            Finding("untracked", number=number, name=name, actual=size, detail=detail, garbage=unfinished)
+        )
+
+    def _is_ours(self, number: int | None, *, last: bool) -> bool:
+        if number is None:
+            return last
+        return number > self._before and (last or number <= self._number)
+
+
+def _by_number(finding: Finding) -> tuple[bool, int, str]:
+    return finding.number is None, finding.number or 0, finding.name or ""

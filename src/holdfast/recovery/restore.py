@@ -1,0 +1,450 @@
+"""Bringing a log back from its store into a new directory: segments, tail, marks, all of it proved.
+
+    fetch and prove all that is there → claim the epoch → look again, and fetch what came since → say on the store what
+    counts (an adoption, a start object in the next manifest slot of every partition) → make the database → FORMAT
+
+Everything is brought here before the claim, so that a restore that cannot succeed (a key is missing, an object is
+damaged, the disk is full) shuts nobody out, and an owner that still runs is shut out for as short as can be. What
+counts is what is there after the claim: whatever an old owner was told is on the store is in those listings, and
+nothing counts that it ships later. With `copy=True` the store is only read, its owner goes on, and the copy never
+ships; while an owner goes on it may remove what was listed a moment ago, so a look that meets that is taken again.
+
+Segments are fetched a few at a time, in pieces, each compared with its hash, and kept when a restore is interrupted;
+running it again goes on from there, under the same claim unless somebody else has claimed since. Nothing is a log
+before its FORMAT is written, at the very end. Idempotency keys come back with the records that they belong to.
+
+What is proved, and when: everything, before the claim. Every block of every segment and every entry of the tail is
+opened or compared with a hash that its key made. Every commit that was acknowledged as shipped is there, or nothing is
+taken over (`accept_loss`); what lies behind such a loss stays on the store, for whoever wants to look into it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import disk
+from holdfast.arguments import flag, path_of, store_address
+from holdfast.clock import Clock, SystemClock, check_clock
+from holdfast.crypto.cipher import PayloadCipher, check_cipher
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.signatures import Signer
+from holdfast.crypto.vault import Vault
+from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
+from holdfast.log_directory import Directory
+from holdfast.model.control_rows import EXPIRED, LOST, DiskFailed, SegmentRow
+from holdfast.reader.read_options import check_log_id
+from holdfast.recovery import restore_report
+from holdfast.recovery.entry_proof import EntryProof
+from holdfast.recovery.fetching import KeyDemand, Progress, SegmentFetching, Steps
+from holdfast.recovery.key_walk import concealed_by
+from holdfast.recovery.restore_report import RestoreReport
+from holdfast.recovery.restored_database import Counting, RestoredDatabase, RestoreOptions, Seen, counting, settled_in
+from holdfast.recovery.spooling import Spool
+from holdfast.root import tail_walk
+from holdfast.root.acknowledged import acknowledged, takeovers
+from holdfast.root.objects import commit_batch
+from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.documents import EpochDocument, LogDocument, TopicDocument
+from holdfast.root.root_contents import RootReader, Where, check_schemas
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
+from holdfast.root.store_manifest import StoreManifest, in_parallel
+from holdfast.root.tail_listing import Inherited
+from holdfast.root.tail_walk import Walked
+from holdfast.settings import Settings
+from holdfast.shipping.ownership.takeover import Takeover
+from holdfast.store import layout, store_kinds
+from holdfast.store.port import ObjectInfo
+
+_AT_ONCE = 6
+_ATTEMPTS = 5
+_MARKER = "RESTORE"
+
+logger = logging.getLogger("holdfast")
+
+_Found = tuple[list[Counting], dict[Where, int], int, int]
+"""Commit batches, what is settled, the floor and the frontier: what a walk depends on."""
+
+
+class _Attempt(msgspec.Struct, frozen=True):
+    """The file RESTORE: which log is being brought back here, and who this directory is to its store."""
+
+    log: str
+    store: str
+    owner: str
+    report: RestoreReport | None = None
+    """Set just before FORMAT is written: with both, nothing is left to do."""
+
+
+def restore(
+    store: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    settings: Settings | Mapping[str, Any] | None = None,
+    keyring: Keyring | str | None = None,
+    cipher: PayloadCipher | None = None,
+    clock: Clock | None = None,
+    copy: bool = False,
+    accept_loss: bool = False,
+    log_id: str = "",
+    allow_unsigned: bool = False,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Bring a log back from its store into a new or empty directory, and take it over.
+
+    The old owner, wherever it still runs, can ship nothing more. With `copy=True` the store is left as it is, and the
+    log here is a copy to look at. An encrypted log needs its keyring or cipher: without it nothing is taken over, here
+    or there, and nothing is believed that its keys did not sign. `log_id` says which log must be there; a root that was
+    written before objects were signed needs `allow_unsigned`. Interrupted, it can be run again.
+
+    Raises Closed if another restore of the same log was faster, Corrupt at what is damaged on the store, also where
+    commits are missing that were acknowledged as shipped. With `accept_loss=True` the log is brought back up to there,
+    and what lies behind stays on the store.
+    """
+    place = path_of(path, "the new log")
+    settings, keyring = Settings.given(settings), Keyring.given(keyring)
+    check_cipher(cipher)
+    for name, value in (("copy", copy), ("accept_loss", accept_loss), ("allow_unsigned", allow_unsigned)):
+        flag(value, name)
+    if keyring is None and cipher is None and settings.crypto.keyring:
+        keyring = Keyring.from_reference(settings.crypto.keyring)
+    clock = check_clock(clock) or SystemClock()
+    address = msgspec.structs.replace(settings.store, url=store_address(store))
+    form = RootForm(Signer.of(keyring, cipher), log=check_log_id(log_id), allow_unsigned=allow_unsigned)
+    source = RootStore(store_kinds.open_any_store(address.url, address, clock), form)
+    directory = Directory(place)
+    try:
+        _refuse_foreign(directory)  # before anything is written here
+        log = source.log()
+        directory.own(damaged=True)
+        _refuse_foreign(directory)  # once more, now that nobody else can begin here
+        options = RestoreOptions(copy, accept_loss, settings.journal.idempotency_keys_max, progress or _silent)
+        return _Restore(source, log, directory, keyring, cipher, clock, options).run()
+    except OSError as error:
+        raise Unavailable(
+            f"cannot write what is restored path={directory.path}: {error.strerror}",
+            hint=f"{disk.remedy(error, 'check the disk, then run it again')}: it goes on where it stopped",
+        ) from error
+    except DiskFailed as error:
+        hint = disk.remedy_at(directory.path, "check the disk, run it again")
+        raise Unavailable(f"the disk failed path={directory.path}", hint=hint) from error
+    finally:
+        directory.release()
+        source.close()
+
+
+class _Survey(NamedTuple):
+    """What the small objects of a root say, all of it proved."""
+
+    inherited: Inherited
+    topics: tuple[TopicDocument, ...]
+    manifests: dict[Where, StoreManifest]
+
+
+class _Restore:
+    """One restore."""
+
+    def __init__(
+        self, store: RootStore, log: LogDocument, directory: Directory, keyring: Keyring | None,
+        cipher: PayloadCipher | None, clock: Clock, options: RestoreOptions,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._log = log
+        self._log_id = bytes.fromhex(log.log)
+        self._directory = directory
+        self._keyring, self._cipher = keyring, cipher
+        self._clock = clock
+        self._options = options
+        self._steps = Steps(options.progress)
+        self._root = RootReader(store, log.log)
+        self._keys = KeyDemand(keyring, cipher)
+        vault = Vault(self._log_id, keyring, cipher)
+        self._segments = SegmentFetching(store, directory.segments, vault, self._keys, self._steps)
+        self._marker = directory.path / _MARKER
+        self._spool = Spool(store, directory.path / "restoring", self._segments.requests)
+        self._database = RestoredDatabase(directory, log, store.url, keyring, cipher, clock, options, self._spool)
+        self._walked: tuple[_Found, Walked] | None = None
+        self._damaged: set[str] = set()
+        """Objects that are left out, because the loss was accepted."""
+        self._own = 0
+        """Our own claim, also that of an interrupted attempt: it draws no line before the restore is done."""
+        self._unread = 0
+        """Batches behind a hole that cannot be read."""
+
+    def run(self) -> RestoreReport:
+        """All of it."""
+        attempt = self._begin()
+        if attempt.report is not None and self._directory.log_id() is not None:
+            return self._tidy(attempt.report)
+        takeover = Takeover(self._store, self._log, bytes.fromhex(attempt.owner), self._clock)
+        standing = takeover.standing()
+        self._own = 0 if standing is None else standing.epoch
+        seen = self._gather(attempt.owner)
+        if self._options.copy:
+            return self._make(seen, attempt, 0)
+        claim = takeover.claim()
+        self._own = claim.epoch
+        return self._make(self._take_over(takeover, claim), attempt, claim.epoch, takeover)
+
+    def _begin(self) -> _Attempt:
+        """Say what is being done here, and who we are; an interrupted attempt is taken up again."""
+        attempt = _earlier(self._directory)
+        if attempt is None:
+            attempt = _Attempt(self._log.log, self._store.url, self._clock.random_bytes(16).hex())
+            disk.write_file(self._marker, msgspec.json.encode(attempt))
+        elif (attempt.log, attempt.store) != (self._log.log, self._store.url):
+            raise Invalid(
+                f"another log was being restored here path={self._directory.path} log={attempt.log} "
+                f"store={attempt.store}",
+                hint="give another directory, or go on with that one",
+            )
+        disk.make_directory(self._directory.segments)
+        self._spool.begin()
+        return attempt
+
+    # -- what is there, brought here ----------------------------------------------------------------------
+
+    def _gather(self, owner: str = "") -> Seen:
+        """Look at everything and bring it here; given who this directory is to the store, with its database.
+
+        What is missing or seems damaged is looked at again: an owner that goes on removes what is settled, and writes
+        between two listings. What is so twice is so.
+        """
+        told, attempts = "", 0
+        while attempts < _ATTEMPTS:
+            try:
+                return self._bring(self._survey(), owner)
+            except NotFound as gone:
+                if gone.message == told:
+                    raise Corrupt(f"an object of the store is missing: {gone.message}") from gone
+                told = gone.message
+            except Corrupt as damage:
+                if damage.message == told and not self._leaves_out(damage):
+                    raise
+                told, attempts = damage.message, -1 if damage.message == told else attempts
+            attempts += 1
+        raise Unavailable(f"the store changes faster than it can be read store={self._store.url}", hint="run it again")
+
+    def _bring(self, survey: _Survey, owner: str) -> Seen:
+        """Segments, and beside them the tail and the database: what does not fit on the disk shuts nobody out."""
+        manifests = survey.manifests.values()
+        if _AT_ONCE == 1:
+            self._segments.fetch(manifests)
+            return self._bring_tail(survey, owner)
+        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-segments") as thread:
+            fetching = thread.submit(self._segments.fetch, manifests)
+            try:
+                seen = self._bring_tail(survey, owner)
+            except BaseException:
+                self._segments.stop()
+                raise
+            fetching.result()
+        return seen
+
+    def _bring_tail(self, survey: _Survey, owner: str) -> Seen:
+        seen = self._read_tail(survey)
+        if owner:
+            self._database.prepare(seen, owner)
+        return seen
+
+    def _leaves_out(self, damage: Corrupt) -> bool:
+        """Whether the loss of a damaged object of the tail was accepted; then it is as if it were not there."""
+        key = damage.path or ""
+        is_tail = layout.parse_batch_key(key) is not None or layout.parse_keys_key(key) is not None
+        if not is_tail or not self._options.accept_loss or key in self._damaged:
+            return False
+        logger.warning("left out: %s", damage.message, extra={"action": "restore_left_out", "path": key})
+        self._damaged.add(key)
+        return True
+
+    def _survey(self) -> _Survey:
+        # The tail first: what is settled and removed from it in between is in the manifests then.
+        inherited, topics = self._root.tail(self._damaged), self._root.topics()
+        places = [(topic.topic, number) for topic in topics for number in range(topic.partitions)]
+        read = self._steps.over("reading manifests", self._root.manifest, places, _AT_ONCE)
+        segments = [segment for manifest in read for segment in manifest.segments]
+        check_schemas(topics, {(segment.topic, bytes.fromhex(segment.schema)) for segment in segments})
+        self._keys.expect({segment.key_id for segment in segments})
+        return _Survey(inherited, topics, dict(zip(places, read, strict=True)))
+
+    def _read_tail(self, survey: _Survey) -> Seen:
+        """Bring the tail here, and prove it."""
+        inherited, topics, manifests = survey
+        batches = [(key, batch.last_seq) for key, batch in inherited.batches if batch.last_seq > inherited.floor]
+        self._steps.over("fetching commit batches", self._spool.fetch_batch, [key for key, _ in batches], _AT_ONCE)
+        in_parallel(self._fetch_keys, [info for info, _ in inherited.keys], _AT_ONCE)
+        settled = settled_in(topics, manifests)
+        # Looked at again, mostly nothing has changed; and all of it would be read and proved once more.
+        found = (batches, settled, inherited.floor, inherited.frontier)
+        walked = self._walked[1] if self._walked is not None and self._walked[0] == found else self._walk(*found)
+        self._walked = (found, walked)
+        check_schemas(topics, walked.schemas)
+        acks, beyond = self._look_beyond(inherited, settled, walked)
+        others = {epoch: seq for epoch, seq in takeovers(manifests.values()).items() if epoch != self._own}
+        told = acknowledged(inherited, acks, others)
+        seen = Seen(topics, manifests, inherited, batches, walked, beyond, told)
+        self._require_acknowledged(seen)
+        return seen
+
+    def _fetch_keys(self, info: ObjectInfo) -> None:
+        """Bring an object of idempotency keys here, and prove that it can be used."""
+        keys = self._spool.fetch_keys(info)
+        if keys.log_id != self._log_id:
+            raise Corrupt("an object of idempotency keys belongs to another log", path=info.key)
+        self._keys.require(is_sealed=keys.key is not None, path=info.key)
+        try:
+            concealed_by(self._log_id, self._keyring, self._cipher, keys.key)
+        except Invalid as missing:
+            if not self._options.accept_loss:
+                raise
+            raise Corrupt(f"idempotency keys cannot be read: {missing.message}", path=info.key) from missing
+
+    def _look_beyond(
+        self, inherited: Inherited, settled: Mapping[Where, int], walked: Walked
+    ) -> tuple[dict[int, int], int]:
+        """What all batches say was acknowledged, by epoch, and how many records lie behind a hole."""
+        acks, records, self._unread = dict(walked.acks), 0, 0
+        for batch in in_parallel(self._beyond, inherited.beyond, _AT_ONCE):
+            if batch is None:
+                self._unread += 1
+            else:
+                acks[batch.epoch] = max(acks.get(batch.epoch, 0), batch.acked)
+                records += sum(e.count for e in batch.entries if e.first >= settled.get((e.topic, e.partition), 0))
+        return acks, records
+
+    def _require_acknowledged(self, seen: Seen) -> None:
+        """Whatever somebody was told of is there; or whoever restores has said that he goes on without it."""
+        if seen.lost and not self._options.accept_loss:
+            raise Corrupt(
+                f"commits that were acknowledged as shipped are missing from={seen.walked.reach + 1}"
+                f" acknowledged={seen.acknowledged} batches_behind={len(seen.inherited.beyond)}"
+                f" records_behind={seen.walked.cut_records + seen.beyond_records}",
+                path=layout.TAIL,
+                hint="nothing was taken over. If the old machine still has the log, open it there: it sends again what"
+                " is missing. Else look for older versions of these objects in the bucket; or bring back what comes"
+                " before the hole with --accept-loss (accept_loss=True)",
+            )
+
+    def _walk(self, batches: Iterable[Counting], settled: Mapping[Where, int], floor: int, limit: int) -> Walked:
+        proof = EntryProof(self._log_id, self._keyring, self._cipher, self._keys)
+        return tail_walk.walk(self._log_id, counting(self._spool, batches), settled, floor, limit, proof)
+
+    def _beyond(self, key: str) -> CommitBatch | None:
+        """A batch that does not count; a damaged one harms nobody."""
+        try:
+            return commit_batch.decode(self._store.get(key), key)
+        except (Corrupt, NotFound):
+            return None
+
+    # -- taking over --------------------------------------------------------------------------------------
+
+    def _take_over(self, takeover: Takeover, claim: EpochDocument) -> Seen:
+        """From the claim on: what counts, said on the store, and what came since the first look, brought here."""
+        seen = self._gather()
+        seq, settled = seen.walked.last_seq, seen.settled
+        takeover.adopt(claim, seen.inherited, seq)
+        manifests = self._steps.over(
+            "taking over partitions",
+            lambda manifest: takeover.start(claim, manifest, seq, settled[manifest.topic, manifest.partition]),
+            seen.manifests.values(), _AT_ONCE,
+        )  # fmt: skip
+        # An old owner may have settled more until it found its slot taken.
+        seen = seen._replace(manifests={(m.topic, m.partition): m for m in manifests})
+        if seen.settled != settled:
+            seen = seen._replace(walked=self._walk(seen.batches, seen.settled, seen.inherited.floor, seq))
+            self._segments.fetch(seen.manifests.values())
+        return seen
+
+    # -- making it a log ----------------------------------------------------------------------------------
+
+    def _make(
+        self, seen: Seen, attempt: _Attempt, epoch: int, takeover: Takeover | None = None
+    ) -> RestoreReport:  # fmt: skip
+        self._steps.tell("making the database", 0, 1)
+        made = self._database.finished(seen, attempt.owner, epoch)
+        report = self._report(seen, made.rows, epoch, made.keys)
+        if takeover is not None:
+            takeover.require_newest(epoch)
+        self._finish(attempt, report)
+        self._steps.tell("making the database", 1, 1)
+        return report
+
+    def _report(self, seen: Seen, rows: list[SegmentRow], epoch: int, keys: int) -> RestoreReport:
+        live, walked, beyond = restore_report.live(rows), seen.walked, seen.inherited.beyond
+        if lost := [row for row in rows if row.state == LOST]:
+            logger.warning(
+                "the log was rebuilt before it was shipped, and %d records were lost then", sum(r.rows for r in lost),
+                extra={"action": "restored_lost", "segments": len(lost)},
+            )  # fmt: skip
+        cut = walked.cut_records + seen.beyond_records
+        if seen.lost:
+            logger.warning(
+                "restored with a loss that was accepted: %d commits that were acknowledged as shipped are missing from"
+                " seq %d on; %d batches with %d records behind them are left out and stay on the store",
+                seen.lost, walked.reach + 1, len(beyond), cut,
+                extra={"action": "restored_with_loss", "commits": seen.lost, "batches": len(beyond), "records": cut},
+            )  # fmt: skip
+        keyed = self._keyring is not None or self._cipher is not None
+        return RestoreReport(
+            self._log.log, self._store.url, epoch, len(seen.topics), len(seen.manifests), len(live),
+            sum(row.rows for row in live) + walked.records, walked.records, sum(row.size for row in live),
+            self._segments.resumed, sum(row.state == EXPIRED for row in rows), len(beyond), cut,
+            seen.acknowledged, seen.lost, keys, restore_report.policies(seen.topics),
+            restore_report.expiries(seen.manifests.values()),
+            restore_report.not_proved(
+                rows, walked, keyed=keyed, signed=self._store.form.is_authentic, damaged=len(self._damaged),
+                unread=self._unread,
+            ),
+        )  # fmt: skip
+
+    def _finish(self, attempt: _Attempt, report: RestoreReport) -> None:
+        """From here on it is a log."""
+        self._directory.adopt_rebuilt()
+        disk.write_file(self._marker, msgspec.json.encode(msgspec.structs.replace(attempt, report=report)))
+        self._directory.declare(self._log_id)
+        self._tidy(report)
+        logger.info("restored from %s", self._store.url, extra={"action": "restored", "store": self._store.url})
+
+    def _tidy(self, report: RestoreReport) -> RestoreReport:
+        """Remove what only the restore needed; it is a log already, whatever becomes of this."""
+        try:
+            self._spool.remove()
+            disk.remove(self._marker)
+        except OSError as error:
+            logger.warning("what is left of a restore cannot be removed: %s", error, extra={"action": "restored"})
+        return report
+
+
+def _earlier(directory: Directory) -> _Attempt | None:
+    """What was begun in a directory and not finished."""
+    marker = directory.path / _MARKER
+    try:
+        return msgspec.json.decode(marker.read_bytes(), type=_Attempt)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError:
+        raise Corrupt(
+            "RESTORE is damaged", path=str(marker), hint="remove the directory, then restore again"
+        ) from None  # fmt: skip
+
+
+def _refuse_foreign(directory: Directory) -> None:
+    """The place for a restore is a new or empty directory, or one where it was interrupted."""
+    path, hint = directory.path, "restore into a new or empty directory"
+    if not path.is_dir():
+        return
+    earlier = _earlier(directory)
+    if directory.log_id() is not None and (earlier is None or earlier.report is None):
+        raise Invalid(f"there is a log already path={path}", hint=hint)
+    if earlier is None and set(os.listdir(path)) - {"LOCK", _MARKER + ".tmp"}:
+        raise Invalid(f"the directory is not empty path={path}", hint=hint)
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    pass

@@ -1,0 +1,124 @@
+"""What a restore brought back, and what it could not prove: the report, for people and for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.model.control_rows import EXPIRED, LIVE, LOST, SegmentRow
+from holdfast.root.objects.documents import TopicDocument
+from holdfast.root.store_manifest import StoreManifest
+from holdfast.root.tail_walk import Walked
+
+
+class RestoredPolicy(msgspec.Struct, frozen=True):
+    """A topic's own retention, as the store says it: the restored log will delete by it. 0 = no limit."""
+
+    topic: str
+    bytes_max: int
+    age_max_us: int
+    records_max: int
+
+
+class RestoredExpiry(msgspec.Struct, frozen=True):
+    """Segments of a partition that are retired, and do not come back."""
+
+    topic: str
+    partition: int
+    segments: int
+    first: int
+    """Where the partition begins now."""
+    records: int
+    """Retired with them."""
+
+
+class RestoreReport(msgspec.Struct, frozen=True):
+    """What was brought back."""
+
+    log: str
+    store: str
+    epoch: int
+    """The claim on the store; 0 for a copy."""
+    topics: int
+    partitions: int
+    segments: int
+    records: int
+    """All that can be read now, in segments and tail."""
+    tail_records: int
+    bytes: int
+    """Of the segments."""
+    resumed: int
+    """Segments that an earlier, interrupted restore had fetched already."""
+    expired: int
+    """Segments whose place in the chain is known and whose records were retired."""
+    cut_batches: int
+    """Commit batches behind a hole; with `lost_commits` 0, nobody was ever told that they are on the store."""
+    cut_records: int
+    """Records in those, and in other batches behind a hole inside of one."""
+    acknowledged_seq: int = 0
+    """The last commit that the store says was acknowledged as shipped."""
+    lost_commits: int = 0
+    """Commits that were acknowledged and are not there; above 0 only where the loss was accepted."""
+    keys: int = 0
+    """Idempotency keys that are known again."""
+    policies: tuple[RestoredPolicy, ...] = ()
+    expiries: tuple[RestoredExpiry, ...] = ()
+    not_proved: tuple[str, ...] = ()
+    """What had to be taken on trust, in words."""
+
+
+def policies(topics: Iterable[TopicDocument]) -> tuple[RestoredPolicy, ...]:
+    """What the restored log will delete by."""
+    return tuple(
+        RestoredPolicy(topic.topic, topic.retention.bytes_max, topic.retention.age_max_us, topic.retention.records_max)
+        for topic in topics
+        if topic.retention is not None
+    )
+
+
+def expiries(manifests: Iterable[StoreManifest]) -> tuple[RestoredExpiry, ...]:
+    """What is retired, partition by partition."""
+    found = []
+    for manifest in manifests:
+        gone = [segment for segment in manifest.segments if manifest.expired and segment.number < manifest.expired.upto]
+        if manifest.expired is not None and gone:
+            records = sum(segment.rows for segment in gone)
+            found.append(RestoredExpiry(manifest.topic, manifest.partition, len(gone), manifest.expired.first, records))
+    return tuple(found)
+
+
+def not_proved(
+    rows: Iterable[SegmentRow], walked: Walked, *, keyed: bool, signed: bool, damaged: int, unread: int
+) -> tuple[str, ...]:
+    """What had to be taken on trust."""
+    rows, told = list(rows), []
+    if not keyed:
+        told.append(
+            "the log is not encrypted: everything agrees with itself, and nothing proves that this log wrote it"
+        )
+    elif not signed:
+        told.append(
+            "the root is of format 1: policies, expiries and what counts of the tail were not signed, and anybody who"
+            " could write to the store may have said them"
+        )
+    if walked.is_silent:
+        told.append(
+            "some commit batches are of format 1: they do not say what was acknowledged, and have no idempotency keys"
+        )
+    if any(row.state == EXPIRED for row in rows):
+        told.append("records of expired segments are gone: that they had expired is only said")
+    if lost := sum(row.rows for row in rows if row.state == LOST):
+        told.append(f"{lost} records were lost when the log was rebuilt, before it was shipped")
+    if unread:
+        told.append(
+            f"{unread} commit batches behind a hole cannot be read: what they say was acknowledged is not known"
+        )
+    if damaged:
+        told.append(f"{damaged} damaged objects were left out, because the loss was accepted")
+    return tuple(told)
+
+
+def live(rows: Iterable[SegmentRow]) -> list[SegmentRow]:
+    """Segments whose files are here."""
+    return [row for row in rows if row.state == LIVE]

@@ -1,0 +1,193 @@
+"""The database of a log that is being restored: made before the claim, finished after it.
+
+Nearly all of it is known before anybody is shut out: it is written and synced beside the fetching of segments, so that
+a disk that cannot hold it ends the restore in time, and nobody waits for it afterwards. If the store is the same after
+the claim, only the claim and the start objects are added; else the database is made anew.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.clock import Clock
+from holdfast.crypto.cipher import PayloadCipher
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.vault import KeyEpoch
+from holdfast.journal.create import (
+    Founded,
+    FoundKey,
+    FoundPartition,
+    FoundStore,
+    FoundTail,
+    FoundTopic,
+    found,
+    partition_ids,
+)
+from holdfast.log_directory import Directory
+from holdfast.model.control_rows import SegmentRow
+from holdfast.recovery.fetching import Progress, state_of
+from holdfast.recovery.key_walk import KeyWalk
+from holdfast.recovery.rebuild_plan import with_tree
+from holdfast.recovery.spooling import Spool
+from holdfast.root import tail_walk
+from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.documents import LogDocument, TopicDocument
+from holdfast.root.root_contents import Where
+from holdfast.root.store_manifest import StoreManifest, facts_of
+from holdfast.root.tail_listing import Inherited
+from holdfast.root.tail_walk import Walked
+
+Counting = tuple[str, int]
+"""A commit batch's key, and up to which sequence number it counts."""
+
+
+class RestoreOptions(NamedTuple):
+    """How it is to be done."""
+
+    copy: bool
+    accept_loss: bool
+    keys_max: int
+    """The window of idempotency keys."""
+    progress: Progress
+
+
+class Seen(NamedTuple):
+    """What a store's root held when it was looked at; all of it is proved, and the commit batches are here."""
+
+    topics: tuple[TopicDocument, ...]
+    manifests: dict[Where, StoreManifest]
+    inherited: Inherited
+    batches: list[Counting]
+    walked: Walked
+    beyond_records: int
+    acknowledged: int
+    """The last commit that somebody was told of."""
+
+    @property
+    def lost(self) -> int:
+        """Commits that were acknowledged and are not there."""
+        return max(0, self.acknowledged - self.walked.reach)
+
+    @property
+    def settled(self) -> dict[Where, int]:
+        """Everything below lies in segments, by partition."""
+        return settled_in(self.topics, self.manifests)
+
+
+class Made(NamedTuple):
+    """What the database has."""
+
+    rows: list[SegmentRow]
+    keys: int
+
+
+class RestoredDatabase:
+    """The database of one restore."""
+
+    def __init__(
+        self, directory: Directory, log: LogDocument, root: str, keyring: Keyring | None, cipher: PayloadCipher | None,
+        clock: Clock, options: RestoreOptions, spool: Spool,
+    ) -> None:  # fmt: skip
+        self._directory = directory
+        self._log = log
+        self._log_id = bytes.fromhex(log.log)
+        self._root = root
+        self._keyring, self._cipher = keyring, cipher
+        self._clock = clock
+        self._options = options
+        self._spool = spool
+        self._prepared: tuple[object, Founded, Mapping[Where, int]] | None = None
+
+    def prepare(self, seen: Seen, owner: str) -> None:
+        """Make it of what was seen, durably; `owner` is who this directory is to the store."""
+        self._prepared = None
+        self._prepared = (_basis(seen), *self._found(seen, owner, 0))
+
+    def finished(self, seen: Seen, owner: str, epoch: int) -> Made:
+        """Finish it under a claim, of what was seen since; 0 for a copy."""
+        if self._prepared is None or self._prepared[0] != _basis(seen):
+            founded, _ = self._found(seen, owner, epoch)
+        else:
+            _, founded, ids = self._prepared
+            slots = {ids[where]: len(manifest.documents) for where, manifest in seen.manifests.items()}
+            if epoch:
+                founded.claimed(epoch, slots)
+        return Made([row for manifest in seen.manifests.values() for row in rows_of(manifest)], founded.keys)
+
+    def _found(self, seen: Seen, owner: str, epoch: int) -> tuple[Founded, Mapping[Where, int]]:
+        rows = {where: list(rows_of(manifest)) for where, manifest in seen.manifests.items()}
+        topics = [_found_topic(topic, rows, seen) for topic in seen.topics]
+        ids, walked = partition_ids(topics), seen.walked
+        tail = FoundTail(
+            tail_walk.entries(counting(self._spool, seen.batches), seen.settled, walked.last_seq, ids),
+            tuple(KeyEpoch(*key) for key in walked.keys), walked.last_seq, walked.last_group,
+            self._found_keys(seen, ids), self._options.keys_max,
+        )  # fmt: skip
+        founded = found(
+            self._directory.rebuilt, self._log_id, topics, self._keyring, self._cipher, self._clock,
+            created_us=self._log.created_us, tail=tail,
+            store=FoundStore(self._root, bytes.fromhex(owner), epoch, self._options.copy, self._log.format),
+        )  # fmt: skip
+        return founded, ids
+
+    def _found_keys(self, seen: Seen, ids: Mapping[Where, int]) -> Iterator[FoundKey]:
+        """The idempotency keys of what is brought back."""
+        ends = {**seen.settled, **seen.walked.ends}
+        walk = KeyWalk(self._log_id, self._keyring, self._cipher, seen.manifests, ends, seen.walked.last_seq)
+        objects = [info.key for info, _ in seen.inherited.keys]
+        for key in walk.keys(lambda: map(self._spool.keys, objects), counting(self._spool, seen.batches)):
+            yield FoundKey(ids[key.where], key.record, key.seq, key.hash, key.digest)
+
+
+def counting(spool: Spool, batches: Iterable[Counting]) -> Iterator[CommitBatch]:
+    """Commit batches, each as far as it counts."""
+    for key, last_seq in batches:
+        yield tail_walk.cut(spool.batch(key), last_seq)
+
+
+def _basis(seen: Seen) -> object:
+    """All that a database is made of, but for the claim and the start objects."""
+    segments = {where: (manifest.segments, manifest.expired) for where, manifest in seen.manifests.items()}
+    keys = [info.key for info, _ in seen.inherited.keys]
+    return seen.topics, segments, seen.batches, seen.walked, keys
+
+
+def settled_in(topics: Sequence[TopicDocument], manifests: Mapping[Where, StoreManifest]) -> dict[Where, int]:
+    """Everything below lies in segments, by partition."""
+    firsts = {topic.topic: topic.first_offset for topic in topics}
+    settled = {}
+    for where, manifest in manifests.items():
+        end = manifest.settled
+        settled[where] = firsts[where[0]] if end is None else end
+    return settled
+
+
+def rows_of(manifest: StoreManifest) -> Iterator[SegmentRow]:
+    """The rows of the manifest that the documents tell."""
+    drafts = []
+    for segment in manifest.segments:
+        facts = facts_of(segment)
+        drafts.append(
+            SegmentRow(
+                0, segment.number, segment.first, facts.rows, facts.size, facts.time_min, facts.time_max, 0, 0,
+                facts.sha256, facts.content, facts.footer, bytes.fromhex(segment.chain),
+                bytes.fromhex(segment.schema), facts.key_id, segment.epoch, segment.sealed_us,
+                state_of(manifest, segment), 0, b"",
+            )
+        )  # fmt: skip
+    return with_tree(drafts)
+
+
+def _found_topic(topic: TopicDocument, rows: Mapping[Where, list[SegmentRow]], seen: Seen) -> FoundTopic:
+    partitions = []
+    for number in range(topic.partitions):
+        where = (topic.topic, number)
+        link = seen.walked.links.get(where, FoundPartition().link)
+        end, slots = seen.walked.ends.get(where), len(seen.manifests[where].documents)
+        partitions.append(FoundPartition(rows[where], topic.first_offset, end, link, slots))
+    schemas = tuple((bytes.fromhex(s.fingerprint), b64decode(s.definition)) for s in topic.schemas)
+    limits = topic.retention
+    policy = None if limits is None else (limits.bytes_max, limits.age_max_us, limits.records_max)
+    return FoundTopic(topic.topic, tuple(partitions), schemas, policy)

@@ -1,0 +1,74 @@
+"""Up to where somebody was told that commits are on the store: what a restore must bring back, or say loudly.
+
+Every commit batch says how far commits had been acknowledged when it was cut. So one batch behind a hole is enough to
+tell a hole that is damage from one that is not: what was on its way when a machine was lost, nobody was told of. What
+a takeover adopted and what a floor covers was acknowledged as well. What a log adopts that is only opened again is not:
+it may wait for segments that are on their way.
+
+A takeover draws a line: what older epochs said beyond the commits that it adopted is over, because there was nothing
+beyond, or because somebody accepted the loss. The batches behind such a loss are *evidence*: they say that more had
+been acknowledged than was adopted. They count for nobody, and nobody removes them; nor one that cannot be read, which
+may have said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from holdfast.errors import Corrupt, NotFound
+from holdfast.root.objects import commit_batch, documents
+from holdfast.root.objects.documents import EpochDocument, StartDocument
+from holdfast.root.store_manifest import StoreManifest
+from holdfast.root.tail_listing import Inherited
+from holdfast.store import layout
+from holdfast.store.port import Store
+
+
+def takeovers(manifests: Iterable[StoreManifest]) -> dict[int, int]:
+    """Epochs that took over, each with the last commit that it adopted; those that only began count for nothing."""
+    starts = (document for manifest in manifests for document in manifest.documents)
+    return {start.epoch: start.adopted_seq for start in starts if isinstance(start, StartDocument)}
+
+
+def acknowledged(inherited: Inherited, acks: Mapping[int, int], taken_over: Mapping[int, int]) -> int:
+    """The last commit that somebody was told of; `acks` is what batches say, by epoch."""
+    said = [*acks.items(), *(adopted for adopted in inherited.adopted if adopted[0] in taken_over)]
+    told = (min([seq, *(line for epoch, line in taken_over.items() if epoch > own)]) for own, seq in said)
+    return max([inherited.floor, *told])
+
+
+def evidence(store: Store, inherited: Inherited) -> frozenset[str]:
+    """Batches behind a loss that a takeover accepted; raises Unavailable when the store does not answer."""
+    found: set[str] = set()
+    for epoch, line in inherited.adopted:
+        behind = [key for key in inherited.beyond if _is_behind(key, epoch, line)]
+        if behind and _is_takeover(store, epoch) and any(_acked(store, key) > line for key in behind):
+            found.update(behind)
+    return frozenset(found)
+
+
+def _is_behind(key: str, epoch: int, line: int) -> bool:
+    name = layout.parse_batch_key(key)
+    return name is not None and name.epoch < epoch and name.last_seq > line
+
+
+def _is_takeover(store: Store, epoch: int) -> bool:
+    key = layout.epoch_key(epoch)
+    try:
+        return documents.decode(store.get(key), key, EpochDocument).purpose == "restore"
+    except (NotFound, Corrupt):
+        return True  # claims are never removed: nothing is removed on the word of one that is not there
+
+
+_MUCH = 2**63
+
+
+def _acked(store: Store, key: str) -> int:
+    """What a batch says was acknowledged; one that cannot be read may have said anything."""
+    try:
+        batch = commit_batch.decode(store.get(key), key)
+        return batch.acked if batch.format > 1 else _MUCH  # the first format did not say
+    except NotFound:
+        return 0
+    except Corrupt:
+        return _MUCH

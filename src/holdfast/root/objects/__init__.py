@@ -1,0 +1,1 @@
+"""The objects of a root as bytes and back. Pure."""

@@ -1,0 +1,1 @@
+"""One segment file: written once, hashed while it is written, and proved before it is believed."""

@@ -1,0 +1,227 @@
+"""What a segment file says of itself: the `holdfast.*` pairs in its Parquet footer (docs/formats/0004-segment.md).
+
+Everything that the manifest knows, and the hashes of the file's blocks, so that a file can be checked alone and a
+lost manifest can be made again from files. All values are text; bytes are lower-case hex. The pair `mac` covers all
+others: keyed in an encrypted file, a plain digest otherwise.
+
+Parsing trusts nothing: every pair must be there, be well-formed and agree with the others. Values only; no Arrow.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from itertools import chain as chained
+
+import msgspec
+
+from holdfast.crypto import digests
+from holdfast.crypto.segment_key import SealedWith
+from holdfast.model.segment import SegmentHead, chain_value
+from holdfast.segments.file.file_shape import GROUP_ROWS_MAX
+
+VERSION = 1
+PREFIX = "holdfast."
+RAW, TYPED, SEALED_RAW, SEALED_TYPED = "raw", "typed", "sealed-raw", "sealed-typed"
+_SHAPES = (RAW, TYPED, SEALED_RAW, SEALED_TYPED)
+_MAC = PREFIX + "mac"
+_INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,18})\Z")
+_INT64 = 2**63
+
+
+class BadFooter(Exception):
+    """The pairs of a footer are not those of a segment. The text says which; callers say where."""
+
+
+class UnknownVersion(Exception):
+    """The footer was written by a newer holdfast."""
+
+
+class Group(msgspec.Struct, frozen=True):
+    """What a reader needs to know of a row group to leave it alone."""
+
+    rows: int
+    """Records, not blocks of them."""
+    time_min: int
+    time_max: int
+
+
+class Footer(msgspec.Struct, frozen=True):
+    """The footer's pairs, typed; the mac is apart, because it is made from them."""
+
+    head: SegmentHead
+    shape: str
+    rows: int
+    time_min: int
+    time_max: int
+    content: bytes
+    groups: tuple[Group, ...]
+    blocks: bytes
+    """Hashes of the file's blocks up to the footer, 16 bytes each."""
+    schema: bytes
+    """The Arrow schema of the records, serialized."""
+    sealed_with: SealedWith | None
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record."""
+        return self.head.first + self.rows
+
+    def pairs(self) -> dict[str, str]:
+        """All pairs but the mac."""
+        head = self.head
+        values: dict[str, str | int | bytes] = {
+            "format": VERSION,
+            "shape": self.shape,
+            "log": head.log_id,
+            "topic": head.topic,
+            "partition": head.partition,
+            "number": head.number,
+            "first": head.first,
+            "epoch": head.epoch,
+            "schema": head.schema,
+            "previous": head.previous,
+            "rows": self.rows,
+            "time_min": self.time_min,
+            "time_max": self.time_max,
+            "content": self.content,
+            "chain": chain_value(head, self.rows, self.content),
+            "groups": " ".join(f"{group.rows},{group.time_min},{group.time_max}" for group in self.groups),
+            "blocks": self.blocks,
+            "arrow_schema": base64.b64encode(self.schema).decode("ascii"),
+        }
+        if self.sealed_with is not None:
+            values |= msgspec.structs.asdict(self.sealed_with)
+        return {PREFIX + name: v.hex() if isinstance(v, bytes) else str(v) for name, v in values.items()}
+
+    def stamped(self, stamp: Callable[[bytes], bytes]) -> dict[str, str]:
+        """All pairs with the mac."""
+        pairs = self.pairs()
+        return {**pairs, _MAC: stamp(message(pairs)).hex()}
+
+
+def message(pairs: Mapping[str, str]) -> bytes:
+    """What the mac covers: all other holdfast pairs, sorted by name."""
+    ours = sorted((name, value) for name, value in pairs.items() if name.startswith(PREFIX) and name != _MAC)
+    return digests.canonical("segment footer", *chained.from_iterable(ours))
+
+
+def is_stamped(pairs: Mapping[str, str], stamp: Callable[[bytes], bytes]) -> bool:
+    """Whether the mac among the pairs is the right one."""
+    return digests.same(stamp(message(pairs)).hex().encode(), pairs.get(_MAC, "").encode())
+
+
+def decode_pairs(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    """The holdfast pairs among a Parquet file's, as text."""
+    prefix = PREFIX.encode()
+    try:
+        return {
+            name.decode("ascii"): value.decode("utf-8")
+            for name, value in (metadata or {}).items()
+            if name.startswith(prefix)
+        }
+    except UnicodeDecodeError:
+        raise BadFooter("its footer is not text") from None
+
+
+def parse(pairs: Mapping[str, str]) -> Footer:
+    """Pairs to a footer; raises BadFooter, or UnknownVersion."""
+    take = _Pairs(pairs)
+    if take.integer("format", 1) != VERSION:
+        raise UnknownVersion
+    shape = take.text("shape")
+    if shape not in _SHAPES:
+        raise BadFooter("its footer names an unknown shape")
+    footer = Footer(
+        head=SegmentHead(
+            log_id=take.hex("log"),
+            topic=take.text("topic"),
+            partition=take.integer("partition", 0),
+            number=take.integer("number", 0),
+            first=take.integer("first", 0),
+            epoch=take.integer("epoch", 0),
+            schema=take.hex("schema", 16),
+            previous=take.hex("previous", 32),
+        ),
+        shape=shape,
+        rows=take.integer("rows", 1),
+        time_min=take.integer("time_min"),
+        time_max=take.integer("time_max"),
+        content=take.hex("content", 32),
+        groups=take.groups(),
+        blocks=take.hex("blocks"),
+        schema=take.base64("arrow_schema"),
+        sealed_with=_sealed_with(take) if shape in (SEALED_RAW, SEALED_TYPED) else None,
+    )
+    _require_agreement(footer, take.hex("chain", 32))
+    return footer
+
+
+def _sealed_with(take: _Pairs) -> SealedWith:
+    return SealedWith(take.text("key_id"), take.text("scheme"), take.hex("salt"), take.hex("commitment"))
+
+
+def _require_agreement(footer: Footer, chained_to: bytes) -> None:
+    groups = footer.groups
+    if max(group.rows for group in groups) > 2 * GROUP_ROWS_MAX:
+        raise BadFooter("it has a row group that is too large")
+    if sum(group.rows for group in groups) != footer.rows or footer.end >= _INT64:
+        raise BadFooter("its row groups do not add up to its rows")
+    if (min(g.time_min for g in groups), max(g.time_max for g in groups)) != (footer.time_min, footer.time_max):
+        raise BadFooter("its row groups do not add up to its time range")
+    if chain_value(footer.head, footer.rows, footer.content) != chained_to:
+        raise BadFooter("its chain value does not match")
+
+
+class _Pairs:
+    """Takes values out of pairs, each well-formed or not at all."""
+
+    def __init__(self, pairs: Mapping[str, str]) -> None:
+        self._pairs = pairs
+
+    def text(self, name: str) -> str:
+        try:
+            return self._pairs[PREFIX + name]
+        except KeyError:
+            raise BadFooter(f"its footer lacks {PREFIX + name}") from None
+
+    def integer(self, name: str, least: int = -_INT64) -> int:
+        return _integer(self.text(name), least, name)
+
+    def hex(self, name: str, length: int | None = None) -> bytes:
+        text = self.text(name)
+        try:
+            value = bytes.fromhex(text)
+        except ValueError:
+            raise _malformed(name) from None
+        if value.hex() != text or (length is not None and len(value) != length):
+            raise _malformed(name)
+        return value
+
+    def base64(self, name: str) -> bytes:
+        try:
+            return base64.b64decode(self.text(name), validate=True)
+        except (binascii.Error, ValueError):
+            raise _malformed(name) from None
+
+    def groups(self) -> tuple[Group, ...]:
+        groups = []
+        for item in self.text("groups").split(" "):
+            rows, _, times = item.partition(",")
+            earliest, _, latest = times.partition(",")
+            least = _integer(earliest, -_INT64, "groups")
+            groups.append(Group(_integer(rows, 1, "groups"), least, _integer(latest, least, "groups")))
+        return tuple(groups)
+
+
+def _integer(text: str, least: int, name: str) -> int:
+    value = int(text) if _INTEGER.match(text) else _INT64
+    if not least <= value < _INT64:
+        raise _malformed(name)
+    return value
+
+
+def _malformed(name: str) -> BadFooter:
+    return BadFooter(f"its footer is malformed at {PREFIX + name}")

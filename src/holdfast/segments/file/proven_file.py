@@ -1,0 +1,198 @@
+"""A segment file's bytes, proved before anybody sees them.
+
+The file, on a disk or on a store, is read with plain reads into memory, each block is compared with its hash, and what
+is handed on is that same memory: bytes that change between proof and use do no harm, and a damaged block is never
+decoded. (A memory map would lose both, and turn a failing disk into a signal.) Whoever asks not to have blocks compared
+gets them as they are; the footer is proved by the reader in any case.
+
+Arrow reads through this object. `fetch` and `hold` let the reader get a whole row group in few reads, also ahead of
+time in another thread; what Arrow asks for beyond that is fetched when it asks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from holdfast import disk
+from holdfast.crypto.digests import DIGEST_BYTES
+from holdfast.errors import Corrupt
+from holdfast.segments.file.hashing_sink import BLOCK_BYTES, hash_block
+
+_TAIL_BYTES = 8
+_MAGIC = b"PAR1"
+FOOTER_BYTES_MAX = 16 * 2**20
+"""The largest footer that is read into memory."""
+
+Range = tuple[int, int]
+Piece = tuple[int, memoryview]
+"""Proved bytes and where they begin in the file."""
+
+
+class Damaged(Exception):
+    """The file's bytes are not what they should be. The text says how; `at` is the first byte concerned."""
+
+    def __init__(self, message: str, at: int | None = None) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+class Bytes(Protocol):
+    """Where a segment's bytes come from: a file, or an object of a store."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly these; raises Damaged where there are fewer, or they cannot be read."""
+
+    def close(self) -> None:
+        """Let go of them; closing again does nothing."""
+
+
+class FileBytes:
+    """A file on a disk; raises FileNotFoundError where there is none, and Corrupt where something else stands."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._descriptor = disk.open_file(path)
+        except (disk.NotRegular, IsADirectoryError):
+            raise Corrupt("the segment file is not a file", path=str(path)) from None
+        self.size = os.fstat(self._descriptor).st_size
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Plain reads, as many as it takes."""
+        parts = []
+        at = start
+        while at < end:
+            try:
+                part = os.pread(self._descriptor, min(end - at, 2**30), at)
+            except OSError as error:
+                raise Damaged(f"cannot be read: {error.strerror}", at) from error
+            if not part:
+                raise Damaged("ends too early", at)
+            parts.append(part)
+            at += len(part)
+        return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def close(self) -> None:
+        """Close the file."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class ProvenFile:
+    """A finished segment file, open for reading."""
+
+    closed = False  # Arrow asks
+
+    def __init__(self, source: Bytes, *, compare_blocks: bool = True) -> None:
+        self._source = source
+        self._compare_blocks = compare_blocks
+        self.size = source.size
+        self.data_end = 0
+        """Where the footer begins; block hashes cover everything before."""
+        self._hashes = b""
+        self._held: list[Piece] = []
+        self._position = 0
+
+    def shut(self) -> None:
+        """Close the file; closing again does nothing."""
+        self._held = []
+        self._source.close()
+
+    # -- proving ------------------------------------------------------------------------------------------
+
+    def read_footer(self) -> bytes:
+        """The footer: Parquet's metadata, their length and the magic. Not proved yet; its hash is in the manifest."""
+        if self.size < _TAIL_BYTES + len(_MAGIC):
+            raise Damaged("is too short")
+        tail = self._source.read(self.size - _TAIL_BYTES, self.size)
+        length = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
+        if bytes(tail[4:]) != _MAGIC or length > min(self.size - len(_MAGIC), FOOTER_BYTES_MAX):
+            raise Damaged("has no footer")
+        self.data_end = self.size - length
+        return bytes(self._source.read(self.data_end, self.size))
+
+    def expect(self, hashes: bytes) -> None:
+        """Prove everything before the footer with these hashes from now on."""
+        if len(hashes) != DIGEST_BYTES * -(-self.data_end // BLOCK_BYTES):
+            raise Damaged("has more or fewer blocks than hashes")
+        self._hashes = hashes
+
+    def fetch(self, ranges: Iterable[Range]) -> list[Piece]:
+        """Read and prove some ranges; those that touch the same blocks, or neighbours, are read together."""
+        return [(start, self._proved(start, end)) for start, end in _in_blocks(ranges, self.data_end)]
+
+    def hold(self, pieces: list[Piece]) -> None:
+        """Keep these pieces, and only these, for Arrow to read from."""
+        self._held = pieces
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The whole file in order, proved up to its footer."""
+        step = BLOCK_BYTES
+        for start in range(0, self.data_end, step):
+            yield self._proved(start, min(start + step, self.data_end))
+        yield self._source.read(self.data_end, self.size)
+
+    def _proved(self, start: int, end: int) -> memoryview:
+        content = self._source.read(start, end)
+        for at in range(start, end, BLOCK_BYTES) if self._compare_blocks else ():
+            index = at // BLOCK_BYTES * DIGEST_BYTES
+            expected = self._hashes[index : index + DIGEST_BYTES]
+            if hash_block(content[at - start : at - start + BLOCK_BYTES]) != expected:
+                raise Damaged("is damaged: a block does not match its hash", at)
+        return content
+
+    # -- the file that Arrow sees -------------------------------------------------------------------------
+
+    def as_arrow(self) -> pa.PythonFile:
+        """This file for `pq.ParquetFile`."""
+        return pa.PythonFile(self, mode="r")
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a position; called by Arrow."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        self._position = base + position
+        return self._position
+
+    def tell(self) -> int:
+        """The position; called by Arrow."""
+        return self._position
+
+    def read(self, count: int) -> memoryview:
+        """Proved bytes at the position, without a copy where they are held; called by Arrow."""
+        start = self._position
+        end = start + count
+        if not 0 <= start <= end <= self.data_end:
+            raise Damaged("has a footer that points outside of it")
+        piece = next((p for p in self._held if p[0] <= start and end <= p[0] + len(p[1])), None)
+        at, content = piece or next(iter(self.fetch([(start, end)])), (start, memoryview(b"")))
+        self._position = end
+        return content[start - at : end - at]
+
+    def close(self) -> None:
+        """Closing is not Arrow's business."""
+
+
+def _in_blocks(ranges: Iterable[Range], limit: int) -> list[Range]:
+    """Ranges widened to whole blocks and joined where they meet."""
+    joined: list[Range] = []
+    for start, end in sorted(ranges):
+        if not 0 <= start <= end <= limit:
+            raise Damaged("has a footer that points outside of it")
+        if start == end:
+            continue
+        start -= start % BLOCK_BYTES  # noqa: PLW2901
+        end = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, limit)  # noqa: PLW2901
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined

@@ -1,0 +1,480 @@
+"""Reads one segment file, and trusts nothing in it that was not proved (docs/formats/0004-segment.md).
+
+Proof comes before parsing: the footer against its hash in the manifest, then every block that is read against its
+hash in the footer, then seals. Without a manifest (a rebuild, an inspection) the footer is proved by its `mac` if
+there is a key, and by agreement with itself alone if there is none; `verify` then reads everything.
+
+The bytes come from a file or from an object of a store (`Bytes`). A missing file is FileNotFoundError: the caller knows
+what that means. All else that is wrong with the bytes is Corrupt, with the place of the first record concerned. A
+reader serves one thread at a time and never writes.
+
+Memory: one row group decoded, and its stored bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.crypto import digests
+from holdfast.crypto.cipher import NotAuthentic
+from holdfast.crypto.segment_key import SealedWith, SegmentKey
+from holdfast.errors import Corrupt, Invalid
+from holdfast.model.content_digest import ContentDigest
+from holdfast.model.segment import SegmentFacts, SegmentHead
+from holdfast.segments.file import encrypted_blocks
+from holdfast.segments.file import footer as footers
+from holdfast.segments.file.footer import BadFooter, Footer, Group, UnknownVersion
+from holdfast.segments.file.group_decoding import GroupDecoding
+from holdfast.segments.file.hashing_sink import hash_block
+from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
+from holdfast.segments.file.segment_columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
+from holdfast.segments.file.selection import select, turned
+from holdfast.segments.file.unproven_footer import BadStructure, TooLarge, UnprovenFooter, read_metadata
+
+OpenKey = Callable[[SealedWith], SegmentKey]
+
+# What Arrow may raise on bytes that are not what they say; LookupError is KeyError and IndexError.
+_ARROW_ERRORS = (
+    pa.ArrowException, OSError, ValueError, ArithmeticError, MemoryError, TypeError, LookupError, RuntimeError,
+)  # fmt: skip
+
+ROW_GROUP_BYTES_MAX = 256 * 2**20
+"""What a row group of a file that nobody vouches for may take, unless the reader sets more. Ours take 32 MiB."""
+
+_BATCH_ROWS = 65_536
+"""Rows that are decoded at once of a plain row group."""
+
+
+class _Wanted(NamedTuple):
+    """What a read asks for."""
+
+    start: int
+    end: int
+    names: list[str]
+    since: int | None
+    until: int | None
+    reverse: bool
+    share: tuple[int, int]
+
+    def meets(self, first: int, rows: int, time_min: int, time_max: int) -> bool:
+        """Whether a span of records may hold any that are asked for."""
+        return (
+            first < self.end
+            and first + rows > self.start
+            and (self.since is None or time_max >= self.since)
+            and (self.until is None or time_min <= self.until)
+        )
+
+
+class SegmentReader:
+    """One segment file, open for reading; a context manager.
+
+    `head` and `facts` are what the manifest says; a file that differs is Corrupt. Without them they are taken from
+    the file. `open_key` finds the key of an encrypted file; give it whenever the log has keys, and only then:
+    without facts, a plain file in a log with keys is refused. `source` is where the bytes come from, if not from a file
+    at `path`, which then only names it; without `compare_blocks` only the footer is proved.
+
+    `trusted` says that the facts are proved: they come from the log's own database, or from a document whose MAC was
+    checked with the log's key. Facts that anybody may have written are not, however well they match: the footer is then
+    taken apart before Arrow sees it, pages are weighed before they are unpacked, and no row group that takes more than
+    `row_group_bytes_max` is decoded (Invalid).
+    """
+
+    def __init__(
+        self, path: Path | str, head: SegmentHead | None, facts: SegmentFacts | None, open_key: OpenKey | None, *,
+        trusted: bool = False, source: Bytes | None = None, compare_blocks: bool = True,
+        row_group_bytes_max: int = ROW_GROUP_BYTES_MAX,
+    ) -> None:  # fmt: skip
+        assert facts is not None or not trusted, "without facts there is nothing to trust"
+        self.path = path
+        self._head, self._facts = head, facts
+        self._open_key = open_key
+        self._known_key: SegmentKey | None = None
+        self._bytes_max = row_group_bytes_max
+        self._unproven: UnprovenFooter | None = None
+        self._trusted = trusted
+        self._file = ProvenFile(source or FileBytes(Path(path)), compare_blocks=compare_blocks)
+        try:
+            with self._as_corrupt():
+                self._footer, self._pairs, self._footer_hash, metadata = self._read_footer()
+                self._compare()
+                self._file.expect(self._footer.blocks)
+                self._logical = self._read_schema()
+                metadata = metadata or self._admitted()
+                self._decoding = GroupDecoding(self._file, metadata, self._unproven, self._bytes_max)
+                self._require_structure()
+            self._prove_stamp()
+        except BaseException:
+            self._file.shut()
+            raise
+        self._firsts = list(accumulate((g.rows for g in self._footer.groups), initial=self._footer.head.first))
+
+    # -- what it is ---------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> SegmentHead:
+        """Where the segment belongs."""
+        return self._footer.head
+
+    @property
+    def facts(self) -> SegmentFacts:
+        """What the segment is; `sha256` is empty unless it was given or `verify` ran."""
+        if self._facts is not None:
+            return self._facts
+        footer, sealed_with = self._footer, self._footer.sealed_with
+        return SegmentFacts(
+            rows=footer.rows,
+            size=self._file.size,
+            time_min=footer.time_min,
+            time_max=footer.time_max,
+            sha256=b"",
+            content=footer.content,
+            footer=self._footer_hash,
+            key_id=sealed_with.key_id if sealed_with else "",
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the records, whether they are sealed or not."""
+        return self._logical
+
+    @property
+    def sealed_with(self) -> SealedWith | None:
+        """How the file is encrypted; None when it is plain."""
+        return self._footer.sealed_with
+
+    def close(self) -> None:
+        """Close the file; batches that were read stay good."""
+        self._file.shut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def batches(
+        self,
+        start: int,
+        end: int,
+        *,
+        columns: Sequence[str] | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        reverse: bool = False,
+        share: tuple[int, int] = (0, 1),
+    ) -> Iterator[pa.RecordBatch]:
+        """Records with start <= offset < end and since <= time <= until (microseconds), in the order of offsets.
+
+        Offset and time always come along; `columns` chooses the others. With `reverse` the last record comes first.
+        `share` (k, n) takes the k-th of n even parts of the row groups: n readers read a segment together, each once.
+        """
+        wanted = _Wanted(
+            max(start, self.head.first), min(end, self._footer.end), self._names(columns), since, until, reverse, share
+        )
+        if wanted.start >= wanted.end:
+            return iter(())
+        return self._batches(wanted)
+
+    def _names(self, columns: Sequence[str] | None) -> list[str]:
+        names: list[str] = self._logical.names
+        if columns is None:
+            return names
+        unknown = sorted(set(columns) - set(names))
+        if unknown:
+            raise Invalid(f"the segment has no such column columns={unknown}", hint=f"it has {', '.join(names)}")
+        return list(dict.fromkeys((*names[:2], *columns)))
+
+    def _batches(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        about = self._footer.groups
+        groups = [
+            i
+            for i in self._shared(wanted.share)
+            if wanted.meets(self._firsts[i], about[i].rows, about[i].time_min, about[i].time_max)
+        ]
+        if wanted.reverse:
+            groups.reverse()
+        found = self._plain_batches if self._footer.sealed_with is None else self._sealed_batches
+        for batch in found(groups, wanted):
+            chosen = select(batch, wanted.start, wanted.end, wanted.since, wanted.until)
+            yield from turned(chosen, wanted.reverse)
+
+    def _plain_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        """Records of plain row groups, in pieces: a reader who stops early has not decoded the rest."""
+        for group, pieces in self._fetched(groups, wanted.names):
+            with self._as_corrupt(self._firsts[group]):
+                batches = self._decode_rows(group, wanted.names, pieces)
+                yield from reversed(list(batches)) if wanted.reverse else batches
+
+    def _shared(self, share: tuple[int, int]) -> range:
+        """The row groups of one of several even parts."""
+        part, parts = share
+        count = len(self._footer.groups)
+        return range(count * part // parts, count * (part + 1) // parts)
+
+    def stored_blocks(self, share: tuple[int, int] = (0, 1)) -> Iterator[pa.RecordBatch]:
+        """The blocks of an encrypted file as they are stored, for those who have no key."""
+        for _, table in self._tables(self._shared(share), list(encrypted_blocks.BLOCK_SCHEMA.names)):
+            yield table
+
+    def _sealed_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        for group, table in self._tables(groups, list(encrypted_blocks.BLOCK_SCHEMA.names)):
+            with self._as_corrupt(self._firsts[group]):
+                yield from self._sealed_rows(group, table, wanted)
+
+    def _tables(self, groups: Sequence[int], names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Whole row groups as they are stored."""
+        for group, pieces in self._fetched(groups, names):
+            yield group, self._decode(group, names, pieces)
+
+    def _fetched(self, groups: Sequence[int], names: list[str]) -> Iterator[tuple[int, list[Piece]]]:
+        """The stored bytes of row groups, proved, one after the other."""
+        # Hazard: no thread reads ahead here. A reading that is given up half-way is finished by the garbage collector,
+        # in whatever thread that runs; joining a thread there deadlocks when that thread is itself just being started.
+        for group in groups:
+            with self._as_corrupt(self._firsts[group]):
+                pieces = self._decoding.fetch(group, names)
+            yield group, pieces
+
+    def _decode(self, group: int, names: list[str], pieces: list[Piece]) -> pa.RecordBatch:
+        with self._as_corrupt(self._firsts[group]):
+            return self._one_batch(self._decoding.whole(group, names, pieces), names)
+
+    def _decode_rows(self, group: int, names: list[str], pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([self._logical.field(name) for name in names])
+        at, end = self._firsts[group], self._firsts[group + 1]
+        for batch in self._decoding.steps(group, names, pieces, _BATCH_ROWS):
+            columns = [decoded(batch.column(field.name), field.type) for field in schema]
+            if at + batch.num_rows > end or not has_ends(columns[0], at):
+                raise Damaged("has a row group whose offsets are not dense")
+            at += batch.num_rows
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        if at != end:
+            raise Damaged("has a row group whose offsets are not dense")
+
+    def _one_batch(self, table: pa.Table, names: list[str]) -> pa.RecordBatch:
+        schema = self._logical if self._footer.sealed_with is None else encrypted_blocks.BLOCK_SCHEMA
+        fields = [schema.field(name) for name in names]
+        batches = table.select(names).combine_chunks().to_batches()
+        if len(batches) != 1:
+            raise Damaged("has a row group without rows")
+        columns = [decoded(column, field.type) for column, field in zip(batches[0].columns, fields, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+    def _sealed_rows(self, group: int, table: pa.RecordBatch, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        key = self._key()
+        blocks = table.column(4)
+        found = list(enumerate(self._places(group, table)))
+        for row, place in reversed(found) if wanted.reverse else found:
+            if wanted.meets(*place):
+                yield self._open_block(key, place, blocks[row].as_py()).select(wanted.names)
+
+    def _places(self, group: int, table: pa.RecordBatch) -> list[encrypted_blocks.Place]:
+        places = encrypted_blocks.places(table)
+        ends = list(accumulate((place.rows for place in places), initial=self._firsts[group]))
+        if ends[:-1] != [place.first for place in places] or ends[-1] != self._firsts[group + 1]:
+            raise Damaged("has sealed blocks whose offsets are not dense")
+        return places
+
+    def _open_block(self, key: SegmentKey, place: encrypted_blocks.Place, block: bytes) -> pa.RecordBatch:
+        try:
+            batch = encrypted_blocks.open_block(self.head, key, place, block, self._logical)
+        except NotAuthentic:
+            raise self._corrupt("has a sealed block that does not open", place.first) from None
+        if batch.num_rows != place.rows or not has_ends(batch.column(0), place.first):
+            raise self._corrupt("has a sealed block with other records than it says", place.first)
+        return batch
+
+    # -- proving ------------------------------------------------------------------------------------------
+
+    def verify(self) -> SegmentFacts:
+        """Read and prove everything: all bytes, all rows, the content, the chain; raises Corrupt at what is wrong.
+
+        Returns the facts with the file's SHA-256. What is sealed is opened if there is a key.
+        """
+        sha256 = self._verify_bytes()
+        if self._footer.sealed_with is not None and self._open_key is not None:
+            self._key()
+        stored = encrypted_blocks.BLOCK_SCHEMA if self._footer.sealed_with else self._logical
+        content = ContentDigest(stored)
+        for group, batch in self._tables(range(len(self._footer.groups)), stored.names):
+            with self._as_corrupt(self._firsts[group]):
+                self._verify_group(group, batch)
+                content.update(batch)
+        if content.digest() != self._footer.content:
+            raise self._corrupt("has other content than its footer says")
+        self._facts = msgspec.structs.replace(self.facts, sha256=sha256)
+        return self._facts
+
+    def chunks(self) -> Iterator[memoryview]:
+        """All bytes of the file, each block compared with its hash; raises Corrupt at the first that differs."""
+        try:
+            yield from self._file.chunks()
+        except Damaged as error:
+            raise self._corrupt(str(error), self._offset_at(error.at)) from error
+
+    def _verify_bytes(self) -> bytes:
+        sha256 = hashlib.sha256()
+        for chunk in self.chunks():
+            sha256.update(chunk)
+        digest = sha256.digest()
+        if self._facts is not None and self._facts.sha256 and self._facts.sha256 != digest:
+            raise self._corrupt("has another SHA-256 than the manifest says")
+        return digest
+
+    def _verify_group(self, group: int, batch: pa.RecordBatch) -> None:
+        about = self._footer.groups[group]
+        if self._footer.sealed_with is None:
+            self._verify_rows(batch, encrypted_blocks.Place(self._firsts[group], *_values(about)))
+            return
+        places = self._places(group, batch)
+        earliest, latest = min(p.time_min for p in places), max(p.time_max for p in places)
+        if (earliest, latest) != (about.time_min, about.time_max):
+            raise Damaged("has a row group with other times than its footer says")
+        if self._open_key is not None:
+            for place, block in zip(places, batch.column(4), strict=True):
+                self._verify_rows(self._open_block(self._key(), place, block.as_py()), place)
+
+    def _verify_rows(self, batch: pa.RecordBatch, place: encrypted_blocks.Place) -> None:
+        if batch.num_rows != place.rows or not is_dense(batch.column(0), place.first):
+            raise self._corrupt("has offsets that are not dense", place.first)
+        if time_range(batch) != (place.time_min, place.time_max):
+            raise self._corrupt("has records with other times than it says", place.first)
+        batch.validate(full=True)
+
+    def _offset_at(self, at: int | None) -> int:
+        """The first record with bytes at or behind this byte."""
+        for group, first in enumerate(self._firsts[:-1]):
+            if at is None or at < max(chunk.end for chunk in self._decoding.row_group(group).chunks):
+                return first
+        return self._firsts[-2]
+
+    def _key(self) -> SegmentKey:
+        """The file's key, once it has proved the footer."""
+        if self._known_key is None:
+            sealed_with = self._footer.sealed_with
+            assert sealed_with is not None, "only sealed files have keys"
+            if self._open_key is None:
+                raise Invalid("this segment is encrypted", hint="give the keyring or cipher it was written with")
+            key = self._open_key(sealed_with)
+            if not footers.is_stamped(self._pairs, key.mac):
+                raise self._corrupt("has a footer that its key did not make")
+            self._known_key = key
+        return self._known_key
+
+    def _prove_stamp(self) -> None:
+        if self._footer.sealed_with is None:
+            if not footers.is_stamped(self._pairs, digests.plain_stamp):
+                raise self._corrupt("has a footer that does not match its stamp")
+            if self._facts is None and self._open_key is not None:
+                # A log with keys has no plain files: one that claims to be plain was put there.
+                raise self._corrupt("is not encrypted, but its log is")
+        elif self._facts is None and self._open_key is not None:
+            self._key()
+
+    # -- opening ------------------------------------------------------------------------------------------
+
+    def _read_footer(self) -> tuple[Footer, dict[str, str], bytes, pq.FileMetaData | None]:
+        if self._facts is not None and self._file.size != self._facts.size:
+            raise Damaged(f"has another size than the manifest says bytes={self._file.size} said={self._facts.size}")
+        content = self._file.read_footer()
+        digest = hash_block(content)
+        if self._facts is not None and digest != self._facts.footer:
+            raise Damaged("has a damaged footer, or is another file than the manifest says")
+        metadata = None
+        if self._trusted:
+            metadata = read_metadata(content, FOOTER_BYTES_MAX)
+            pairs = footers.decode_pairs(metadata.metadata)
+        else:
+            self._unproven = UnprovenFooter(content, self._bytes_max)
+            pairs = footers.decode_pairs(self._unproven.pairs)
+        return footers.parse(pairs), pairs, digest, metadata
+
+    def _admitted(self) -> pq.FileMetaData:
+        assert self._unproven is not None, "trusted footers are read as they are"
+        is_sealed = self._footer.sealed_with is not None
+        content = self._unproven.admit(self._logical, is_sealed=is_sealed, data_end=self._file.data_end)
+        return read_metadata(content, 2 * FOOTER_BYTES_MAX)
+
+    def _compare(self) -> None:
+        """The footer must be the one that the manifest means."""
+        footer, head, facts = self._footer, self._head, self._facts
+        if head is not None and footer.head != head:
+            other = f"{footer.head.topic}/{footer.head.partition}/{footer.head.number}"
+            raise Damaged(f"is the file of another segment is={other}")
+        key_id = footer.sealed_with.key_id if footer.sealed_with else ""
+        said = (footer.rows, footer.time_min, footer.time_max, footer.content, key_id)
+        if facts is not None and said != (facts.rows, facts.time_min, facts.time_max, facts.content, facts.key_id):
+            raise Damaged("says something else of itself than the manifest")
+
+    def _read_schema(self) -> pa.Schema:
+        schema = pa.ipc.read_schema(pa.py_buffer(self._footer.schema))
+        raw = self._footer.shape in (footers.RAW, footers.SEALED_RAW)
+        if raw != is_raw(schema) or not schema.field(1).type.equals(RAW_SCHEMA.field(1).type):
+            raise Damaged("has other columns than its shape")
+        return schema
+
+    def _require_structure(self) -> None:
+        """Parquet's own metadata must agree with ours, so that nothing is read past or left out."""
+        groups, decoding = self._footer.groups, self._decoding
+        stored = self._logical if self._footer.sealed_with is None else encrypted_blocks.BLOCK_SCHEMA
+        if decoding.names != stored.names or len(decoding) != len(groups):
+            raise Damaged("has other columns or row groups than its footer says")
+        rows = [decoding.rows(i) for i in range(len(groups))]
+        if self._footer.sealed_with is None:
+            if rows != [group.rows for group in groups]:
+                raise Damaged("has row groups of other sizes than its footer says")
+        elif not all(0 < blocks <= group.rows for blocks, group in zip(rows, groups, strict=True)):
+            raise Damaged("has more sealed blocks than records")
+
+    @contextmanager
+    def _as_corrupt(self, offset: int | None = None) -> Iterator[None]:
+        try:
+            yield
+        except UnknownVersion:
+            raise Invalid(
+                f"this segment was written by a newer holdfast path={self.path}",
+                hint="upgrade holdfast: pip install -U holdfast",
+            ) from None
+        except (Damaged, BadFooter) as error:
+            raise self._corrupt(str(error), offset) from error.__cause__
+        except BadStructure:
+            raise self._corrupt("has a structure that is not ours", offset) from None
+        except TooLarge:
+            raise Invalid(
+                f"a row group takes more memory than a reader may use path={self.path} max={self._bytes_max}",
+                hint="if you trust whoever wrote it, raise store.read_bytes_max",
+            ) from None
+        except _ARROW_ERRORS as error:
+            raise self._corrupt("cannot be decoded", offset) from error
+
+    def _corrupt(self, what: str, offset: int | None = None) -> Corrupt:
+        footer: Footer | None = getattr(self, "_footer", None)
+        head = self._head or (footer.head if footer else None)
+        rows = self._facts.rows if self._facts else footer.rows if footer else None
+        span = f" span={head.first}..{head.first + rows - 1}" if head and rows else ""
+        return Corrupt(
+            f"the segment file {what}{span}",
+            path=str(self.path),
+            topic=head.topic if head else None,
+            partition=head.partition if head else None,
+            offset=offset if offset is not None else head.first if head else None,
+        )
+
+
+def _values(group: Group) -> tuple[int, int, int]:
+    return group.rows, group.time_min, group.time_max

@@ -1,0 +1,249 @@
+"""Writes one segment: a Parquet file that describes and proves itself (docs/formats/0004-segment.md).
+
+The writer owns a temporary file. When `finish` returns, the file's content is durable; its name is not, and giving
+it the final one is the caller's business. Whatever goes wrong, the file is given up: the caller removes it and a new
+attempt writes a new one, under a new key.
+
+Memory: the rows of one row group, and as much again while it is encoded. A helper thread hashes beside encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.crypto import digests
+from holdfast.crypto.segment_key import SegmentKey
+from holdfast.errors import Invalid
+from holdfast.model.content_digest import ContentDigest
+from holdfast.model.segment import NO_SCHEMA, SegmentFacts, SegmentHead
+from holdfast.process_lifetime import Threads
+from holdfast.segments.file import encrypted_blocks
+from holdfast.segments.file import footer as footers
+from holdfast.segments.file.batch_sizing import Gathering, Piece
+from holdfast.segments.file.file_shape import FileShape
+from holdfast.segments.file.footer import Footer, Group
+from holdfast.segments.file.hashing_sink import HashingSink
+from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX
+from holdfast.segments.file.segment_columns import conform, is_raw, require_dense, stored_schema, time_range
+
+__all__ = ["GROUPS_MAX", "FileShape", "SegmentWriter", "parquet_settings"]
+
+GROUPS_MAX = 50_000
+"""Row groups of one file; readers refuse more."""
+
+
+class SegmentWriter:
+    """Writes the batches of one segment, once.
+
+    `path` is the temporary file, `schema` RAW_SCHEMA or `typed_schema(…)`. With a `key` the records are sealed.
+    """
+
+    def __init__(
+        self, path: Path, head: SegmentHead, schema: pa.Schema, shape: FileShape, key: SegmentKey | None
+    ) -> None:
+        if is_raw(schema) != (head.schema == NO_SCHEMA):
+            raise Invalid("columns and schema fingerprint do not fit", hint="raw records have RAW_SCHEMA and NO_SCHEMA")
+        self._head = head
+        self._schema = stored_schema(schema)
+        self._next = head.first
+        self._groups: list[Group] = []
+        file_schema = self._schema if key is None else encrypted_blocks.BLOCK_SCHEMA
+        self._content = ContentDigest(file_schema)
+        self._key = key
+        self._rows = _PlainRows(shape) if key is None else _SealedRows(shape, head, self._schema, key)
+        self._helper = Threads(1, "holdfast-segment")
+        try:
+            self._sink = HashingSink(path, self._helper)
+        except BaseException:
+            self._helper.shutdown()
+            raise
+        settings = parquet_settings(self._schema, is_sealed=key is not None, compression_level=shape.compression_level)
+        self._parquet: pq.ParquetWriter | None = pq.ParquetWriter(self._sink.stream, file_schema, **settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()  # which does nothing to a file that is finished
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the next records; offsets must go on where they ended."""
+        self._open()
+        batch = conform(batch, self._schema)
+        require_dense(batch, self._next)
+        self._next += batch.num_rows
+        for group, rows in self._rows.add(batch):
+            self._write_group(group, rows)
+
+    def finish(self) -> SegmentFacts:
+        """Write the footer, make the file durable and close it. It still has its temporary name."""
+        parquet = self._open()
+        for group, rows in self._rows.rest():
+            self._write_group(group, rows)
+        if not self._groups:
+            raise Invalid("a segment has at least one record", hint="abandon it")
+        footer = self._footer(self._sink.begin_footer())
+        data_end = self._sink.size
+        stamp = digests.plain_stamp if self._key is None else self._key.mac
+        parquet.add_key_value_metadata(footer.stamped(stamp))
+        parquet.close()
+        self._sink.stream.flush()
+        if self._sink.size - data_end > FOOTER_BYTES_MAX:  # better no file than one that readers refuse
+            raise Invalid(f"a segment's footer is too large max={FOOTER_BYTES_MAX}", hint="make row groups larger")
+        sha256, footer_hash = self._sink.finish()
+        self._parquet = None
+        self._helper.shutdown()
+        return SegmentFacts(
+            rows=footer.rows,
+            size=self._sink.size,
+            time_min=footer.time_min,
+            time_max=footer.time_max,
+            sha256=sha256,
+            content=footer.content,
+            footer=footer_hash,
+            key_id="" if self._key is None else self._key.sealed_with.key_id,
+        )
+
+    def abandon(self) -> None:
+        """Close the file as it is; removing it is the caller's business. Does nothing after `finish`."""
+        if self._parquet is None:
+            return
+        self._sink.abandon()
+        self._parquet.is_open = False  # or it would write a footer when it is collected
+        self._parquet = None
+        self._helper.shutdown(cancel_futures=True)
+
+    def _open(self) -> pq.ParquetWriter:
+        if self._parquet is None:
+            raise Invalid("this segment file is closed", hint="write a new one")
+        return self._parquet
+
+    def _write_group(self, group: Piece, about: Group) -> None:
+        if len(self._groups) == GROUPS_MAX:
+            raise Invalid(f"a segment has too many row groups max={GROUPS_MAX}", hint="make row groups larger")
+        hashed = self._helper.submit(self._hash, group)
+        table = pa.Table.from_batches(group)
+        self._open().write_table(table, row_group_size=table.num_rows)
+        hashed.result()
+        self._groups.append(about)
+
+    def _hash(self, group: Piece) -> None:
+        for part in group:
+            self._content.update(part)
+
+    def _footer(self, blocks: bytes) -> Footer:
+        sealed_with = None if self._key is None else self._key.sealed_with
+        kinds = (footers.TYPED, footers.RAW) if sealed_with is None else (footers.SEALED_TYPED, footers.SEALED_RAW)
+        return Footer(
+            head=self._head,
+            shape=kinds[is_raw(self._schema)],
+            rows=self._next - self._head.first,
+            time_min=min(group.time_min for group in self._groups),
+            time_max=max(group.time_max for group in self._groups),
+            content=self._content.digest(),
+            groups=tuple(self._groups),
+            blocks=blocks,
+            schema=self._schema.serialize().to_pybytes(),
+            sealed_with=sealed_with,
+        )
+
+
+class _PlainRows:
+    """Records as rows of the file."""
+
+    def __init__(self, shape: FileShape) -> None:
+        self._gathering = Gathering(shape.row_group_rows, shape.row_group_bytes)
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[Piece, Group]]:
+        """Take records; gives row groups that are full."""
+        for group in self._gathering.add(batch):
+            yield group, _about(group)
+
+    def rest(self) -> Iterator[tuple[Piece, Group]]:
+        """The last row group, if there is one."""
+        group = self._gathering.rest()
+        if group:
+            yield group, _about(group)
+
+
+def _about(group: Piece) -> Group:
+    ranges = [time_range(part) for part in group]
+    return Group(
+        sum(part.num_rows for part in group), min(low for low, _ in ranges), max(high for _, high in ranges)
+    )  # fmt: skip
+
+
+class _SealedRows:
+    """Blocks of records, sealed, as rows of the file."""
+
+    def __init__(self, shape: FileShape, head: SegmentHead, schema: pa.Schema, key: SegmentKey) -> None:
+        self._gathering = Gathering(shape.block_rows, shape.block_bytes)
+        self._sealer = encrypted_blocks.Sealer(head, schema, key, shape.compression_level)
+        self._rows_max, self._bytes_max = shape.row_group_rows, shape.row_group_bytes
+        self._blocks: list[tuple[encrypted_blocks.Place, encrypted_blocks.Sealed]] = []
+        self._rows = 0
+        self._bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[Piece, Group]]:
+        """Take records; gives row groups that are full."""
+        for block in self._gathering.add(batch):
+            self._seal(block)
+            if self._rows >= self._rows_max or self._bytes >= self._bytes_max:
+                yield self._take()
+
+    def rest(self) -> Iterator[tuple[Piece, Group]]:
+        """The last row group, if there is one."""
+        block = self._gathering.rest()
+        if block:
+            self._seal(block)
+        if self._blocks:
+            yield self._take()
+
+    def _seal(self, parts: Piece) -> None:
+        block = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        self._blocks.append(self._sealer.seal(block))
+        self._rows += block.num_rows
+        self._bytes += block.nbytes
+
+    def _take(self) -> tuple[Piece, Group]:
+        blocks, rows = self._blocks, self._rows
+        self._blocks, self._rows, self._bytes = [], 0, 0
+        earliest, latest = min(p.time_min for p, _ in blocks), max(p.time_max for p, _ in blocks)
+        return [encrypted_blocks.table(blocks)], Group(rows, earliest, latest)
+
+
+_COMMON: dict[str, Any] = {"version": "2.6", "data_page_version": "1.0", "store_schema": True}
+_SEALED_SETTINGS: dict[str, Any] = {
+    **_COMMON,
+    "compression": "none",  # blocks are compressed inside of their seals
+    "use_dictionary": False,
+    "write_statistics": ["first_offset", "rows", "time_min", "time_max"],
+}
+
+
+def parquet_settings(schema: pa.Schema, *, is_sealed: bool, compression_level: int = 1) -> dict[str, Any]:
+    """How a file with these records is written: also what a reader expects of one that it does not trust."""
+    if is_sealed:
+        return _SEALED_SETTINGS
+    # Measured: dictionaries make keys and kinds smaller, and typed columns of many values larger and slower, where
+    # zstd alone does well. Statistics of payloads cost time and tell nobody anything.
+    raw = is_raw(schema)
+    return {
+        **_COMMON,
+        "compression": "zstd",
+        "compression_level": compression_level,
+        # For other readers: ours compares blocks with BLAKE3, which covers every byte of every page. A sealed file has
+        # none: its blocks are nothing to other readers, and a seal finds more than a checksum does.
+        "write_page_checksum": True,
+        "use_dictionary": ["key", "kind"] if raw else False,
+        "write_statistics": ["offset", "time", "key", "kind"] if raw else True,
+        "column_encoding": dict.fromkeys(schema.names[:2], "DELTA_BINARY_PACKED"),
+    }

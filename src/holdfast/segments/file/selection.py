@@ -1,0 +1,55 @@
+"""Choosing rows of a batch whose offsets are dense: by offset, by time, in either order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import pack
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.model.plain_arrays import numbers
+from holdfast.segments.file.segment_columns import microseconds, time_range
+
+_TURNED_ROWS = 8192
+"""Rows that are turned round at once, so that whoever wants the last few does not pay for a whole batch."""
+
+
+def select(batch: pa.RecordBatch, start: int, end: int, since: int | None, until: int | None) -> pa.RecordBatch:
+    """Rows with start <= offset < end and since <= time <= until; offsets are dense, so they are cut by slicing."""
+    first = batch.column(0)[0].as_py()
+    skip = max(start - first, 0)
+    batch = batch.slice(skip, max(min(end - first, batch.num_rows) - skip, 0))
+    if (since is None and until is None) or batch.num_rows == 0:
+        return batch
+    times = microseconds(batch.column(1))
+    earliest, latest = time_range(batch)
+    if since is not None and earliest < since:
+        batch = batch.filter(pc.greater_equal(times, numbers([since], pa.int64())[0]))
+        times = microseconds(batch.column(1))
+    if until is not None and latest > until:
+        batch = batch.filter(pc.less_equal(times, numbers([until], pa.int64())[0]))
+    return batch
+
+
+def turned(batch: pa.RecordBatch, reverse: bool) -> Iterator[pa.RecordBatch]:
+    """The rows as they are, or last first in pieces; nothing when there are none."""
+    if not reverse:
+        if batch.num_rows:
+            yield batch
+        return
+    for end in range(batch.num_rows, 0, -_TURNED_ROWS):
+        start = max(end - _TURNED_ROWS, 0)
+        yield batch.take(pa.arange(end - 1, start - 1, -1))
+
+
+def with_partition(schema: pa.Schema, name: str) -> pa.Schema:
+    """The schema of results from several partitions: the partition's number before everything else."""
+    return pa.schema([pa.field(name, pa.int32(), nullable=False), *schema])
+
+
+def add_partition(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
+    """A partition's batch in such a schema."""
+    count = batch.num_rows
+    numbers = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(pack("<i", number) * count)])
+    return pa.RecordBatch.from_arrays([numbers, *batch.columns], schema=schema)

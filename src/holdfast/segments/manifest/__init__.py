@@ -1,0 +1,1 @@
+"""Which segments there are: looked up in the journal, found in folders, written as documents."""

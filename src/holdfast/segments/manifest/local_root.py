@@ -1,0 +1,211 @@
+"""A log's own `segments/` directory as a store: manifest objects beside the files, for readers that have no journal.
+
+Without another store the directory *is* the store, with the same layout. So right after each seal the segment's
+manifest object is written beside it, durably; a topic's document comes before the first of its segments, an `expired`
+object before files are removed. Used by the roller's thread, also to write what a crash left unwritten. A log that
+ships to another store publishes there and nothing here: what it published before is withdrawn, so that nobody reads it
+and takes it for all there is.
+
+Documents of a log with keys are signed. A directory from before there were signatures is published anew beside what
+stands there, and its `log.json`, by which readers choose, comes last; without keys it is written on in its old layout.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from holdfast import disk
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.journal.journal import Journal
+from holdfast.journal.state.partition import Partition
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import ROOT, LogDocument
+from holdfast.root.old_layout import old_key
+from holdfast.root.root_format import RootForm
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.segments.manifest.manifest_documents import (
+    gone_document,
+    next_topic_document,
+    segment_document,
+    topic_state,
+)
+from holdfast.store import layout
+from holdfast.store.port import Body
+
+_RETRY_S = 5.0
+_SLEEP_S = 3600.0
+
+logger = logging.getLogger("holdfast")
+
+
+def withdraw(root: Path) -> None:
+    """The directory is no store any more: without its first document it is none to any reader."""
+    disk.discard(root / layout.LOG)
+
+
+class Publishing:
+    """Keeps the manifest objects of one log's own directory."""
+
+    def __init__(self, journal: Journal, manifest: Manifest) -> None:
+        self._journal = journal
+        self._manifest = manifest
+        self._root = manifest.root
+        self._folders: set[Path] = set()
+        self._known: dict[str, tuple[int, bytes]] = {}
+        """What the newest document of each topic says: how many schemas, and which policy."""
+        self._form, self._is_renewed = self._standing()
+        """What this root is like; renewed: `log.json` does not say so yet."""
+        self._has_log = False
+        self._published: dict[Partition, int] = {}
+        """How many segments of each partition have their manifest objects."""
+
+    def reached(self, partition: Partition) -> int:
+        """Everything below is in segments with manifest objects."""
+        sealed = partition.sealed
+        return sealed.sealed_offset if self._published.get(partition) == sealed.segments else -1
+
+    def check(self, now: float) -> float:
+        """A chore: write what is missing; returns when to look again."""
+        partitions = list(self._journal.topics.by_id.values())
+        late = [p for p in partitions if self.reached(p) < p.sealed.sealed_offset or self._is_withdrawn(p)]
+        for partition in late:
+            try:
+                self.publish(partition)
+            except Unavailable:
+                return now + _RETRY_S
+        try:
+            self._finish_renewal()
+        except OSError:
+            return now + _RETRY_S
+        return now + _SLEEP_S
+
+    def publish(self, partition: Partition) -> None:
+        """Write the manifest objects of all sealed segments of a partition; raises Unavailable."""
+        try:
+            start, end = self._found(partition), partition.sealed.segments
+            if start < end or self._is_withdrawn(partition):
+                self._describe(partition)
+            for row in self._manifest.rows(partition, start, end):
+                document = segment_document(self._manifest, partition, row, row.number)
+                key = layout.manifest_key(partition.topic, partition.number, row.number)
+                self._write(key, documents.encode(document))
+                self._published[partition] = row.number + 1
+        except OSError as error:
+            raise Unavailable(
+                f"cannot write a manifest object path={error.filename}: {error.strerror}",
+                hint=disk.remedy(error, "the records are sealed and can be read; it is tried again"),
+            ) from error
+
+    def expire(self, partition: Partition) -> None:
+        """Say where the partition begins now, before files are removed."""
+        document = gone_document(self._journal, partition)
+        key = layout.expired_key(partition.topic, partition.number, document.upto)
+        self._write(key, documents.encode(document))
+
+    def _is_withdrawn(self, partition: Partition) -> bool:
+        """Whether there is something to read and nobody can: the log had a store for a while."""
+        return not self._has_log and partition.sealed.segments > 0 and not (self._root / layout.LOG).exists()
+
+    def _found(self, partition: Partition) -> int:
+        """How many manifest objects there are: they are written in order, so the newest one tells all."""
+        if partition not in self._published:
+            number = partition.sealed.segments
+            while number and not self._path(partition, number - 1).exists():
+                number -= 1
+            self._published[partition] = number
+        return self._published[partition]
+
+    def _path(self, partition: Partition, number: int) -> Path:
+        return self._place(layout.manifest_key(partition.topic, partition.number, number))
+
+    def _describe(self, partition: Partition) -> None:
+        """The log's document and the topic's newest one, before anything that needs them."""
+        journal, topic = self._journal, partition.topic
+        if not self._has_log and not self._is_renewed:
+            self._write(layout.LOG, self._log_document())
+            self._has_log = True
+        state = topic_state(journal, topic)
+        if self._known.get(topic) != state:
+            self._write_topic(topic)
+            self._known[topic] = state
+
+    def _write_topic(self, topic: str) -> None:
+        folder = self._place(layout.topic_folder(topic))
+        numbers = [layout.parse_number(path.name) for path in folder.iterdir()] if folder.is_dir() else []
+        newest = max((number for number in numbers if number is not None), default=0)
+        standing = self._read(layout.topic_key(topic, newest)) if newest else None
+        document = next_topic_document(self._journal, self._manifest, topic, newest, standing)
+        if document is not None:
+            self._write(layout.topic_key(topic, document.version), documents.encode(document))
+
+    # -- the root's form ----------------------------------------------------------------------------------
+
+    def _standing(self) -> tuple[RootForm, bool]:
+        """The form of what stands here, to be written on; else that of a new root, and whether an older one is there.
+
+        With keys, only what they signed is written on: whoever can write here could make a root look old.
+        """
+        signer, log = self._journal.vault.signer, self._journal.vault.log_id.hex()
+        form = RootForm(signer, log=log)
+        try:
+            form.proved(layout.LOG, (self._root / layout.LOG).read_bytes())
+            return form, False
+        except FileNotFoundError:
+            is_renewed = False
+        except (OSError, HoldfastError):  # of an older format, damaged, or somebody else's: all of it can be made again
+            is_renewed = True
+        form = RootForm(signer, log=log)
+        form.signed(layout.LOG, Body.of(self._log_document(ROOT)))
+        return form, is_renewed
+
+    def _log_document(self, root_format: int | None = None) -> bytes:
+        journal = self._journal
+        return documents.encode(
+            LogDocument(
+                format=self._form.format if root_format is None else root_format, log=journal.vault.log_id.hex(),
+                created_us=journal.row.created_us,
+            )
+        )  # fmt: skip
+
+    def _finish_renewal(self) -> None:
+        """Everything is published anew: readers may take it from here on."""
+        if self._is_renewed:
+            for partition in self._journal.topics.by_id.values():
+                if partition.sealed.first_segment:
+                    self.expire(partition)
+            self._write(layout.LOG, self._log_document())
+            self._is_renewed = False
+            self._remove_old()
+            logger.warning(
+                "published the manifest of this directory anew, in the present format: its log.json was of an older"
+                " one, or not this log's", extra={"action": "root_renewed"},
+            )  # fmt: skip
+
+    def _remove_old(self) -> None:
+        """Documents of the old layout, which nobody finds any more."""
+        for topic, partitions in self._journal.topics.partitions.items():
+            places = [(topic, partition.number) for partition in partitions]
+            folders = [layout.topic_folder(topic), *(layout.manifest_folder(*place) for place in places)]
+            folders += [layout.expired_folder(*place) for place in places]
+            for folder in (self._root / old_key(folder) for folder in folders):
+                if folder.is_dir():
+                    disk.remove_all(folder, os.listdir(folder))
+
+    def _place(self, key: str) -> Path:
+        return self._root / self._form.outside(key)
+
+    def _read(self, key: str) -> bytes | None:
+        """A document that stands here; None where it is none of ours, and is written anew."""
+        try:
+            return self._form.proved(key, self._place(key).read_bytes())
+        except HoldfastError:
+            return None
+
+    def _write(self, key: str, data: bytes) -> None:
+        path, data = self._place(key), self._form.signed(key, Body.of(data)).read()
+        if path.parent not in self._folders:
+            disk.make_directory(path.parent, root=self._root)
+            self._folders.add(path.parent)
+        disk.write_file(path, data)

@@ -1,0 +1,29 @@
+"""The versions of typed topics' schemas, as the journal keeps them: parsed once each."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from holdfast.errors import Corrupt
+from holdfast.journal.journal import Journal
+from holdfast.model.schema import TopicSchema
+
+
+def versions(journal: Journal, topic: str) -> tuple[TopicSchema, ...]:
+    """All versions of a topic's schema, oldest first; empty for a raw topic."""
+    return tuple(_parsed(row.definition) for row in journal.topics.schemas.get(topic, ()))
+
+
+def version(journal: Journal, topic: str, fingerprint: bytes) -> TopicSchema:
+    """The version with this fingerprint."""
+    for row in journal.topics.schemas.get(topic, ()):
+        if row.fingerprint == fingerprint:
+            return _parsed(row.definition)
+    raise Corrupt(
+        "an entry or a segment has a schema that its topic never had", path=str(journal.backend.path), topic=topic
+    )
+
+
+@lru_cache(maxsize=1024)
+def _parsed(definition: bytes) -> TopicSchema:
+    return TopicSchema.parse(definition)

@@ -1,0 +1,284 @@
+"""Retention: removes the oldest segments of an open log, as its policies say. No mark ever moves back.
+
+    plan (pure) → one commit: the segments are *expiring*, the partition begins behind them → remove the files
+    → one commit: they are *expired*
+
+After the first commit no reader asks for them; a crash in between leaves files that the next start removes. Rows and
+chain values stay in the manifest for ever. On a disk so full that even the first commit is refused, the oldest file
+is first renamed to `….expired` and emptied (which needs no room and leaves proof of the intention); then the commit
+has room. Without another store everything sealed is settled and may go.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+
+import msgspec
+
+from holdfast import disk
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.journal.journal import Journal
+from holdfast.journal.state.operations import Expire, MarkSegments
+from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import EXPIRED, EXPIRING, SegmentRow
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.segments.manifest.local_root import Publishing
+from holdfast.segments.retention import retention_plan
+from holdfast.segments.retention.retention_plan import Budget, Candidate, Held, Policy, Reason
+from holdfast.segments.segment_settings import RetentionSettings
+from holdfast.segments.segment_stats import Counters
+from holdfast.store import layout
+
+_AT_ONCE = 100
+"""Segments in one commit."""
+
+logger = logging.getLogger("holdfast.segments")
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """One segment that went, or would go."""
+
+    topic: str
+    partition: int
+    number: int
+    first: int
+    rows: int
+    bytes: int
+    why: Reason
+
+
+class RetentionReport(msgspec.Struct, frozen=True):
+    """What retention did, or with `dry_run` would do."""
+
+    removed: tuple[Removed, ...]
+    bytes_freed: int
+    bytes_short: int
+    """What the disk budget would still need, and nothing may be removed for it."""
+    dry_run: bool
+
+
+class Retention:
+    """Applies the policies of one log; a chore of the roller, and on demand."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        manifest: Manifest,
+        settings: RetentionSettings,
+        clock: Clock,
+        counters: Counters,
+        topics: Mapping[str, Policy] | None = None,
+    ) -> None:
+        """`topics` have policies of their own in other settings; with those of `settings`, the smaller limit counts."""
+        self._journal = journal
+        self._topics = topics or {}
+        self._manifest = manifest
+        self._settings = settings
+        self._clock = clock
+        self._counters = counters
+        self._due = 0.0
+        self._seals = 0
+        """Segments that were sealed when retention was applied last."""
+        self.publishing: Publishing | None = None
+        self._lock = Lock()
+        self._sizes: dict[Partition, tuple[int, int, int]] = {}
+        """Bytes of live segments, as counted from this segment up to that one."""
+
+    def check(self, now: float) -> float:
+        """Apply retention if it is time to, or if something was sealed; returns when it is time again."""
+        if now >= self._due or self._seals != self._counters.seals:
+            self._seals = self._counters.seals
+            self._due = now + self._settings.interval_ms / 1000
+            try:
+                self.run(dry_run=False)
+            except HoldfastError as error:
+                self._counters.last_error = error.message
+                logger.error("retention failed: %s", error.message, extra={"action": "retention_failed"})
+        return self._due
+
+    def run(self, *, dry_run: bool) -> RetentionReport:
+        """Plan, and unless `dry_run` remove."""
+        with self._lock, _typed():
+            return self._run(dry_run)
+
+    def _run(self, dry_run: bool) -> RetentionReport:
+        removed: list[Removed] = []
+        kept: dict[Partition, int] = {}
+        for partition in list(self._journal.topics.by_id.values()):
+            planned = self._plan(partition)
+            removed += [_removed(partition, removal.segment, removal.why) for removal in planned.removals]
+            kept[partition] = len(planned.removals)
+        freed = sum(item.bytes for item in removed)
+        budget = self._budget(kept, freed)
+        by_key = {(p.topic, p.number): p for p in kept}
+        for key, removal in budget.removals:
+            removed.append(_removed(by_key[key], removal.segment, removal.why))
+        if not dry_run:
+            self._remove(removed, by_key)
+            self._finish_expiring()
+        return RetentionReport(tuple(removed), freed + budget.bytes_freed, budget.bytes_short, dry_run)
+
+    # -- planning -----------------------------------------------------------------------------------------
+
+    def policy(self, topic: str) -> Policy:
+        """A topic's own policy, or what the settings say."""
+        own = self._journal.topics.policies.get(topic)
+        settings = self._settings
+        if own is not None:
+            return Policy(own.bytes_max or None, own.age_max_us or None, own.records_max or None)
+        general = Policy(
+            settings.bytes_max or None, int(settings.age_max_ms * 1000) or None, settings.records_max or None
+        )
+        return general.and_also(self._topics.get(topic, Policy()))
+
+    def _plan(self, partition: Partition) -> retention_plan.Planned:
+        policy = self.policy(partition.topic)
+        sealed = partition.sealed
+        if policy == Policy() or sealed.first_segment == sealed.segments:
+            return retention_plan.Planned()
+        held = Held(self._size(partition), sealed.sealed_offset - sealed.first_offset)
+        candidates = self._candidates(partition, 0)
+        return retention_plan.expire(candidates, held, policy, self._clock.now_us(), self._floor(partition))
+
+    def _budget(self, kept: dict[Partition, int], freed: int) -> Budget:
+        if not self._settings.disk_bytes_max:
+            return Budget()
+        used = self.used_bytes(list(kept)) - freed
+        over = Budget.over(used, self._settings.disk_bytes_max, self._settings.headroom_bytes)
+        candidates = {(p.topic, p.number): self._candidates(p, skip) for p, skip in kept.items()}
+        return retention_plan.budget(candidates, over, {(p.topic, p.number): self._floor(p) for p in kept})
+
+    def _floor(self, partition: Partition) -> int:
+        """What is settled may go. Without another store that is all that is sealed; with one that has forgotten, or was
+        not heard of yet, it is nothing: what is here may be all there is.
+        """
+        if self._settings.allow_unsettled:
+            return partition.sealed.sealed_offset
+        return 0 if partition.shipping_state.is_doubtful else partition.settled
+
+    def used_bytes(self, partitions: Sequence[Partition]) -> int:
+        """What the log takes on the disk: segments, the database and its write-ahead log."""
+        database = self._journal.backend.path
+        files = (database, database.with_name(database.name + "-wal"))
+        return sum(map(self._size, partitions)) + sum(path.stat().st_size for path in files if path.exists())
+
+    def _size(self, partition: Partition) -> int:
+        """Bytes of a partition's live segments; only what changed since it was asked last is looked at."""
+        sealed = partition.sealed
+        first, upto, size = self._sizes.get(partition, (sealed.first_segment, sealed.first_segment, 0))
+        if sealed.first_segment > upto:
+            first, upto, size = sealed.first_segment, sealed.first_segment, 0
+        size -= sum(row.size for row in self._manifest.rows(partition, first, sealed.first_segment))
+        size += sum(row.size for row in self._manifest.rows(partition, upto, sealed.segments))
+        self._sizes[partition] = (sealed.first_segment, sealed.segments, size)
+        return size
+
+    def _candidates(self, partition: Partition, skip: int) -> Iterator[Candidate]:
+        sealed = partition.sealed
+        for row in self._manifest.rows(partition, sealed.first_segment + skip, sealed.segments):
+            yield Candidate(row.number, row.first_offset, row.rows, row.size, row.time_max, row.sealed_us)
+
+    # -- removing -----------------------------------------------------------------------------------------
+
+    def _remove(self, removed: list[Removed], by_key: dict[tuple[str, int], Partition]) -> None:
+        upto: dict[Partition, int] = {}
+        for item in removed:
+            partition = by_key[item.topic, item.partition]
+            upto[partition] = max(upto.get(partition, 0), item.number + 1)
+        for partition, end in upto.items():
+            self._expire(partition, end)
+        if removed:
+            logger.info(
+                "retention removed %d segments", len(removed),
+                extra={"action": "retention", "segments": len(removed), "bytes": sum(item.bytes for item in removed)},
+            )  # fmt: skip
+
+    def _expire(self, partition: Partition, end: int) -> None:
+        while (oldest := partition.sealed.first_segment) < end:
+            expire = Expire(partition, min(end, oldest + _AT_ONCE))
+            try:
+                self._journal.perform(expire)
+            except Unavailable:
+                # What was refused for want of time may still be committed, and the partition then begins further on:
+                # so all that follows is about `oldest`, which was to go, and not about whatever is the oldest by now.
+                expire = Expire(partition, oldest + 1)
+                self._make_room(partition, oldest)
+                self._journal.perform(expire)
+            self._announce(partition)
+            self._finish(partition, expire.expiring)
+
+    def _announce(self, partition: Partition) -> None:
+        """Tell readers of the log's own directory before the files go; on a full disk that may have to wait."""
+        if self.publishing is not None:
+            try:
+                self.publishing.expire(partition)
+            except OSError as error:
+                self._counters.last_error = f"cannot write an expiry: {error.strerror}"
+
+    def _make_room(self, partition: Partition, oldest: int) -> None:
+        """Give the oldest file's space back before the commit that says so; its new name is the proof of why."""
+        path = self._manifest.path(partition, self._manifest.row(partition, oldest))
+        marker = path.with_name(path.name + layout.EXPIRED)
+        if path.exists():
+            disk.rename(path, marker)
+        if marker.exists():
+            disk.empty(marker)
+
+    def _finish(self, partition: Partition, rows: list[SegmentRow]) -> None:
+        if not rows:
+            return
+        names = [layout.segment_name(row.number, row.sha256) for row in rows]
+        disk.remove_all(self._manifest.folder(partition), names + [name + layout.EXPIRED for name in names])
+        self._journal.perform(MarkSegments(rows, EXPIRED))
+        self._counters.expired_segments += len(rows)
+        self._counters.expired_bytes += sum(row.size for row in rows)
+
+    def resume(self, emptied: Iterable[Partition]) -> None:
+        """Finish what was begun before the log was opened: files that were emptied, then segments that were expiring.
+
+        `emptied` are the partitions in whose folders the mark of such a file was seen.
+        """
+        with _typed():
+            for partition in emptied:
+                if self._is_emptied(partition):
+                    self._expire(partition, partition.sealed.first_segment + 1)
+            self._finish_expiring()
+
+    def _finish_expiring(self) -> None:
+        """Remove what an Expire left behind: of a dead owner, or one whose commit came after its time-out."""
+        by_id = self._journal.topics.by_id
+        expiring: dict[Partition, list[SegmentRow]] = {}
+        for row in self._manifest.in_state(EXPIRING):
+            expiring.setdefault(by_id[row.partition_id], []).append(row)
+        for partition, rows in expiring.items():
+            for start in range(0, len(rows), _AT_ONCE):
+                self._finish(partition, rows[start : start + _AT_ONCE])
+
+    def _is_emptied(self, partition: Partition) -> bool:
+        """Whether the oldest segment was given up on a full disk. No other one ever is, whatever files say."""
+        sealed = partition.sealed
+        if sealed.first_segment == sealed.segments:
+            return False
+        path = self._manifest.path(partition, self._manifest.row(partition, sealed.first_segment))
+        return path.with_name(path.name + layout.EXPIRED).exists() and not path.exists()
+
+
+@contextmanager
+def _typed() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(
+            f"cannot remove segments path={error.filename}: {error.strerror}",
+            hint="check the disk; what was begun is finished by the next retention, or when the log is opened",
+        ) from error
+
+
+def _removed(partition: Partition, segment: Candidate, why: Reason) -> Removed:
+    return Removed(
+        partition.topic, partition.number, segment.number, segment.first, segment.rows, segment.bytes, why
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Moving records from the journal's tail into segments."""

@@ -1,0 +1,69 @@
+"""The disk guard: refuses appends before the disk is full, and takes them again by itself.
+
+A full disk is worse than a refused append: nothing can be sealed, trimmed or removed any more. So below a floor of
+free space records are refused with `Unavailable`, while reading, sealing, retention and all other commits go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from holdfast import disk
+from holdfast.errors import Unavailable
+from holdfast.journal.commit.queue import Queue
+from holdfast.segments.segment_settings import DiskSettings
+from holdfast.segments.segment_stats import Counters
+
+logger = logging.getLogger("holdfast.segments")
+
+
+class Guard:
+    """Looks at free space from time to time; a chore of the roller."""
+
+    def __init__(self, queue: Queue, path: Path, settings: DiskSettings, counters: Counters) -> None:
+        self._queue = queue
+        self._path = path
+        self._settings = settings
+        self._counters = counters
+        self._low = False
+        self._due = 0.0
+
+    def check(self, now: float) -> float:
+        """Look if it is time to; returns when it is again."""
+        if now >= self._due:
+            self._due = now + self._settings.check_interval_ms / 1000
+            self.look()
+        return self._due
+
+    def look(self) -> None:
+        """Compare free space with the floor."""
+        try:
+            free = disk.free_bytes(self._path)
+        except OSError as error:
+            self._counters.last_error = f"cannot look at the disk: {error.strerror}"
+            return
+        if free < 0:  # an answer that means nothing: some file systems count beyond their quota
+            self._counters.last_error = f"cannot look at the disk: it says free={free}"
+            return
+        self._counters.free_bytes = free
+        low = free < self._settings.free_bytes_min
+        if low != self._low:
+            self._low = low
+            self._tell(low, free)
+
+    def _tell(self, low: bool, free: int) -> None:
+        floor = self._settings.free_bytes_min
+        if low:
+            self._queue.hold(
+                "disk",
+                Unavailable(
+                    f"the disk is nearly full; nothing was written free={free} needed={floor} path={self._path}",
+                    hint="free space, let retention remove more (holdfast retain), or lower disk.free_bytes_min;"
+                    " appends go on by themselves",
+                ),
+            )
+            logger.error("appends refused: the disk is nearly full", extra={"action": "disk_low", "free": free})
+        else:
+            self._queue.hold("disk", None)
+            logger.info("appends taken again: the disk has room", extra={"action": "disk_ok", "free": free})

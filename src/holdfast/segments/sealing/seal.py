@@ -1,0 +1,263 @@
+"""One seal: a part of a partition's tail becomes a segment, in one act.
+
+    read the committed tail page by page → write ….parquet.tmp → fsync → rename → fsync the directory
+    → one commit: manifest row and watermark
+
+Until the commit the records are in the tail, from then on in the segment; a reader sees each of them once. A crash
+leaves at most a temporary file, or a finished one above the watermark: the next open removes both (`leftovers`).
+Every attempt writes a new file; an fsync that failed is never tried again. Memory is bounded by a row group,
+however long the tail is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast import disk
+from holdfast.clock import Clock
+from holdfast.crypto.cipher import SALT_BYTES
+from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.journal.entry_reader import Reader
+from holdfast.journal.journal import Journal
+from holdfast.journal.state.operations import Seal
+from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import LIVE, SegmentRow
+from holdfast.model.entry import Entry
+from holdfast.model.record_columns import BadFrame
+from holdfast.model.segment import NO_SCHEMA, SegmentFacts, SegmentHead, chain_value
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.segments.sealing.pace import Pace
+from holdfast.segments.sealing.read_ahead import read_ahead
+from holdfast.segments.segment_settings import SegmentSettings
+from holdfast.store import layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.segments.file.segment_writer import SegmentWriter
+
+_PATIENCE_S = 60.0
+_BATCHES_AHEAD = 8
+_PAGE_ENTRIES = 256
+
+
+class Cancelled(Exception):
+    """Somebody does not want to wait for this seal any more; the tail is as it was."""
+
+
+class Sealed(NamedTuple):
+    """What a seal did."""
+
+    rows: int
+    size: int
+
+
+class Sealer:
+    """Seals partitions of one log; used by the roller's thread alone."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        manifest: Manifest,
+        settings: SegmentSettings,
+        clock: Clock,
+        pace: Pace,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self._journal = journal
+        self._pace = pace
+        self._manifest = manifest
+        self._settings = settings
+        self._clock = clock
+        self._cancelled = cancelled
+        self._folders: set[Path] = set()
+        """Folders whose names are known to be durable."""
+        self._debris: set[Path] = set()
+        """Files of failed attempts that could not be removed; nothing is sealed before they are gone."""
+
+    def seal(self, partition: Partition) -> Sealed | None:
+        """Seal the beginning of a partition's tail as one segment; None when there is no tail."""
+        watermark, end = partition.sealed, partition.durable
+        if watermark.sealed_offset >= end:
+            return None
+        reader = self._journal.reader(partition)
+        # No more at once than a segment takes: what is read beyond it is read again by the next seal.
+        page = min(_PAGE_ENTRIES, self._settings.rows_max)
+        entries = _Span(reader.entries(watermark.sealed_offset, end, page_entries=page), self._settings)
+        folder = self._manifest.folder(partition)
+        temporary = folder / layout.temporary_name(watermark.segments, self._journal.row.epoch)
+        try:
+            self._prepare(folder)
+            head, facts = self._write(partition, reader, entries, temporary)
+            row = self._row(partition, head, facts)
+            final = folder / layout.segment_name(head.number, facts.sha256)
+            self._rename(temporary, final)
+        except OSError as error:
+            self._discard(temporary)
+            hint = _FULL if disk.ran_full(error) else _HINT
+            raise Unavailable(f"cannot write a segment path={temporary}: {error.strerror}", hint=hint) from error
+        except BaseException:
+            self._discard(temporary)
+            raise
+        self._commit(partition, row, entries.size, final)
+        return Sealed(facts.rows, facts.size)
+
+    def _prepare(self, folder: Path) -> None:
+        """Make room for a new attempt: a folder that survives a power cut, and nothing left of an earlier attempt."""
+        for path in list(self._debris):
+            disk.remove(path)
+            self._debris.discard(path)
+        if folder not in self._folders:
+            disk.make_directory(folder, root=self._manifest.root)
+            self._folders.add(folder)
+
+    def _rename(self, temporary: Path, final: Path) -> None:
+        try:
+            disk.rename(temporary, final)
+        except OSError:
+            self._discard(final)  # the name may be there, and only its sync have failed
+            raise
+
+    def _discard(self, path: Path) -> None:
+        """Remove a file that nobody will ask for; if even that fails, the next attempt or the next open does it."""
+        try:
+            disk.remove(path)
+        except OSError:
+            self._debris.add(path)
+
+    def _write(
+        self, partition: Partition, reader: Reader, entries: _Span, temporary: Path
+    ) -> tuple[SegmentHead, SegmentFacts]:
+        from holdfast.segments.file.segment_writer import FileShape, SegmentWriter
+
+        settings, vault = self._settings, self._journal.vault
+        shape = FileShape(
+            row_group_rows=settings.row_group_rows, row_group_bytes=settings.row_group_bytes,
+            block_rows=settings.block_rows, block_bytes=settings.block_bytes,
+            compression_level=settings.compression_level,
+        )  # fmt: skip
+        fingerprint = entries.schema
+        head = SegmentHead(
+            vault.log_id, partition.topic, partition.number, partition.sealed.segments,
+            partition.sealed.sealed_offset, self._journal.row.epoch, fingerprint or NO_SCHEMA, partition.sealed.chain,
+        )  # fmt: skip
+        key = vault.segment_key(self._clock.random_bytes(SALT_BYTES))
+        schema, batches = batches_of(self._journal, partition, reader, entries, fingerprint)
+        with SegmentWriter(temporary, head, schema, shape, key) as writer:
+            self._fill(writer, batches)
+            return head, writer.finish()
+
+    def _fill(self, writer: SegmentWriter, batches: Iterator[pa.RecordBatch]) -> None:
+        with closing(read_ahead(batches, _BATCHES_AHEAD)) as ahead:  # here and now, not by the garbage collector
+            for batch in ahead:
+                if self._cancelled():
+                    raise Cancelled
+                writer.write(batch)
+                self._pace.rest()
+
+    def _row(self, partition: Partition, head: SegmentHead, facts: SegmentFacts) -> SegmentRow:
+        low, high = self._manifest.range_with_children(partition, head.number, (facts.time_min, facts.time_max))
+        return SegmentRow(
+            partition.id, head.number, head.first, facts.rows, facts.size, facts.time_min, facts.time_max, low, high,
+            facts.sha256, facts.content, facts.footer, chain_value(head, facts.rows, facts.content), head.schema,
+            facts.key_id, head.epoch, self._clock.now_us(), LIVE, 0, b"",
+        )  # fmt: skip
+
+    def _commit(self, partition: Partition, row: SegmentRow, size: int, final: Path) -> None:
+        """Wait for the commit however long it takes: a file may only be given up when it is known to be unlisted."""
+        try:
+            unit = self._journal.queue.put_control([Seal(partition, row, size)])
+        except HoldfastError:
+            self._discard(final)
+            raise
+        while not unit.group.signal.sleep(unit.group.is_done, _PATIENCE_S):
+            pass
+        try:
+            unit.check_stored()
+        except (OutcomeUnknown, Closed):
+            raise  # the next open looks at the manifest and decides
+        except HoldfastError:
+            self._discard(final)
+            raise
+
+
+def batches_of(
+    journal: Journal, partition: Partition, reader: Reader, entries: Iterator[Entry], fingerprint: bytes
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Entries of one schema as record batches, and that schema."""
+    from holdfast.segments.file.segment_columns import RAW_SCHEMA
+
+    if not fingerprint:
+        return RAW_SCHEMA, _raw(reader, entries)
+    from holdfast.segments.file.segment_columns import typed_schema
+    from holdfast.segments.manifest.schema_versions import version
+
+    stored = version(journal, partition.topic, fingerprint).stored
+    target = typed_schema(stored)
+    return target, _typed(reader, entries, stored, target)
+
+
+def _raw(reader: Reader, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
+    from holdfast.segments.typed.tail_batches import BATCH_BYTES, RawGathering
+
+    gathering: RawGathering | None = None
+    for entry in entries:
+        gathering = gathering or RawGathering(entry.first)
+        try:
+            count = gathering.add(reader.body(entry))
+        except BadFrame as error:
+            raise reader.malformed(entry, error) from None
+        if count != entry.count:
+            raise reader.malformed(entry, "it does not hold as many records as it says")
+        if gathering.bytes >= BATCH_BYTES:
+            yield gathering.take()
+    if gathering is not None and gathering.records:
+        yield gathering.take()
+
+
+def _typed(reader: Reader, entries: Iterator[Entry], stored: pa.Schema, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    from holdfast.segments.typed.tail_batches import typed_batch
+
+    for entry in entries:
+        try:
+            batch = typed_batch(reader.body(entry), entry.first, stored, target)
+        except BadFrame as error:
+            raise reader.malformed(entry, error) from None
+        if batch.num_rows != entry.count:
+            raise reader.malformed(entry, "it does not hold as many rows as it says")
+        yield batch
+
+
+class _Span:
+    """The entries that go into one segment: of one schema, up to its limits. Tells the first one's schema ahead."""
+
+    def __init__(self, entries: Iterator[Entry], settings: SegmentSettings) -> None:
+        self._entries = entries
+        self._next: Entry | None = next(entries)
+        self._settings = settings
+        self.schema = self._next.schema if self._next is not None else b""
+        self.rows = 0
+        self.size = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self
+
+    def __next__(self) -> Entry:
+        entry = self._next
+        full = self.rows >= self._settings.rows_max or self.size >= self._settings.bytes_max
+        if entry is None or full or entry.schema != self.schema:
+            raise StopIteration
+        self.rows += entry.count
+        self.size += len(entry.body)
+        self._next = next(self._entries, None)
+        return entry
+
+
+_HINT = "the records stay durable in the journal; check the disk, sealing goes on by itself"
+_FULL = (
+    "the records stay durable in the journal; the disk or its quota is full: free space (holdfast retain DIR removes"
+    " old segments), sealing goes on by itself"
+)

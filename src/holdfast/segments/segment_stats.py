@@ -1,0 +1,64 @@
+"""What sealing, retention and reconciliation count: plain integers on the way, one frozen snapshot when asked."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import msgspec
+
+from holdfast.journal.journal_stats import Histogram
+
+_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class SegmentStats(msgspec.Struct, frozen=True):
+    """Segments at one moment. Totals count since the log was opened."""
+
+    segments: int
+    """Segments that are there, of all partitions."""
+    tail_records: int
+    tail_bytes: int
+    """What is durable and not sealed: the active segments."""
+    oldest_unsealed_seconds: float
+    """How long the oldest unsealed record has waited, as far as this process knows."""
+    seals_total: int
+    seal_failures_total: int
+    rows_sealed_total: int
+    bytes_sealed_total: int
+    """Bytes of segment files."""
+    seal_seconds: Histogram
+    trimmed_entries_total: int
+    expired_segments_total: int
+    expired_bytes_total: int
+    reconcile_passes_total: int
+    reconcile_findings: dict[str, int]
+    """Findings of the last complete pass, by kind."""
+    free_bytes: int | None
+    """Free space on the disk when it was looked at last."""
+    last_error: str | None
+    """Why the last attempt to seal or to retain failed; None when it did not."""
+
+
+class Counters:
+    """The roller's own counters; one writer each."""
+
+    def __init__(self) -> None:
+        self.seals = self.failures = self.rows = self.bytes = self.trimmed = 0
+        self.expired_segments = self.expired_bytes = 0
+        self.seconds = 0.0
+        self.buckets = [0] * (len(_BOUNDS) + 1)
+        self.free_bytes: int | None = None
+        self.last_error: str | None = None
+
+    def sealed(self, rows: int, size: int, seconds: float) -> None:
+        """One segment is in the manifest."""
+        self.seals += 1
+        self.rows += rows
+        self.bytes += size
+        self.seconds += seconds
+        self.buckets[bisect_left(_BOUNDS, seconds)] += 1
+        self.last_error = None
+
+    def histogram(self) -> Histogram:
+        """How long seals took."""
+        return Histogram(_BOUNDS, tuple(self.buckets), self.seconds)

@@ -1,0 +1,99 @@
+"""Rows as the bytes of one journal entry: an Arrow IPC message without its schema.
+
+Owns the bytes, not what the rows mean: they have been through `conform` when they are encoded and go through
+`restore` when they were decoded. Decoding trusts nothing: all that Arrow can validate is validated, required columns
+have no nulls, and the rows lie in the bytes that were given, so they never take more memory than those. Anything else
+is BadRows, which knows no topic and no offset: the caller does. Pure.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from holdfast.errors import Invalid
+from holdfast.model import arrow_types, ipc_message
+from holdfast.segments.typed.array_encoding import Labelled, null_in
+
+_is = pa.types
+
+
+class BadRows(Exception):
+    """Bytes are not the rows that they should be. Callers say where."""
+
+
+def encode_rows(batch: pa.RecordBatch) -> bytes:
+    """A batch as an Arrow IPC message without its schema; of a slice, only its own rows."""
+    return bytes(message_of(batch))
+
+
+def message_of(batch: pa.RecordBatch) -> pa.Buffer:
+    """The same, in Arrow's own memory: a fresh `bytes` of that size costs more than writing the message."""
+    # Hazard: of an empty array that was cut out of another and came through the C interface, Arrow writes a buffer of
+    # negative length, which nobody can read (pyarrow 26). So nothing is given out that was not read back; a copy of
+    # the rows has no such array.
+    data = _encoded(batch)
+    if data is None:
+        data = _encoded(batch.take(pa.arange(0, batch.num_rows)))
+    if data is None:
+        raise Invalid("Arrow cannot write these rows so that they can be read", hint="append a copy of the data")
+    return data
+
+
+def _encoded(batch: pa.RecordBatch) -> pa.Buffer | None:
+    data = batch.serialize()
+    try:
+        message = pa.ipc.read_message(data)
+        rows = pa.ipc.read_record_batch(message, batch.schema).num_rows
+    except (pa.ArrowException, OSError):
+        return None
+    return data if rows == batch.num_rows and ipc_message.length(message) == len(data) else None
+
+
+def decode_rows(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
+    """What `encode_rows` wrote, in the memory of `data`; raises BadRows unless all of it is valid."""
+    try:
+        message = ipc_message.read_alone(data, "record batch")
+        # A few forged bytes could expand to all of the memory, and encode_rows compresses nothing.
+        if ipc_message.is_compressed(message):
+            raise BadRows("the rows are compressed")
+        batch = _read_batch(message, schema)
+        wrong = [column.name for column, array in zip(schema, batch.columns, strict=True) if null_in(column, array)]
+    except BadRows:
+        raise
+    except Exception:  # Arrow says no in many ways, and some of its messages quote values
+        raise BadRows("not a valid record batch of this schema") from None
+    if wrong:
+        raise BadRows(f"null in required columns columns={wrong[:10]}")
+    return batch
+
+
+def _read_batch(message: pa.Message, schema: pa.Schema) -> pa.RecordBatch:
+    # Hazard: Arrow ends the process when it meets a map with a null key or entry, before it could be validated.
+    # So maps are read as what they are made of, lists of structs, and become maps when they have proved to be ones.
+    listed = pa.schema([_maps_as_lists(column) for column in schema])
+    batch = pa.ipc.read_record_batch(message, listed)
+    batch.validate(full=True)
+    if listed.equals(schema, check_metadata=True):
+        return batch
+    if any(_breaks_maps(array, column.type) for array, column in zip(batch.columns, schema, strict=True)):
+        raise BadRows("a map has a null key")
+    return pa.record_batch(Labelled(batch, schema))
+
+
+def _maps_as_lists(column: pa.Field) -> pa.Field:
+    kind = column.type
+    if _is.is_map(kind):
+        kind = pa.list_(pa.field("entries", pa.struct([kind.key_field.with_nullable(True), kind.item_field])))
+    return column.with_type(arrow_types.remade(kind, _maps_as_lists)) if arrow_types.inner(kind) else column
+
+
+def _breaks_maps(array: pa.Array, kind: pa.DataType) -> bool:
+    """Whether a map of `kind`, here a list, has nulls where maps have none; also under nulls, where Arrow looks."""
+    if _is.is_map(kind):
+        entries = array.values
+        if entries.null_count or entries.field(0).null_count:
+            return True
+        return any(_breaks_maps(entries.field(i), child.type) for i, child in enumerate(arrow_types.inner(kind)))
+    if _is.is_struct(kind):
+        return any(_breaks_maps(array.field(i), child.type) for i, child in enumerate(kind))
+    return bool(arrow_types.inner(kind)) and _breaks_maps(array.values, kind.value_type)

@@ -1,0 +1,120 @@
+"""Journal entries as Arrow batches: what the roller writes into segments, and what Arrow reads of the tail get.
+
+Raw entries are gathered column by column as they lie in their frames (lengths with lengths, payloads with
+payloads) and become Arrow arrays in one step per batch, so that a thousand entries of one record cost hardly more
+than one entry of a thousand. Only headers are looked at record by record, and only where there are some.
+"""
+
+from __future__ import annotations
+
+from struct import pack
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.model import frame, plain_arrays
+from holdfast.model.record_columns import BadFrame, decode_headers
+from holdfast.segments.file.segment_columns import RAW_SCHEMA, TIME
+from holdfast.segments.typed.row_message import BadRows, decode_rows
+
+_ABSENT = pack("<I", 0xFFFFFFFF)
+_NONE, _ZERO = pa.Array.from_buffers(pa.uint32(), 2, [None, pa.py_buffer(_ABSENT + bytes(4))])
+_PAYLOAD, _KEY, _KIND, _HEADERS = range(4)
+BATCH_BYTES = 2**20  # small enough to stay in the processor's cache
+
+
+class RawGathering:
+    """Consecutive raw entries of one partition on their way into one batch."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self.records = 0
+        self.bytes = 0
+        self._times: list[bytes | memoryview] = []
+        self._lengths: tuple[list[bytes | memoryview], ...] = ([], [], [], [])
+        self._values: tuple[list[memoryview], ...] = ([], [], [], [])
+
+    def add(self, body: bytes) -> int:
+        """Take an entry's body; returns how many records it holds."""
+        taken = frame.sections(body)
+        count = taken.records
+        self._times.append(taken.times if len(taken.times) == 8 * count else bytes(taken.times) * count)
+        for place, section in enumerate(taken.columns):
+            if section is not None:
+                self._fill_absent(place)
+                self._lengths[place].append(section.lengths)
+                self._values[place].append(section.values)
+            elif self._values[place]:
+                self._lengths[place].append(_ABSENT * count)
+        self.records += count
+        self.bytes += len(body)
+        return count
+
+    def _fill_absent(self, place: int) -> None:
+        """The first entry that has this column: all records before it have none."""
+        if not self._values[place] and self.records:
+            self._lengths[place].append(_ABSENT * self.records)
+
+    def take(self) -> pa.RecordBatch:
+        """The batch; the next one begins behind it."""
+        count, first = self.records, self._first
+        times = pa.Array.from_buffers(TIME, count, [None, pa.py_buffer(b"".join(self._times))])
+        kinds = self._array(_KIND, pa.string())
+        kinds.validate(full=True)  # text is text, or the frame is damaged
+        batch = pa.RecordBatch.from_arrays(
+            [
+                offsets(first, count),
+                times,
+                self._array(_KEY, pa.binary()),
+                kinds,
+                self._headers(),
+                self._array(_PAYLOAD, pa.binary()),
+            ],
+            schema=RAW_SCHEMA,
+        )
+        self.__init__(first + count)  # type: ignore[misc]  # begin again, behind
+        return batch
+
+    def _array(self, place: int, kind: pa.DataType) -> pa.Array:
+        if not self._values[place]:
+            return pa.nulls(self.records, kind)
+        lengths = pa.Array.from_buffers(pa.uint32(), self.records, [None, pa.py_buffer(b"".join(self._lengths[place]))])
+        validity = None
+        if place != _PAYLOAD:
+            absent = pc.equal(lengths, _NONE)
+            validity = pc.invert(absent).buffers()[1]
+            lengths = pc.if_else(absent, _ZERO, lengths)
+        ends = pc.cumulative_sum(lengths)
+        starts = pa.py_buffer(b"\0\0\0\0" + memoryview(ends.buffers()[1])[: 4 * self.records])
+        values = pa.py_buffer(b"".join(self._values[place]))
+        return pa.Array.from_buffers(kind, self.records, [validity, starts, values])
+
+    def _headers(self) -> pa.Array:
+        kind = RAW_SCHEMA.field("headers").type
+        if not self._values[_HEADERS]:
+            return pa.nulls(self.records, kind)
+        encoded = self._array(_HEADERS, pa.binary()).to_pylist()
+        rows = [
+            None if value is None else [{"key": name, "value": item} for name, item in decode_headers(value).items()]
+            for value in encoded
+        ]
+        return plain_arrays.read(rows, kind)
+
+
+def offsets(first: int, count: int) -> pa.Array:
+    """The dense offsets first, first + 1 …"""
+    return pa.arange(first, first + count)
+
+
+def typed_batch(body: bytes, first: int, stored: pa.Schema, target: pa.Schema) -> pa.RecordBatch:
+    """The rows of a typed entry: `stored` is the schema of its message, `target` has offset and time before it."""
+    count, times, message = frame.decode_typed(body)
+    try:
+        rows = decode_rows(message, stored)
+    except BadRows as error:
+        raise BadFrame(str(error)) from error
+    if rows.num_rows != count:
+        raise BadFrame("a body does not hold as many rows as it says")
+    stamps = bytes(times) if len(times) == 8 * count else bytes(times) * count
+    clock = pa.Array.from_buffers(TIME, count, [None, pa.py_buffer(stamps)])
+    return pa.RecordBatch.from_arrays([offsets(first, count), clock, *rows.columns], schema=target)

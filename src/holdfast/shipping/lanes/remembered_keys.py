@@ -1,0 +1,100 @@
+"""Idempotency keys of one journal as they travel to the store: read in the order of commits, proved, concealed.
+
+A row that does not match its stamp is left out: the journal would refuse it, too, and nobody may get it a new stamp by
+way of the store. Belongs to the shipper's thread; only reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from holdfast.crypto.key_hashes import Concealing
+from holdfast.errors import Corrupt
+from holdfast.journal import recovery
+from holdfast.journal.journal import Journal
+from holdfast.journal.sqlite import stored
+from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import KeyRow
+from holdfast.root.objects.commit_batch import NO_DIGEST, TailKey
+
+logger = logging.getLogger("holdfast.shipping")
+
+
+class RememberedKeys:
+    """The idempotency keys of one journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._concealing: dict[int, Concealing] = {}
+        self._keys: dict[int, TailKey] = {}
+
+    def last_id_upto(self, seq: int) -> int:
+        """Id of the newest key that came with this commit or before."""
+        with self._journal.backend.reading() as connection:
+            return stored.last_key_upto(connection, seq)
+
+    def first_seq(self) -> int | None:
+        """With which commit the oldest key came that is still remembered; None when there is none."""
+        with self._journal.backend.reading() as connection:
+            return stored.first_key_seq(connection)
+
+    def newest_below(self, after: int, partition: Partition, end: int, batched: tuple[int, int]) -> int:
+        """The last commit that brought a key of a partition's records below `end`, but for those in batches."""
+        with self._journal.backend.reading() as connection:
+            return stored.newest_key_below(connection, after, partition.id, end, batched)
+
+    def rows(self, after: int, first_seq: int, last_seq: int, limit: int = -1) -> list[KeyRow]:
+        """Keys behind an id that came with these commits, in order, each proved."""
+        backend = self._journal.backend
+        with backend.reading() as connection:
+            found = list(stored.keys_behind(connection, backend.path, after, first_seq, last_seq, limit))
+        proved = [row for row in found if not isinstance(row, Corrupt) and self._is_proved(row)]
+        if len(proved) != len(found):
+            logger.error(
+                "%d idempotency keys do not match their stamps and are not shipped", len(found) - len(proved),
+                extra={"action": "keys_damaged", "keys": len(found) - len(proved)},
+            )  # fmt: skip
+        return proved
+
+    def conceal(self, epoch: int, hashes: Sequence[bytes]) -> list[bytes]:
+        """Hashes as they may lie on the store; under the key epoch of what they lie in."""
+        if epoch not in self._concealing:
+            vault = self._journal.vault
+            self._concealing[epoch] = Concealing(vault.log_id, vault.stamp_under(epoch) if epoch else None)
+        content = self._concealing[epoch].conceal(b"".join(hashes))
+        return [content[at : at + 16] for at in range(0, len(content), 16)]
+
+    def digests(self, epoch: int, rows: Sequence[KeyRow]) -> list[bytes]:
+        """Digests of what keys stand for as they may lie on the store, under the key epoch of what they lie in."""
+        vault = self._journal.vault
+        found = []
+        for row in rows:
+            digest = row.digest or NO_DIGEST
+            if row.digest and row.key_epoch != epoch:
+                digest = vault.concealing(epoch).conceal(vault.concealing(row.key_epoch).reveal(row.digest))
+            found.append(digest)
+        return found
+
+    def key_epoch(self, number: int) -> TailKey:
+        """What is needed to open what a key epoch sealed or concealed, besides the key."""
+        if number not in self._keys:
+            epoch = recovery.fetch_key_epoch(self._journal.backend, number)
+            assert epoch is not None  # the vault has sealed under it
+            self._keys[number] = TailKey(
+                epoch.number, epoch.scheme, epoch.key_id, epoch.salt, epoch.commitment, epoch.stamp
+            )
+        return self._keys[number]
+
+    def _is_proved(self, row: KeyRow) -> bool:
+        if (
+            len(row.hash) != 16
+            or len(row.digest) not in (0, 16)
+            or row.partition_id not in self._journal.topics.by_id
+            or row.record < 0
+        ):
+            return False
+        try:
+            return self._journal.vault.verify(row.key_epoch, row.message(), row.stamp)
+        except Corrupt:  # of a key epoch that is none
+            return False

@@ -1,0 +1,306 @@
+"""Commit batches: taken from the journal, sent as soon as the rule says so, acknowledged strictly in order.
+
+    decide → take → send (many at once, each retried alone) → complete → all before it complete? → fence → mark
+
+The lane blocks when there is nothing to do: on the journal while nothing waits, on a reply at the limit of what may be
+under way. A batch lets go of its bytes when the store has them, and its mark is published once, in order, after the
+fence has said that nobody has taken over. Cancelling the lane abandons what it holds: nothing counts that was not
+acknowledged, and the records are durable in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from holdfast.journal.commit.commit_counts import Commits
+from holdfast.journal.state.partition import Partition
+from holdfast.root.objects import commit_batch
+from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.shipping.events import Event, Subscribers
+from holdfast.shipping.lanes.batch_source import Taken
+from holdfast.shipping.lanes.batching import NEVER_SENT, Batching, Send, WaitForCommits
+from holdfast.shipping.lanes.ordering import Ordering, Stage
+from holdfast.shipping.ownership.fence import Fence
+from holdfast.shipping.shipping_settings import ShippingSettings
+from holdfast.shipping.shipping_stats import Counters
+from holdfast.store import layout
+from holdfast.store.port import Body
+
+_IDLE_S = 3600.0
+_UNACKNOWLEDGED_MAX = 4096
+"""Batches that are sent and do not count yet. Those that the store has hold no bytes any more, but one that fails for
+hours must not gather them without end.
+"""
+_NO_ROOM = 2**62
+_GATHER_S = 0.005
+"""How long completed batches gather for one question to the fence where many are under way: it costs like a PUT."""
+
+
+class Source(Protocol):
+    """Where batches come from."""
+
+    commits: Commits
+
+    def pending(self) -> tuple[int, int]:
+        """Commits and bytes that wait."""
+
+    def wake_at(self, commits: int, size: int) -> tuple[int, int]:
+        """What the writer's counters will say when so much is pending."""
+
+    def take(self) -> Taken | None:
+        """The next batch."""
+
+
+class Shipped(Protocol):
+    """Where marks are published."""
+
+    @property
+    def acknowledged_seq(self) -> int:
+        """Entries up to this one were acknowledged as shipped, by whichever claim."""
+
+    def ship(self, ends: Mapping[Partition, int], seq: int) -> None:
+        """Everything up to an entry is on the store."""
+
+
+class Sent(NamedTuple):
+    """A batch that is on the store: what its removal will depend on."""
+
+    key: str
+    last_seq: int
+    ends: Mapping[Partition, int]
+
+
+class TailLane:
+    """The way of commit batches to the store."""
+
+    def __init__(
+        self,
+        log_id: bytes,
+        source: Source,
+        put: Callable[[str, Body], Awaitable[None]],
+        describe: Callable[[str], Awaitable[None]],
+        fence: Fence,
+        marks: Shipped,
+        subscribers: Subscribers,
+        settings: ShippingSettings,
+        counters: Counters,
+    ) -> None:
+        self._log_id = log_id
+        self._source = source
+        self._put = put
+        self._describe = describe
+        self._fence = fence
+        self._marks = marks
+        self._subscribers = subscribers
+        self._batching = Batching(settings)
+        self._busy = max(2, settings.max_in_flight_requests // 2)
+        """So many under way mean that much waits: then a question to the fence is worth gathering for."""
+        self._counters = counters
+        self._ordering = Ordering()
+        self._stages: dict[int, tuple[Stage[Body], Taken]] = {}
+        self.sent: deque[Sent] = deque()
+        """Batches on the store, oldest first, until somebody removes them."""
+        self._in_flight = 0
+        self._last_sent = NEVER_SENT
+        self._stopping = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._completed = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Set by the other lane when something was settled."""
+        self._unaccepted: deque[tuple[int, Taken]] = deque()
+        """Batches that were not handed to a connection yet, or come behind one …"""
+        self._handed: set[int] = set()
+        """… and the places of those that were."""
+        self._since: deque[float] = deque()
+        """When each batch that does not count yet was taken."""
+        self._pending_since = 0.0
+
+    async def run(self) -> None:
+        """Ship until told to stop; then what is left, and return."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                acknowledging = tasks.create_task(self._acknowledge())
+                try:
+                    while not (self._stopping and self._is_idle()):
+                        await self._step(loop, tasks)
+                finally:
+                    acknowledging.cancel()
+        finally:
+            self._abandon()
+
+    def adopt(self, ends: Mapping[Partition, int], needs: Mapping[Partition, int], seq: int) -> None:
+        """What an earlier epoch brought to the store counts, too: before the first batch of this one."""
+        taken = Taken(seq + 1, seq, [], (), ends, needs, 0, 0)
+        place = self._ordering.begin()
+        self._stages[place] = (Stage(Body.of(b""), lambda: self._marks.ship(ends, seq), "what was there"), taken)
+        self._ordering.complete(place)
+        self._completed.set()
+
+    def stop(self) -> None:
+        """Send what is there without waiting for more, and end."""
+        self._stopping = True
+        self._wake()
+
+    def lag_seconds(self, now: float) -> float:
+        """Age of the oldest commit that does not count."""
+        oldest = min([*list(self._since)[:1], *([self._pending_since] if self._pending_since else [])], default=now)
+        return max(0.0, now - oldest)
+
+    def _is_idle(self) -> bool:
+        return not self._in_flight and not self._ordering.unacknowledged and not self._stages and not self._pending()[0]
+
+    def _pending(self) -> tuple[int, int]:
+        pending = self._source.pending()
+        if not pending[0]:
+            self._pending_since = 0.0
+        elif not self._pending_since:
+            self._pending_since = asyncio.get_running_loop().time()
+        return pending
+
+    async def _step(self, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup) -> None:
+        # Registered before looking: what comes in between is not missed.
+        future = self._waiting
+        if future is None or future.done():
+            self._waiting = future = self._source.commits.signal.future(loop, _IDLE_S)
+        commits, size = self._pending()
+        in_flight = self._in_flight if len(self._stages) < _UNACKNOWLEDGED_MAX else _NO_ROOM
+        decision = self._batching.decide(loop.time(), commits, size, in_flight, self._last_sent)
+        if isinstance(decision, Send) or (self._stopping and commits and isinstance(decision, WaitForCommits)):
+            self._send(loop, tasks)
+            await asyncio.sleep(0)
+            return
+        if isinstance(decision, WaitForCommits):
+            self._source.commits.ask(*self._source.wake_at(decision.commits, decision.bytes))
+            if self._source.pending() != (commits, size):
+                return  # something came before the writer knew what we wait for
+        if self._stopping and self._is_idle():
+            return
+        timer = None
+        if isinstance(decision, WaitForCommits) and decision.until is not None:
+            timer = loop.call_at(decision.until, self._wake)
+        await future
+        if timer is not None:
+            timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _abandon(self) -> None:
+        """Let go of batches that the store has and that never came to count."""
+        for stage, _ in self._stages.values():
+            if stage.outcome is None:
+                stage.release("abandoned")
+        self._stages.clear()
+
+    # -- one batch ----------------------------------------------------------------------------------------
+
+    def _send(self, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup) -> None:
+        since = self._pending_since or loop.time()
+        taken = self._source.take()
+        if taken is None:
+            return
+        key = layout.batch_key(self._fence.epoch, taken.first_seq, taken.last_seq)
+        body = Body.of(
+            commit_batch.encode(
+                CommitBatch(
+                    self._log_id, self._fence.epoch, taken.first_seq, taken.last_seq, taken.keys, taken.entries,
+                    self._marks.acknowledged_seq,
+                )
+            )
+        )  # fmt: skip
+        place = self._ordering.begin()
+        body = body._replace(handed=lambda: _call(loop, self._hand, place))
+        bare = taken._replace(entries=[])  # the bytes are in the body now
+        stage = Stage(body, lambda: self._publish(bare, key), key)
+        self._stages[place] = (stage, bare)
+        self._since.append(since)
+        self._pending_since = 0.0
+        self._in_flight += 1
+        self._last_sent = loop.time()
+        self._unaccepted.append((place, bare))
+        tasks.create_task(self._ship(place, stage, key, bare))
+
+    async def _ship(self, place: int, stage: Stage[Body], key: str, taken: Taken) -> None:
+        try:
+            for topic in sorted(taken.topics):
+                await self._describe(topic)
+            await self._put(key, stage.payload)
+        except BaseException:
+            self._ordering.abandon(place)
+            self._stages.pop(place)
+            stage.release("abandoned")
+            raise
+        finally:
+            self._in_flight -= 1
+            self._wake()
+        self._hand(place)
+        stage.sent()
+        self._ordering.complete(place)
+        self._completed.set()
+
+    def _hand(self, place: int) -> None:
+        """A batch was handed to a connection; that is told once, in order."""
+        self._handed.add(place)
+        while self._unaccepted and self._unaccepted[0][0] in self._handed:
+            accepted, taken = self._unaccepted.popleft()
+            self._handed.discard(accepted)
+            self._tell("accepted", taken)
+        if not self._unaccepted or place < self._unaccepted[0][0]:
+            self._handed.discard(place)  # once more, by a retry
+
+    # -- in order -----------------------------------------------------------------------------------------
+
+    async def _acknowledge(self) -> None:
+        """Let batches count, each after all before it: one question to the fence for as many as are complete."""
+        while True:
+            await self._completed.wait()
+            if self._in_flight >= self._busy:
+                await asyncio.sleep(_GATHER_S)
+            self._completed.clear()
+            places = self._ordering.acknowledge()
+            if not places:
+                continue
+            stages = [self._stages[place] for place in places]
+            try:
+                await self._fence.check()
+                for place, (stage, taken) in zip(places, stages, strict=True):
+                    await self._until_settled(taken.needs)
+                    stage.release("acknowledged")
+                    del self._stages[place]
+            finally:
+                for place, (stage, _) in zip(places, stages, strict=True):
+                    if stage.outcome is None:
+                        stage.release("abandoned")
+                        self._stages.pop(place, None)
+                self._wake()
+
+    async def _until_settled(self, needs: Mapping[Partition, int]) -> None:
+        while any(partition.settled < end for partition, end in needs.items()):
+            self.settled.clear()
+            if any(partition.settled < end for partition, end in needs.items()):
+                await self.settled.wait()
+
+    def _publish(self, taken: Taken, key: str) -> None:
+        self._since.popleft()
+        self.sent.append(Sent(key, taken.last_seq, taken.ends))
+        self._counters.batches += 1
+        self._counters.acknowledged_bytes += taken.size
+        self._marks.ship(taken.ends, taken.last_seq)
+        self._tell("shipped", taken)
+
+    def _tell(self, kind: str, taken: Taken) -> None:
+        event = Event(kind, taken.first_seq, taken.last_seq, taken.records, taken.size)  # type: ignore[arg-type]
+        self._subscribers.publish(event)
+
+
+def _call(loop: asyncio.AbstractEventLoop, call: Callable[[int], None], place: int) -> None:
+    """From whatever thread carries the bytes; the loop may have ended meanwhile."""
+    try:
+        loop.call_soon_threadsafe(call, place)
+    except RuntimeError:
+        pass

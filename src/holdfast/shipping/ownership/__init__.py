@@ -1,0 +1,1 @@
+"""Who owns a root: claims, fences, takeovers, and what earlier owners left."""

@@ -1,0 +1,135 @@
+"""What earlier epochs brought to the store, compared with what this log knows of it.
+
+The store may have more than the marks here say, which are written down now and then: that is found out and counts. It
+may have what this log does not know: then the directory was rolled back, and nothing may be given away a second time.
+And it may have less than it acknowledged: then a commit batch is missing, a restore would stop there, and whatever is
+behind the hole is sent again from what is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from holdfast.errors import Corrupt, NotFound
+from holdfast.journal.journal import Journal
+from holdfast.root import tail_walk
+from holdfast.root.objects import commit_batch
+from holdfast.root.root_store import RootStore
+from holdfast.root.store_manifest import in_parallel
+from holdfast.root.tail_listing import Inherited, inherit
+from holdfast.shipping.ownership.fence import Asking, Fence
+from holdfast.shipping.shipping_stats import Counters
+from holdfast.store import layout
+
+_AT_ONCE, _BYTES_AT_ONCE = 1000, 8 * 2**20
+_LOOKS, _PAUSE_S = 4, 0.05
+"""A listing may lag: that something is missing is believed when it was not there several times."""
+
+logger = logging.getLogger("holdfast.shipping")
+
+
+class RolledBack(Corrupt):
+    """The store knows more than this log: appends are refused, or offsets would be given away a second time."""
+
+
+class Past:
+    """The commit batches of one root, before this log adds to them."""
+
+    def __init__(self, journal: Journal, store: RootStore, asking: Asking, counters: Counters) -> None:
+        self._journal = journal
+        self._store = store
+        self._asking = asking
+        self._counters = counters
+
+    async def inherited(self, fence: Fence) -> Inherited:
+        """What is there; more than there is here means that this log was rolled back."""
+        inherited = await self._look()
+        loop = asyncio.get_running_loop()
+        # Read first: what somebody without the key has put there is Corrupt, and no reason to refuse appends.
+        is_ours = await self._asking.until_answered(
+            "read the commit batches", lambda: loop.run_in_executor(None, self._is_ours, inherited)
+        )
+        if not is_ours or inherited.frontier > self._journal.commits.last_seq:
+            await fence.require_own()  # unless they are those of somebody who has taken over since
+            raise RolledBack(
+                "the store holds commits that this log does not know: it was rolled back, or made anew"
+                f" last={self._journal.commits.last_seq} store={inherited.frontier}",
+                path=self._store.url,
+                hint="an old copy of the directory was put back? get the newest state with: holdfast restore",
+            )
+        return inherited
+
+    async def _look(self) -> Inherited:
+        loop = asyncio.get_running_loop()
+        shipping = self._journal.topics.shipping
+        assert shipping is not None
+        for look in range(_LOOKS):
+            if look:
+                await asyncio.sleep(_PAUSE_S * 2**look)
+            self._counters.cost.add("list")
+            inherited = await self._asking.until_answered(
+                "list the commit batches",
+                lambda: loop.run_in_executor(None, self._listed),
+            )
+            if inherited.frontier >= shipping.shipped_seq:
+                break
+        return inherited
+
+    def _listed(self) -> Inherited:
+        """What the names in the tail say; with keys, names of objects that nobody signed say nothing."""
+        listing = list(self._store.list(layout.TAIL))
+        if not self._store.form.is_authentic:
+            return inherit(listing)
+        proved = in_parallel(self._is_proved, [info.key for info in listing])
+        return inherit(info for info, is_proved in zip(listing, proved, strict=True) if is_proved)
+
+    def _is_proved(self, key: str) -> bool:
+        """Whether this log wrote what stands under a name that it does not know yet."""
+        shipping, batch = self._journal.topics.shipping, layout.parse_batch_key(key)
+        assert shipping is not None
+        is_known = batch is not None and batch.last_seq <= shipping.shipped_seq
+        if is_known or layout.parse_keys_key(key) is not None:
+            return True
+        try:
+            self._store.get(key)
+        except NotFound:
+            return False  # removed since it was listed
+        except Corrupt as forged:
+            logger.error("an object of the tail counts for nothing: %s", forged.message, extra={"action": "forged"})
+            return False
+        return True
+
+    def _is_ours(self, inherited: Inherited) -> bool:
+        """Whether batches that the marks here do not know hold what this log holds under the same numbers."""
+        shipping, topics = self._journal.topics.shipping, self._journal.topics
+        assert shipping is not None
+        unknown = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > shipping.shipped_seq]
+        if not unknown:
+            return True
+        digests = self._digests(shipping.shipped_seq, inherited.frontier)
+        for key, last_seq in unknown:
+            try:
+                batch = commit_batch.decode(self._store.get(key), key)
+            except NotFound:
+                continue  # settled, and removed since it was listed
+            for entry in tail_walk.cut(batch, last_seq).entries:
+                parts = topics.partitions.get(entry.topic, ())
+                if entry.partition >= len(parts):
+                    return False
+                head = parts[entry.partition]
+                # Of what was trimmed since only a partition's last entry is known.
+                known = head.link if entry.first + entry.count == head.durable else entry.digest
+                if digests.get(entry.seq, known) != entry.digest:
+                    return False
+        return True
+
+    def _digests(self, after: int, upto: int) -> dict[int, bytes]:
+        """Digests of the entries that the journal still has, by sequence number."""
+        digests: dict[int, bytes] = {}
+        more = True
+        while more and after < upto:
+            entries, more = self._journal.taken_after(after, _AT_ONCE, _BYTES_AT_ONCE)
+            digests.update((entry.seq, entry.digest) for entry in entries)
+            after = max(digests, default=after)
+        return digests

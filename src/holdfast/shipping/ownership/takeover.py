@@ -1,0 +1,168 @@
+"""Taking a root over: the claim, what counts of the old owners' commit batches, and a start in every partition.
+
+    claim (from now on nobody else moves a mark) → the caller lists what is there → adopt → start in every partition
+
+An adoption says up to where commit batches of older epochs count; a start object takes the manifest slot that an old
+owner would use next. All of it can be done again after an interruption, under the same claim, and gives the same
+objects. Two takeovers may run at once: the higher claim wins, and the other one learns of it at the latest when it asks
+`require_newest`. What it writes until then changes nothing for the winner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import TypeVar
+
+from holdfast.clock import Clock
+from holdfast.errors import Closed, Corrupt, NotFound, Unavailable
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, LogDocument, StartDocument
+from holdfast.root.root_store import RootStore
+from holdfast.root.store_manifest import StoreManifest, read_manifest
+from holdfast.root.tail_listing import Inherited
+from holdfast.shipping.ownership.fence import Fence, newest_epoch
+from holdfast.shipping.remote_store import StoreRemote
+from holdfast.store import layout
+from holdfast.store.port import AlreadyExists, Body
+
+_ATTEMPTS = 5
+_PAUSE_S = 0.2
+
+logger = logging.getLogger("holdfast")
+
+Result = TypeVar("Result")
+
+
+class Takeover:
+    """One log's root, being taken over by one directory."""
+
+    def __init__(self, store: RootStore, log: LogDocument, owner: bytes, clock: Clock) -> None:
+        self._store = store
+        self._log = log
+        self._owner = owner
+        self._clock = clock
+
+    def claim(self) -> EpochDocument:
+        """Claim the epoch; one that an interrupted attempt claimed is still ours if nobody has claimed since."""
+        standing = self.standing()
+        if standing is not None:
+            return standing
+        # In a thread of its own: whoever calls may be running an event loop.
+        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-claim") as thread:
+            return thread.submit(lambda: asyncio.run(self._claim_anew())).result()
+
+    def standing(self) -> EpochDocument | None:
+        """The claim that an interrupted attempt of this directory made, if nobody has claimed since."""
+        newest = newest_epoch(self._store)
+        claim = self._read_claim(newest) if newest else None
+        is_ours = claim is not None and (claim.owner, claim.purpose) == (self._owner.hex(), "restore")
+        return claim if is_ours else None
+
+    def adopt(self, claim: EpochDocument, inherited: Inherited, seq: int) -> None:
+        """Say that commit batches of older epochs count up to `seq`; the same again after an interruption."""
+        adopted = dict(inherited.adopted)
+        if claim.epoch in adopted:
+            if adopted[claim.epoch] != seq:
+                key = layout.adopted_key(claim.epoch, adopted[claim.epoch])
+                raise Corrupt(f"commit batches that were adopted are missing found={seq}", path=key)
+            return
+        # Others may have claimed before us and adopted nothing yet: in their name, too, or they would say later that
+        # less counts than we take. Nobody but they can have claimed since, so they stand in a row.
+        epoch = claim.epoch - 1
+        while epoch and epoch not in adopted and self._read_claim(epoch).purpose == "restore":
+            self._say_adopted(epoch, seq)
+            epoch -= 1
+        self._say_adopted(claim.epoch, seq)
+
+    def start(self, claim: EpochDocument, manifest: StoreManifest, seq: int, first: int) -> StoreManifest:
+        """Put a start object into a partition's next slot; an object that took it meanwhile is adopted.
+
+        `first` is where a partition without segments begins. Raises Closed where a higher claim has started.
+        """
+        while True:
+            starts = [document for document in manifest.documents if isinstance(document, StartDocument)]
+            if starts and starts[-1].epoch > claim.epoch:
+                raise self._overtaken(starts[-1].epoch)
+            if starts and (starts[-1].epoch, starts[-1].nonce) == (claim.epoch, claim.nonce):
+                return manifest  # an interrupted attempt put it there
+            document = StartDocument(
+                log=claim.log, topic=manifest.topic, partition=manifest.partition, slot=len(manifest.documents),
+                epoch=claim.epoch, nonce=claim.nonce, number=len(manifest.segments), adopted_seq=seq,
+                first=first if manifest.settled is None else manifest.settled,
+            )  # fmt: skip
+            key = layout.manifest_key(manifest.topic, manifest.partition, document.slot)
+            if self._create(key, documents.encode(document)):
+                return manifest._replace(documents=(*manifest.documents, document))
+            # The old owner wrote another manifest object after we had looked; it finds the next slot taken.
+            place = (manifest.topic, manifest.partition)
+            manifest = read_manifest(self._store, claim.log, *place, known=manifest.documents)
+
+    def require_newest(self, epoch: int) -> None:
+        """Raise Closed when somebody has claimed since."""
+        newest = newest_epoch(self._store)
+        if newest != epoch:
+            raise self._overtaken(newest)
+
+    # -- claims -------------------------------------------------------------------------------------------
+
+    def _read_claim(self, epoch: int) -> EpochDocument:
+        key = layout.epoch_key(epoch)
+        try:
+            claim = documents.decode(self._store.get(key), key, EpochDocument)
+        except NotFound:
+            raise Corrupt("a claim is missing, and claims are never removed", path=key) from None
+        if (claim.log, claim.epoch) != (self._log.log, epoch):
+            raise Corrupt("a claim belongs elsewhere", path=key)
+        return claim
+
+    async def _claim_anew(self) -> EpochDocument:
+        remote = StoreRemote(self._store, 2)
+        try:
+            log_id = bytes.fromhex(self._log.log)
+            fence = Fence(log_id, self._log.created_us, self._store, remote, _Patient(), self._clock, self._owner)
+            return await fence.claim("restore")
+        finally:
+            await remote.close()
+
+    def _overtaken(self, epoch: int) -> Closed:
+        return Closed(
+            f"another restore has taken this log over store={self._store.url} epoch={epoch}", reason="fenced",
+            hint="it goes on there; to take it over from there, run this again",
+        )  # fmt: skip
+
+    # -- objects ------------------------------------------------------------------------------------------
+
+    def _say_adopted(self, epoch: int, seq: int) -> None:
+        document = AdoptedDocument(log=self._log.log, epoch=epoch, seq=seq)
+        self._create(layout.adopted_key(epoch, seq), documents.encode(document))
+
+    def _create(self, key: str, data: bytes) -> bool:
+        """Create an object; False when another one stands there."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._store.create(key, Body.of(data))
+                return True
+            except AlreadyExists:
+                return self._store.get(key) == data
+            except Unavailable:  # it may be there: asking again tells
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                Event().wait(_PAUSE_S * 2**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+
+class _Patient:
+    """Repeats a request a few times: whoever takes over wants to know when the store does not answer."""
+
+    async def until_answered(self, what: str, request: Callable[[], Awaitable[Result]]) -> Result:
+        for attempt in range(_ATTEMPTS - 1):
+            try:
+                return await request()
+            except Unavailable:
+                logger.debug("again: %s", what, exc_info=True)
+                await asyncio.sleep(_PAUSE_S * 2**attempt)
+        return await request()

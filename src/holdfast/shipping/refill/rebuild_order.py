@@ -1,0 +1,40 @@
+"""An order to rebuild the store of an open log: given by any thread, carried out by the shipper's, answered once."""
+
+from __future__ import annotations
+
+from threading import Event
+
+from holdfast.errors import HoldfastError
+from holdfast.shipping.refill.store_loss import RebuildReport
+
+
+class Ordered(Exception):
+    """Begin anew with the store: it is to be rebuilt."""
+
+
+class RebuildOrder:
+    """One order."""
+
+    def __init__(self, *, accept_loss: bool) -> None:
+        self.accept_loss = accept_loss
+        """Whether what is nowhere any more may be given up."""
+        self.done = Event()
+        self._report: RebuildReport | None = None
+        self._error: HoldfastError | None = None
+
+    def finish(self, outcome: RebuildReport | HoldfastError) -> None:
+        """Answer it; the first answer counts."""
+        if self.done.is_set():
+            return
+        if isinstance(outcome, HoldfastError):
+            self._error = outcome
+        else:
+            self._report = outcome
+        self.done.set()
+
+    def result(self) -> RebuildReport:
+        """The answer, once it is done; raises what kept it from being carried out."""
+        if self._error is not None:
+            raise self._error.again()
+        assert self._report is not None
+        return self._report

@@ -1,0 +1,151 @@
+"""Putting back what the store has lost of partitions, from what is here: manifest objects, segments, retirements.
+
+Under our own claim, create-only, each object until it is there. Files come first and manifest objects after them, so
+that no reader meets an object without its file. Then the marks fall to where the objects end, and the lanes go on from
+there: nothing more is acknowledged before all of it is there again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from holdfast.clock import Clock
+from holdfast.errors import Corrupt
+from holdfast.journal.journal import Journal
+from holdfast.journal.state.partition import Partition
+from holdfast.root.objects import documents
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.segments.manifest.manifest_documents import expired_document
+from holdfast.shipping.ownership.fence import Asking
+from holdfast.shipping.refill.store_loss import REBUILD, LostSpan, StoreForgot
+from holdfast.shipping.refill.store_standing import Standing, examine, is_newest, newest_file, newest_key
+from holdfast.shipping.remote_store import Remote
+from holdfast.store import layout
+from holdfast.store.port import Body, Store
+
+_AT_ONCE = 16
+
+logger = logging.getLogger("holdfast.shipping")
+
+
+class Refilling:
+    """Compares the partitions of one log with its store, and puts back what is missing."""
+
+    def __init__(
+        self, journal: Journal, manifest: Manifest, store: Store, asking: Asking, remote: Remote,
+        put: Callable[[str, Body], Awaitable[None]], clock: Clock,
+    ) -> None:  # fmt: skip
+        self._journal = journal
+        self._manifest = manifest
+        self._store = store
+        self._asking = asking
+        self._remote = remote
+        self._put = put
+        self._clock = clock
+
+    async def find(self, *, thorough: bool = False, strict: bool = False, anew: bool = False) -> list[Standing]:
+        """The partitions of which the store has lost something: those whose newest objects are gone, or (`thorough`)
+        any. With `anew` the store may be that of another time, and what the marks say is not compared with it. Damage
+        is told and left to reconciliation, or (`strict`) raised.
+        """
+        partitions = list(self._journal.topics.by_id.values())
+        room = asyncio.Semaphore(_AT_ONCE)
+        if not thorough:
+            whole = await asyncio.gather(*(self._seems_whole(partition, room) for partition in partitions))
+            partitions = [partition for partition, is_whole in zip(partitions, whole, strict=True) if not is_whole]
+        found = [await self._examined(partition, strict, anew) for partition in partitions]
+        return [standing for standing in found if standing is not None and not standing.is_whole]
+
+    async def _seems_whole(self, partition: Partition, room: asyncio.Semaphore) -> bool:
+        """Whether the newest manifest object, and the newest segment, are what they were."""
+        key = newest_key(partition)
+        if key is None:
+            return True
+        async with room:
+            try:
+                data = await self._asking.until_answered(f"look for {key}", lambda: self._remote.read(key))
+            except Corrupt:
+                return False  # not what this log signed: a closer look says so
+            file = newest_file(self._manifest, partition) if is_newest(data, partition) else None
+            if file is None:
+                return is_newest(data, partition)
+            return await self._asking.until_answered(f"look for {file}", lambda: self._remote.head(file)) is not None
+
+    async def _examined(self, partition: Partition, strict: bool, anew: bool) -> Standing | None:
+        loop, log = asyncio.get_running_loop(), self._journal.vault.log_id.hex()
+        try:
+            return await self._asking.until_answered(
+                f"compare {partition.topic}/{partition.number} with the store",
+                lambda: loop.run_in_executor(
+                    None, lambda: examine(self._store, self._manifest, log, partition, anew=anew)
+                ),
+            )
+        except Corrupt as damage:
+            if strict:
+                raise
+            # A damaged object is not a lost one: shipping goes on, and reconciliation repairs it.
+            logger.error("the store is damaged: %s", damage.message, extra={"action": "store_damaged"})
+            return None
+
+    def require_no_loss(self, standings: Iterable[Standing]) -> None:
+        """Raise StoreForgot where something is nowhere any more."""
+        lost = lost_spans(standings)
+        if lost:
+            records, places = sum(span.records for span in lost), ", ".join(map(_words, lost[:5]))
+            raise StoreForgot(
+                f"the store has lost {records} records that were there alone store={self._store.url}: {places}"
+                f"{' …' if len(lost) > 5 else ''}",
+                hint=f"if no copy of the store can be found: {REBUILD} --accept-loss retires them",
+            )
+
+    async def refill(self, standings: Iterable[Standing]) -> None:
+        """Put back what can be; what is lost is retired."""
+        loop = asyncio.get_running_loop()
+        for standing in standings:
+            outdated = standing.checkpoints
+            if outdated:
+                await self._asking.until_answered(
+                    "remove outdated checkpoints",
+                    lambda keys=outdated: loop.run_in_executor(None, self._store.delete, keys),  # type: ignore[misc]
+                )
+            await self._retire(standing)
+            for row in standing.files:
+                path = self._manifest.path(standing.partition, row)
+                key = layout.segment_key(standing.partition.topic, standing.partition.number, row.number, row.sha256)
+                await self._put(key, Body.file(path, row.size, row.sha256))
+            for slot, body in sorted(standing.objects.items()):
+                key = layout.manifest_key(standing.partition.topic, standing.partition.number, slot)
+                await self._put(key, Body.of(body))
+            self._tell(standing)
+
+    async def _retire(self, standing: Standing) -> None:
+        if not standing.lost:
+            return
+        partition, last = standing.partition, standing.lost[-1]
+        key = layout.expired_key(partition.topic, partition.number, last.number + 1)
+        if await self._asking.until_answered(f"look for {key}", lambda: self._remote.head(key)) is None:
+            document = expired_document(self._journal, partition, last.number + 1, last.end, self._clock.now_us())
+            await self._put(key, Body.of(documents.encode(document)))
+
+    def _tell(self, standing: Standing) -> None:
+        partition, lost = standing.partition, sum(row.rows for row in standing.lost)
+        segments = len(standing.files) + standing.behind
+        logger.warning(
+            "the store had lost %d manifest objects and %d segments of %s/%d; they are sent again, %d records are lost",
+            len(standing.objects), segments, partition.topic, partition.number, lost,
+            extra={
+                "action": "store_refilled", "topic": partition.topic, "partition": partition.number,
+                "objects": len(standing.objects), "segments": segments, "records_lost": lost,
+            },
+        )  # fmt: skip
+
+
+def lost_spans(standings: Iterable[Standing]) -> tuple[LostSpan, ...]:
+    """What is nowhere any more."""
+    return tuple(span for standing in standings if (span := standing.span) is not None)
+
+
+def _words(span: LostSpan) -> str:
+    return f"{span.topic}/{span.partition} offsets {span.first} to {span.first + span.records - 1}"

@@ -1,0 +1,243 @@
+"""How far one partition truly is on the store, and what is missing there below what it acknowledged.
+
+    the newest manifest object and its file (a GET and a HEAD, at every claim) → only where those are not as they were,
+    or for a rebuild: listings → what can be put back, how far it stands then, and what is nowhere any more
+
+Slots are dense, one per segment and one per takeover. What is missing between two objects follows from them: so many
+segments, whose objects the log's own manifest tells, and for the rest starts. Which slot was whose nobody knows; any
+order reads the same, so segments come first. What is missing at the end is not filled here, but for starts: the mark
+falls to where the objects end, and the segment lane ships the rest as it ships anything, into the slots of before.
+
+Files are put back from here, if they are here. What retention removed here, and only the store had, is lost: it is
+told, and nothing is changed before somebody insists. Reads only; `refilling` writes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.errors import Corrupt, NotFound
+from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import LIVE, LOST, SegmentRow, ShipmentRow
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import ManifestDocument, SegmentDocument, StartDocument
+from holdfast.segments.manifest import segment_folders
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.segments.manifest.manifest_documents import first_offset, segment_document
+from holdfast.shipping.refill.store_loss import LostSpan
+from holdfast.shipping.shipping_marks import shipment_of
+from holdfast.store import layout
+from holdfast.store.port import Store
+
+
+class Standing(NamedTuple):
+    """One partition, as the store has it."""
+
+    partition: Partition
+    shipment: ShipmentRow
+    """How far it is, once what is missing was put back."""
+    is_moved: bool
+    """Whether that is somewhere else than the marks said when they were read; they move while a log ships."""
+    objects: dict[int, bytes]
+    """Manifest objects to put back, by slot."""
+    files: list[SegmentRow]
+    """Segments to upload again that are below the mark then."""
+    behind: int
+    """Segments above it whose files the store had, and will have again …"""
+    slots_behind: int
+    """… and so many manifest objects."""
+    lost: list[SegmentRow]
+    """Segments that are nowhere any more; what is retired with them is among them."""
+    checkpoints: list[str]
+    """Keys of checkpoints that may say something else than what is written now, and go."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.objects and not self.files and not self.lost and not self.is_moved
+
+    @property
+    def span(self) -> LostSpan | None:
+        """What is lost."""
+        if not self.lost:
+            return None
+        rows = sum(row.rows for row in self.lost)
+        place = (self.partition.topic, self.partition.number)
+        return LostSpan(*place, self.lost[0].first_offset, rows, len(self.lost))
+
+
+def newest_key(partition: Partition) -> str | None:
+    """Where the newest manifest object of a partition must be; None when it has none."""
+    slots = shipment_of(partition).slots
+    return layout.manifest_key(partition.topic, partition.number, slots - 1) if slots else None
+
+
+def newest_file(manifest: Manifest, partition: Partition) -> str | None:
+    """Where the newest segment that is settled must be; None when there is none, or it never had a file."""
+    number = shipment_of(partition).settled_segments
+    row = manifest.row(partition, number - 1) if number else None
+    return None if row is None or row.state == LOST or not row.size else _file_key(partition, row)
+
+
+def is_newest(data: bytes | None, partition: Partition) -> bool:
+    """Whether this is the newest manifest object of a partition, as far as the marks tell."""
+    key = newest_key(partition)
+    if data is None or key is None:
+        return key is None
+    try:
+        return _behind(documents.decode_manifest(data, key)) == shipment_of(partition).settled_segments
+    except Corrupt:
+        return False
+
+
+def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *, anew: bool = False) -> Standing:
+    """Compare listings with the log's own manifest. With `anew` the marks here say nothing about the slots there.
+
+    Raises Corrupt where an object next to a hole, or the newest one, is damaged or another log's.
+    """
+    shipment = shipment_of(partition)
+    listed = _numbers(store, layout.manifest_folder(partition.topic, partition.number))
+    present = sorted(slot for slot in listed if anew or slot < shipment.slots)
+    objects, number = _fill(store, manifest, log, partition, present)
+    slots = present[-1] + 1 if present else 0
+    if not anew and slots == shipment.slots and number != shipment.settled_segments:
+        raise _damaged("the newest manifest object says something else than the log", partition, slots - 1)
+    # Starts that are missing at the end come first: so the next segment has the slot that it always had, and a request
+    # of ours that is late by hours finds its own bytes there.
+    while (slots, number) != (shipment.slots, shipment.settled_segments) and slots - number < _starts(shipment):
+        objects[slots] = documents.encode(lost_start(manifest, log, partition, slots, number))
+        slots += 1
+    settled = _end_of(manifest, partition, number)
+    same = (slots, number) == (shipment.slots, shipment.settled_segments)
+    standing = shipment if same else ShipmentRow(partition.id, slots, number, settled, settled)
+    missing, lost = _files(store, manifest, partition)
+    files, behind = [row for row in missing if row.number < number], [row for row in missing if row.number >= number]
+    outdated = min([*objects, slots]) if objects or not same else None
+    return Standing(
+        partition, standing, not same, objects, files, len(behind), max(0, shipment.settled_segments - number), lost,
+        _checkpoints(store, partition, outdated),
+    )  # fmt: skip
+
+
+def _checkpoints(store: Store, partition: Partition, first: int | None) -> list[str]:
+    """Checkpoints that say something about slots from there on, which may be filled in another way."""
+    if first is None:
+        return []
+    infos = store.list(layout.checkpoints_folder(partition.topic, partition.number))
+    return [info.key for info in infos if (layout.parse_number(info.key) or 0) >= first]
+
+
+def _fill(
+    store: Store, manifest: Manifest, log: str, partition: Partition, present: list[int]
+) -> tuple[dict[int, bytes], int]:
+    """What is missing between these slots, and how many segments there are up to the last one."""
+    objects: dict[int, bytes] = {}
+    if not present:
+        return objects, 0
+    there = set(present)
+    known = {slot: _required(store, manifest, partition, slot) for slot in _beside_holes(present)}
+    number, slot = 0, 0
+    for stop in (slot for slot in present if slot in known):
+        document = known[stop]
+        for missing in range(slot, stop):
+            if missing in there:
+                continue
+            if number < document.number:
+                row = manifest.row(partition, number)
+                objects[missing] = documents.encode(segment_document(manifest, partition, row, missing))
+                number += 1
+            else:
+                objects[missing] = documents.encode(lost_start(manifest, log, partition, missing, number))
+        if stop - 1 not in there and number != document.number:
+            raise _damaged("a manifest object does not fit what is missing before it", partition, stop)
+        number, slot = _behind(document), stop + 1
+    return objects, number
+
+
+def lost_start(manifest: Manifest, log: str, partition: Partition, slot: int, number: int) -> StartDocument:
+    """What stands for a start that was lost: its place, and nothing about who it was; the same whoever writes it."""
+    return StartDocument(
+        log=log, topic=partition.topic, partition=partition.number, slot=slot, epoch=0, nonce="", number=number,
+        first=_end_of(manifest, partition, number), adopted_seq=0,
+    )  # fmt: skip
+
+
+def _end_of(manifest: Manifest, partition: Partition, number: int) -> int:
+    """Where the segments below a number end."""
+    return manifest.row(partition, number - 1).end if number else first_offset(manifest, partition)
+
+
+def _starts(shipment: ShipmentRow) -> int:
+    """How many takeovers there were."""
+    return shipment.slots - shipment.settled_segments
+
+
+def _beside_holes(present: list[int]) -> list[int]:
+    """Slots next to a hole, and the last one."""
+    there = set(present)
+    return [slot for slot in present if slot - 1 not in there or slot + 1 not in there]
+
+
+def _files(store: Store, manifest: Manifest, partition: Partition) -> tuple[list[SegmentRow], list[SegmentRow]]:
+    """Settled segments whose files are missing there and are here; and those that are nowhere."""
+    settled = shipment_of(partition).settled_segments
+    folder = layout.segments_folder(partition.topic, partition.number) + "/"
+    there = {info.key for info in store.list(folder)}
+    retired = max(_numbers(store, layout.expired_folder(partition.topic, partition.number)), default=0)
+    rows = list(manifest.rows(partition, retired, settled))
+    missing = [row for row in rows if row.state != LOST and row.size and _file_key(partition, row) not in there]
+    here = [row for row in missing if _is_here(manifest, partition, row)]
+    last_lost = max({row.number for row in missing} - {row.number for row in here}, default=-1)
+    # A retirement names all segments below a number: what is older than a lost one goes with it.
+    return [row for row in here if row.number > last_lost], [row for row in rows if row.number <= last_lost]
+
+
+def _is_here(manifest: Manifest, partition: Partition, row: SegmentRow) -> bool:
+    is_kept = row.state == LIVE and row.number >= partition.sealed.first_segment
+    return is_kept and segment_folders.size(manifest.path(partition, row)) == row.size
+
+
+def _numbers(store: Store, folder: str) -> list[int]:
+    return [number for info in store.list(folder) if (number := layout.parse_number(info.key)) is not None]
+
+
+def _document(store: Store, partition: Partition, slot: int) -> ManifestDocument | None:
+    """A whole manifest object; None for anything else."""
+    key = layout.manifest_key(partition.topic, partition.number, slot)
+    try:
+        return documents.decode_manifest(store.get(key), key)
+    except (NotFound, Corrupt):
+        return None
+
+
+def _required(store: Store, manifest: Manifest, partition: Partition, slot: int) -> ManifestDocument:
+    document = _document(store, partition, slot)
+    if document is None:
+        raise _damaged("a manifest object next to a missing one, or the newest one, is damaged", partition, slot)
+    if isinstance(document, SegmentDocument) and not _is_own(document, manifest, partition):
+        raise _damaged("the store has other segments than the log", partition, slot)
+    return document
+
+
+def _is_own(document: SegmentDocument, manifest: Manifest, partition: Partition) -> bool:
+    """By its chain value, which covers all segments before it, too."""
+    if document.number >= partition.sealed.segments:
+        return False
+    return document.chain == manifest.row(partition, document.number).chain.hex()
+
+
+def _damaged(message: str, partition: Partition, slot: int) -> Corrupt:
+    key = layout.manifest_key(partition.topic, partition.number, slot)
+    return Corrupt(
+        message, path=key, topic=partition.topic, partition=partition.number,
+        hint="holdfast reconcile DIR --remote --deep --fix repairs it",
+    )  # fmt: skip
+
+
+def _behind(document: ManifestDocument) -> int:
+    """How many segments there are behind an object."""
+    return document.number + isinstance(document, SegmentDocument)
+
+
+def _file_key(partition: Partition, row: SegmentRow) -> str:
+    return layout.segment_key(partition.topic, partition.number, row.number, row.sha256)

@@ -1,0 +1,44 @@
+"""Warnings reach somebody: on stderr, where the application has configured no logging.
+
+The handler of the logger `holdfast` that is there from the beginning. As soon as anybody else listens, on this logger
+or on the root (`logging.basicConfig()`, or a `NullHandler` by those who want silence), it says nothing. One line each:
+what a message tells of may come from a hostile directory or store.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+
+
+class StderrWarnings(logging.Handler):
+    """One line per warning, unless somebody else listens."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it on stderr."""
+        stream = sys.stderr
+        if stream is None or self._is_heard(record.name):
+            return
+        try:
+            stream.write(f"holdfast: {record.levelname.lower()}: {_one_line(record.getMessage())}\n")
+            if record.exc_info:
+                stream.write("".join(traceback.format_exception(*record.exc_info)))
+            stream.flush()
+        except Exception:
+            self.handleError(record)
+
+    def _is_heard(self, name: str) -> bool:
+        logger: logging.Logger | None = logging.getLogger(name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return True
+            logger = logger.parent if logger.propagate else None
+        return False
+
+
+def _one_line(text: str) -> str:
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
