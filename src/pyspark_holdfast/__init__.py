@@ -63,7 +63,9 @@ def __getattr__(name: str) -> object:
         value = getattr(import_module(f"pyspark_holdfast.{module}"), attribute or name)
     except ImportError as error:
         # AttributeError, so that Spark's search passes us over and other packages keep working.
-        raise AttributeError(f"pyspark_holdfast.{name} needs more: pip install 'holdfast[spark]' ({error})") from error
+        raise AttributeError(
+            f"pyspark_holdfast.{name} needs more: pip install 'holdfast-log[spark]' ({error})"
+        ) from error
     globals()[name] = value
     return value
 

@@ -101,7 +101,7 @@ def session(master: str = "local[*]", **settings: str) -> SparkSession:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise Invalid("Spark needs the extra 'spark'", hint="pip install 'holdfast[spark]'") from None
+        raise Invalid("Spark needs the extra 'spark'", hint="pip install 'holdfast-log[spark]'") from None
     directory = _scratch()
     own = {
         "spark.driver.extraJavaOptions": java_options(directory),
