@@ -32,8 +32,9 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket, Ticket
-    from holdfast.log.log import Log, Stats
-    from holdfast.log.log import open_log as open
+    from holdfast.log.log import Log
+    from holdfast.log.log_stats import Stats
+    from holdfast.log.open_log import open_log as open
     from holdfast.log.reading import Reading
     from holdfast.log.topic import Topic
     from holdfast.log.typed_topic import TypedTopic
@@ -77,7 +78,7 @@ _HOMES = {
     "Settings": "settings",
     "SettledReading": "reader.settled_reading",
     "ShippedTicket": "journal.commit.ticket",
-    "Stats": "log.log",
+    "Stats": "log.log_stats",
     "Subscription": "shipping.events",
     "SystemClock": "clock",
     "Ticket": "journal.commit.ticket",
@@ -86,7 +87,7 @@ _HOMES = {
     "Unavailable": "errors",
     "Unshipped": "shipping.shipper",
     "Watermark": "model.record",
-    "open": "log.log:open_log",
+    "open": "log.open_log:open_log",
     "read": "reader.settled_reading",
     "rebuild": "recovery.rebuild",
     "restore": "recovery.restore",

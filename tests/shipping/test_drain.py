@@ -179,6 +179,6 @@ def test_the_shippers_thread_ends_with_the_log(open_shipped, faults):
     gate = faults.hold(".arrow")
     log.topic("orders").submit(b"x")
     assert gate.arrived.wait(20)
-    thread = log._shipper._thread
+    thread = log._store.shipper._thread
     log.close()
     assert not thread.is_alive()

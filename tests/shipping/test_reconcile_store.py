@@ -487,7 +487,7 @@ class Racing:
 
 
 def race(log: Log, folder: str, act: Callable[[], None]) -> None:
-    reconciler = log._reconciles_store()
+    reconciler = log._store.reconciler()
     reconciler.store = Racing(reconciler.store, folder, act)  # type: ignore[assignment]
 
 
@@ -856,7 +856,7 @@ def test_unit_after_unit_gives_the_same_as_one_pass(log, root, deep):
     for plant in (a_missing_segment, a_short_manifest_object, a_damaged_topic_document, all_segments_missing):
         plant(log, root)
     whole = log.reconcile(remote=True, deep=deep)
-    log._reconciles_store().unit_segments = 2
+    log._store.reconciler().unit_segments = 2
     report = log.reconcile(remote=True, deep=deep, limit=1)
     units = 1
     while not report.complete:

@@ -13,17 +13,14 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.caller import in_coroutine
-from holdfast.clock import Clock
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.journal import Journal
+from holdfast.log.log_context import LogContext
 from holdfast.model.control_rows import ShippingRow
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
-from holdfast.segments.manifest.local_manifest import Manifest
-from holdfast.settings import Settings
 from holdfast.store import layout, store_kinds
 from holdfast.store.address import parse_url
 from holdfast.store.port import Store
@@ -31,14 +28,12 @@ from holdfast.store.port import Store
 if TYPE_CHECKING:
     from holdfast.shipping.shipper import Shipper
 
-_FIRST_CONTACT_S = 2.0
-"""How long opening waits for the store's first word; a store that is away does not keep a log from opening."""
-
 logger = logging.getLogger("holdfast")
 
 
-def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock: Clock) -> Shipper | None:
+def shipper_for(context: LogContext) -> Shipper | None:
     """The shipper of a log, not started yet; None where no store is configured."""
+    _, settings, clock, journal, manifest = context
     shipping = journal.topics.shipping
     _refuse_stranded(journal)
     if not settings.store.url:
@@ -122,15 +117,3 @@ def _has_shipped(journal: Journal) -> bool:
     shipping = journal.topics.shipping
     shipments = [partition.shipment for partition in journal.topics.by_id.values()]
     return bool(shipping and shipping.shipped_seq) or any(row.slots for row in shipments if row is not None)
-
-
-def start(shipper: Shipper) -> bool:
-    """Begin to ship; whether the store's first word was waited for, which is not so in a coroutine."""
-    waits = not in_coroutine()
-    shipper.start(_FIRST_CONTACT_S if waits else 0.0)
-    return waits
-
-
-def first_word(shipper: Shipper) -> None:
-    """Wait a moment for the store's first word; raises Invalid where the root is not this log's."""
-    shipper.first_word(_FIRST_CONTACT_S)

@@ -13,7 +13,6 @@ from typing import TypeVar
 from zlib import crc32
 
 from holdfast.arguments import flag, several, whole
-from holdfast.clock import Clock
 from holdfast.errors import Invalid, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
@@ -40,15 +39,12 @@ def no_topic(name: str, known: Iterable[str]) -> NotFound:
 class Partitions:
     """The partitions of one topic of an open log."""
 
-    def __init__(
-        self, topic: str, parts: tuple[Partition, ...], journal: Journal, manifest: Manifest, clock: Clock
-    ) -> None:
+    def __init__(self, topic: str, parts: tuple[Partition, ...], journal: Journal, manifest: Manifest) -> None:
         self.topic = topic
         self.parts = parts
         self.only = parts[0] if len(parts) == 1 else None
         self.journal = journal
         self._manifest = manifest
-        self._clock = clock
         self._turn = count()
 
     def choose(self, partition: int | None, key: bytes | None) -> Partition:
