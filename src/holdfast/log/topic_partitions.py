@@ -1,32 +1,23 @@
-"""The partitions of one topic: choosing one, reading a span of them, and how far each one got.
+"""The partitions of one topic: which one a record goes to, and which offsets of them are meant.
 
-What raw and typed topics have in common. Offsets count per partition; negative ones count from what is durable now.
+Offsets count per partition; negative ones count from what is durable now.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import TypeVar
 from zlib import crc32
 
-from holdfast.arguments import flag, several, whole
+from holdfast.arguments import several, whole
 from holdfast.errors import Invalid, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
-from holdfast.log.following import Follower
-from holdfast.log.partition_stream import ALWAYS, Stream, Times
-from holdfast.log.reading import Reading, Shape, Span, parse_position
-from holdfast.log.validation import time_of
-from holdfast.log.watching import Watch
-from holdfast.model.record import Marks, Watermark
+from holdfast.log.partition_stream import Stream
+from holdfast.log.reading import Span, parse_position
 from holdfast.model.topic_name import check_name
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.suggestions import listed, meant
-
-Item = TypeVar("Item")
 
 
 def no_topic(name: str, known: Iterable[str]) -> NotFound:
@@ -80,25 +71,10 @@ class Partitions:
         """One partition as an ordered stream."""
         return Stream(self.journal, self._manifest, part)
 
-    def read(
-        self,
-        shape: Callable[[], Shape[Item]],
-        start: int | str | None,
-        end: int | str | None,
-        limit: int | None,
-        reverse: bool,
-        partition: int | Iterable[int] | None,
-        since: int | datetime | None,
-        until: int | datetime | None,
-        bytes_max: int | None,
-    ) -> Reading[Item]:
-        """A reading of what is durable now."""
-        for name, value in (("limit", limit), ("bytes_max", bytes_max)):
-            if value is not None and whole(value, name) < 0:
-                raise Invalid(f"{name} must not be negative, got {value}", hint="leave it out to read everything")
-        flag(reverse, "reverse")
-        self.journal.refresh()
-        times = Times(None if since is None else time_of(since), None if until is None else time_of(until))
+    def spans(
+        self, partition: int | Iterable[int] | None, start: int | str | None, end: int | str | None
+    ) -> list[Span]:
+        """What is durable now between a start and an end, by partition."""
         starts, ends = _positions(start), _positions(end)
         spans = []
         for part in self.wanted(partition):
@@ -106,50 +82,12 @@ class Partitions:
             first = _start(starts, part, durable)
             last = durable if ends is None else min(durable, _place(ends, part, durable))
             spans.append(Span(self.stream(part), first, max(first, last)))
-        # The least advanced first: whoever pages through a busy topic gets to every partition.
-        spans.sort(
-            key=lambda span: (span.end if reverse else span.start, span.stream.partition.number), reverse=reverse
-        )
-        # The shape comes last: no row of these spans can have a later version of the schema than there is now.
-        return Reading(shape(), spans, times, reverse, None if limit is None else min(limit, sys.maxsize), bytes_max)
+        return spans
 
-    def follow(
-        self, shape: Callable[[], Shape[Item]], start: int | str | None, partition: int | Iterable[int] | None
-    ) -> Follower[Item]:
-        """Items from a start on, for ever; without one, from behind what is durable now."""
-        self.journal.refresh()
+    def positions(self, partition: int | Iterable[int] | None, start: int | str | None) -> dict[Partition, int]:
+        """Where to begin, by partition; without a start, behind what is durable now."""
         at = _positions(start)
-        positions = {
-            part: part.durable if at is None else _place(at, part, part.durable) for part in self.wanted(partition)
-        }
-
-        def read(part: Partition, first: int, end: int) -> Iterator[Item]:
-            return shape().items(Span(self.stream(part), first, end), ALWAYS, False)
-
-        return Follower(self.journal, positions, read)
-
-    def marks(self) -> tuple[Marks, ...]:
-        """How far each partition got."""
-        self.journal.refresh()
-        return tuple(self._marks(part) for part in self.parts)
-
-    def _marks(self, part: Partition) -> Marks:
-        # In this order: a mark that is read later can only be further on, and the inequalities hold.
-        shipment = part.shipment
-        sealed = part.sealed.sealed_offset
-        durable = part.durable
-        # Without another store the log's own directory is what readers read: what is sealed is settled.
-        shipped, settled = (None, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
-        return Marks(self.journal.appended(part), durable, sealed, shipped, settled)
-
-    def watermark(self, partition: int) -> Watermark:
-        """How far a partition is sealed."""
-        self.journal.refresh()
-        return self.watch(partition).value
-
-    def watch(self, partition: int) -> Watch:
-        """The watermark of a partition, as it moves."""
-        return Watch(self.journal, self.explicit(partition))
+        return {part: part.durable if at is None else _place(at, part, part.durable) for part in self.wanted(partition)}
 
 
 def _positions(at: int | str | None) -> int | Mapping[int, int] | None:
