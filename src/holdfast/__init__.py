@@ -32,12 +32,11 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket, Ticket
-    from holdfast.log.log import Log
-    from holdfast.log.log_stats import Stats
+    from holdfast.log.log import Log, Stats
     from holdfast.log.open_log import open_log as open
-    from holdfast.log.reading import Reading
-    from holdfast.log.topic import Topic
-    from holdfast.log.typed_topic import TypedTopic
+    from holdfast.log.topics.reading import Reading
+    from holdfast.log.topics.topic import Topic
+    from holdfast.log.topics.typed_topic import TypedTopic
     from holdfast.model.record import Marks, Receipt, Record, Watermark
     from holdfast.reader.settled_reading import SettledReading, read
     from holdfast.reconcile.local_pass import ReconcileReport
@@ -66,7 +65,7 @@ _HOMES = {
     "NotFound": "errors",
     "OutcomeUnknown": "errors",
     "PayloadCipher": "crypto.cipher",
-    "Reading": "log.reading",
+    "Reading": "log.topics.reading",
     "RebuildReport": "recovery.rebuild",
     "Receipt": "model.record",
     "ReconcileReport": "reconcile.local_pass",
@@ -78,12 +77,12 @@ _HOMES = {
     "Settings": "settings",
     "SettledReading": "reader.settled_reading",
     "ShippedTicket": "journal.commit.ticket",
-    "Stats": "log.log_stats",
+    "Stats": "log.log",
     "Subscription": "shipping.events",
     "SystemClock": "clock",
     "Ticket": "journal.commit.ticket",
-    "Topic": "log.topic",
-    "TypedTopic": "log.typed_topic",
+    "Topic": "log.topics.topic",
+    "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
     "Unshipped": "shipping.shipper",
     "Watermark": "model.record",

@@ -21,7 +21,7 @@ import holdfast
 import pyspark_holdfast
 from holdfast import Settings, channels, errors
 from holdfast.channels.keeping.snapshot import NoteKind
-from holdfast.log.watching import Watch
+from holdfast.log.topics.watching import Watch
 from holdfast.model.schema import declare
 from holdfast.reader.read_columns import RAW, SEALED, columns_of
 from holdfast.reader.read_options import OPTION_NAMES, parse_options

@@ -16,7 +16,7 @@ from holdfast import Log, Settings
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signatures import Signer
-from holdfast.log import attached_store
+from holdfast.log import store_binding
 from holdfast.root.objects import commit_batch, documents, signature_place
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import ManifestDocument, TopicDocument
@@ -28,7 +28,7 @@ from holdfast.store.store_kinds import open_store
 from holdfast.store.store_settings import StoreSettings
 from tests.shipping.flaky import Faults, FlakyStore
 
-FIRST_CONTACT_S = attached_store._FIRST_CONTACT_S
+FIRST_CONTACT_S = store_binding._FIRST_CONTACT_S
 """How long opening really waits for the store's first word; here it does not wait that long."""
 
 QUICK = {"retry_base_delay_ms": 1, "retry_delay_max_ms": 10, "shipped_timeout_ms": 20_000}
@@ -104,7 +104,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Root]]:
         return FlakyStore(store, roots[url].faults) if url in roots else store
 
     monkeypatch.setattr(store_kinds, "open_any_store", open_flaky)
-    monkeypatch.setattr(attached_store, "_FIRST_CONTACT_S", 0.2)
+    monkeypatch.setattr(store_binding, "_FIRST_CONTACT_S", 0.2)
     yield roots
     for root in roots.values():
         memory._named.pop(root.url.removeprefix("memory://"), None)

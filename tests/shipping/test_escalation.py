@@ -8,7 +8,7 @@ import time
 import pytest
 
 from holdfast import Unavailable
-from holdfast.log import attached_store
+from holdfast.log import store_binding
 from tests.segments.planting import wait_for
 from tests.shipping.conftest import FIRST_CONTACT_S, mark
 from tests.shipping.flaky import VERBS
@@ -34,7 +34,7 @@ def test_a_log_opens_and_appends_while_its_store_is_away(open_shipped, faults, r
 
 def test_a_log_opens_while_its_store_hangs(open_shipped, faults, monkeypatch):
     """With the patience that it really has."""
-    monkeypatch.setattr(attached_store, "_FIRST_CONTACT_S", FIRST_CONTACT_S)
+    monkeypatch.setattr(store_binding, "_FIRST_CONTACT_S", FIRST_CONTACT_S)
     gate = faults.hold(verbs=VERBS)
     started = time.monotonic()
     log = open_shipped()

@@ -12,10 +12,10 @@ import warnings
 
 from holdfast import process_lifetime
 from holdfast.errors import HoldfastError
-from holdfast.log.attached_store import AttachedStore
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
 from holdfast.log.maintenance import Maintenance
+from holdfast.log.store_binding import StoreBinding
 from holdfast.log.topic_catalog import Catalog
 
 logger = logging.getLogger("holdfast")
@@ -30,7 +30,7 @@ class Lifetime:
         topics: Catalog,
         channels: LogChannels,
         maintenance: Maintenance,
-        store: AttachedStore,
+        store: StoreBinding,
     ) -> None:
         self._context = context
         self._topics = topics

@@ -1,7 +1,7 @@
 """A log: one directory, one owner, its topics. Composition, nothing else.
 
 The verbs live in the parts: `topic_catalog` (topics), `log_channels` (channels), `maintenance` (sealing, retention,
-reconciliation), `attached_store` (shipping), `lifetime` (the end). `open_log` puts them together.
+reconciliation), `store_binding` (shipping), `lifetime` (the end). `open_log` puts them together.
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
+import msgspec
+
 from holdfast.arguments import flag, seconds, whole
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.log.attached_store import AttachedStore
+from holdfast.journal.journal_stats import JournalStats
 from holdfast.log.lifetime import Lifetime
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
-from holdfast.log.log_stats import Stats
 from holdfast.log.maintenance import Maintenance
-from holdfast.log.topic import Topic
+from holdfast.log.store_binding import StoreBinding
 from holdfast.log.topic_catalog import Catalog
-from holdfast.log.typed_topic import TypedTopic
+from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import Marks
 from holdfast.reconcile.local_pass import ReconcileReport
 from holdfast.segments.retention.retention import RetentionReport
+from holdfast.segments.segment_stats import SegmentStats
+from holdfast.shipping.shipping_stats import ShippingStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,10 +48,19 @@ if TYPE_CHECKING:
 _PATIENCE_S = 60.0
 
 
+class Stats(msgspec.Struct, frozen=True):
+    """The log at one moment: one part per stage."""
+
+    journal: JournalStats
+    segments: SegmentStats
+    shipping: ShippingStats | None = None
+    """None where no store is configured."""
+
+
 class Log:
     """An open log; use it as a context manager, or call `close()`."""
 
-    def __init__(self, context: LogContext, maintenance: Maintenance, store: AttachedStore) -> None:
+    def __init__(self, context: LogContext, maintenance: Maintenance, store: StoreBinding) -> None:
         self.settings = context.settings
         self._context = context
         self._journal = context.journal

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.arguments import text
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.log.log_context import LogContext
-from holdfast.log.topic import Topic
+from holdfast.log.topics.topic import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

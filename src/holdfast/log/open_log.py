@@ -19,11 +19,10 @@ from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal
-from holdfast.log import store_binding
-from holdfast.log.attached_store import AttachedStore
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
 from holdfast.log.maintenance import Maintenance
+from holdfast.log.store_binding import StoreBinding
 from holdfast.log_directory import Directory
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.settings import Settings
@@ -120,9 +119,8 @@ def _compose(asked: _Asked, journal: Journal) -> Log:
     directory, settings = asked.directory, asked.settings
     context = LogContext(directory, settings, asked.clock, journal, Manifest(journal, directory.segments))
     try:
-        shipper = store_binding.shipper_for(context)
+        store = StoreBinding(context)  # first: where another store is bound, the log's own directory is none
         maintenance = Maintenance(context)
-        store = AttachedStore(context, shipper)
         try:
             store.start()
         except BaseException:

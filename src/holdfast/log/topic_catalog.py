@@ -14,9 +14,9 @@ from holdfast.errors import Invalid
 from holdfast.journal.state.partition import Partition
 from holdfast.log.log_context import LogContext
 from holdfast.log.maintenance import Maintenance
-from holdfast.log.topic import Topic
-from holdfast.log.topic_partitions import Partitions, no_topic
-from holdfast.log.typed_topic import TypedTopic
+from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.topic_partitions import Partitions, no_topic
+from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.topic_name import check_name
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from holdfast.clock import Clock
 from holdfast.errors import Invalid
 from holdfast.journal.commit.ticket import ShippedTicket
 from holdfast.journal.state.partition import Partition
-from holdfast.log.following import Follower
-from holdfast.log.partition_stream import ALWAYS, Times
-from holdfast.log.reading import Reading, Shape, Span
-from holdfast.log.topic_partitions import Partitions
-from holdfast.log.validation import Intake, time_of
-from holdfast.log.watching import Watch
+from holdfast.log.topics.following import Follower
+from holdfast.log.topics.partition_stream import ALWAYS, Times
+from holdfast.log.topics.reading import Reading, Shape, Span
+from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.validation import Intake, time_of
+from holdfast.log.topics.watching import Watch
 from holdfast.model.record import Durability, Marks, Watermark
 
 Item = TypeVar("Item")

@@ -13,8 +13,8 @@ from holdfast.arguments import several, whole
 from holdfast.errors import Invalid, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
-from holdfast.log.partition_stream import Stream
-from holdfast.log.reading import Span, parse_position
+from holdfast.log.topics.partition_stream import Stream
+from holdfast.log.topics.reading import Span, parse_position
 from holdfast.model.topic_name import check_name
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.suggestions import listed, meant

@@ -19,10 +19,10 @@ from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.journal.commit.spread_receipts import Spread
 from holdfast.journal.commit.ticket import BatchTicket
-from holdfast.log.any_topic import AnyTopic
-from holdfast.log.partition_stream import Times
-from holdfast.log.reading import Reading, Span
-from holdfast.log.topic_partitions import Partitions
+from holdfast.log.topics.any_topic import AnyTopic
+from holdfast.log.topics.partition_stream import Times
+from holdfast.log.topics.reading import Reading, Span
+from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.model import frame
 from holdfast.model.record import Durability, Receipt
 from holdfast.model.record_columns import Encoded

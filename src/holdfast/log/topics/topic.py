@@ -19,11 +19,11 @@ from holdfast.arguments import seconds, several
 from holdfast.clock import Clock
 from holdfast.journal.commit.ticket import BatchTicket, Ticket
 from holdfast.journal.state.partition import Partition
-from holdfast.log.any_topic import AnyTopic
-from holdfast.log.partition_stream import Times
-from holdfast.log.reading import Span
-from holdfast.log.topic_partitions import Partitions
-from holdfast.log.validation import Headers
+from holdfast.log.topics.any_topic import AnyTopic
+from holdfast.log.topics.partition_stream import Times
+from holdfast.log.topics.reading import Span
+from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.validation import Headers
 from holdfast.model.record import NOW, Durability, Receipt, Record
 from holdfast.model.record_columns import Columns, Extra
 
