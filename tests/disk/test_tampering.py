@@ -659,6 +659,7 @@ def apply(subject: Subject, change: Change) -> bool:
     return subject.change(update(change.table, change.column, change.sql, change.value, change.row))
 
 
+@pytest.mark.sampled(1, each=("name", "table", "few"))
 @pytest.mark.parametrize("few", [FEW, ALL])
 @pytest.mark.parametrize(("name", "table", "column"), list(_columns()))
 def test_a_changed_value_is_refused_or_does_not_matter(
@@ -696,6 +697,7 @@ def strangers(subject: Subject, table: str, values: list[tuple[str, Any]]) -> It
                     yield Change(table, column, row, sql, value)
 
 
+@pytest.mark.sampled(3, each="name")
 @pytest.mark.parametrize(("name", "table"), WITH_ROWS)
 def test_a_value_of_another_type_is_refused(subjects: dict[str, Subject], name: str, table: str) -> None:
     """A number that has become text or nothing, as one flipped bit in a row's head makes it, is Corrupt."""
@@ -706,10 +708,8 @@ def test_a_value_of_another_type_is_refused(subjects: dict[str, Subject], name: 
     assert not faults
 
 
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [pytest.param(name, table) for name, table in WITH_ROWS],
-)
+@pytest.mark.sampled(3, each="name")
+@pytest.mark.parametrize(("name", "table"), WITH_ROWS)
 def test_a_value_that_is_no_text_is_refused(subjects: dict[str, Subject], name: str, table: str) -> None:
     """Bytes that a flipped bit has declared to be text are Corrupt; no codec's error shows them to the caller."""
     faults = []
@@ -719,6 +719,7 @@ def test_a_value_that_is_no_text_is_refused(subjects: dict[str, Subject], name: 
     assert not faults
 
 
+@pytest.mark.sampled(3, each="name")
 @pytest.mark.parametrize(("name", "table"), WITH_ROWS)
 def test_a_value_of_another_type_leaves_the_rest_readable(subjects: dict[str, Subject], name: str, table: str) -> None:
     """Whoever only looks is told of such a row, and reads everything that it does not concern."""
@@ -905,6 +906,7 @@ def test_an_unsealed_entry_in_a_sealed_log_is_refused(subjects: dict[str, Subjec
     assert_refused(keyed)
 
 
+@pytest.mark.sampled(3, each="name")
 @pytest.mark.parametrize("table", [table for table in TABLES if table != "epochs"])
 @pytest.mark.parametrize("name", ["plain", "keyed"])
 def test_rows_of_another_log_are_refused(subjects: dict[str, Subject], name: str, table: str) -> None:
@@ -942,6 +944,7 @@ ROLLBACKS: dict[str, Callable[[dict[str, list[dict[str, Any]]]], list[tuple[str,
 }
 
 
+@pytest.mark.sampled(1, each="rows")
 @pytest.mark.parametrize("rows", list(ROLLBACKS))
 @pytest.mark.parametrize("step", [0, 4, 5])
 def test_older_control_rows_are_refused(subject: Subject, rows: str, step: int) -> None:
@@ -1243,6 +1246,7 @@ FILE_DAMAGE: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
+@pytest.mark.sampled(1, each="damage")
 @pytest.mark.parametrize("damage", list(FILE_DAMAGE))
 @pytest.mark.parametrize(("topic", "number"), [("events", 1), ("events", 3), ("typed", 0)])
 def test_a_damaged_segment_is_refused_where_it_is(subject: Subject, topic: str, number: int, damage: str) -> None:
