@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from holdfast import Closed, Unshipped
+from holdfast import Closed
+from holdfast.results import Unshipped
 from tests.segments.planting import TEN, fill, wait_for
 from tests.shipping.conftest import mark
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Closed, Corrupt, Invalid, Log, Unshipped
+from holdfast import Closed, Corrupt, Invalid, Log
+from holdfast.results import Unshipped
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument, LogDocument
 from holdfast.store import layout
