@@ -24,7 +24,7 @@ from holdfast import Keyring, Log, Settings, Topic
 from holdfast.arguments import store_address
 from holdfast.cli.inspection.control_tables import database, is_keyed
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.log.typed_topic import TypedTopic
+from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.topic_name import is_name
 from holdfast.store.address import parse_url

@@ -11,13 +11,14 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from holdfast import Keyring, SystemClock
+from holdfast import Keyring
 from holdfast.cli.inspection.control_tables import SPACES_SINCE, Glance
 from holdfast.cli.inspection.entry_rows import Stored, StoredEntries
 from holdfast.cli.inspection.key_epochs import Keys
 from holdfast.cli.inspection.manifest_rows import Sealed, StoredSegments
 from holdfast.cli.json_rows import Rows, rows_of
 from holdfast.cli.output import BAD, OK, UNCHECKED
+from holdfast.clock import SystemClock
 from holdfast.crypto import digests as chain
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid

@@ -23,7 +23,7 @@ from holdfast.cli.inspection.examination import Examination, Examined
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
 from holdfast.cli.output import BAD, OK, emit, emit_facts, emit_json, emit_problems, emit_table, flush, say
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.log.topic_partitions import no_topic
+from holdfast.log.topics.topic_partitions import no_topic
 from holdfast.log_directory import Directory
 
 _PAGE_LINES = 500

@@ -16,10 +16,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Keyring, SystemClock, disk
+from holdfast import Keyring, disk
 from holdfast.cli.inspection.control_tables import SEGMENTS_SINCE, database, glance, looking
 from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
+from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.log_directory import Directory
 

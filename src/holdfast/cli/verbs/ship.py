@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Log, Settings, SystemClock
+from holdfast import Log, Settings
 from holdfast.cli.exit_codes import FINE, INTERRUPTED
 from holdfast.cli.inspection.control_tables import Glance, database, glance, kept
 from holdfast.cli.options import (
@@ -29,6 +29,7 @@ from holdfast.cli.options import (
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
 from holdfast.cli.prices import dollars
 from holdfast.cli.progress import Working
+from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.log_directory import Directory
 from holdfast.quantity import parse_seconds
