@@ -83,4 +83,4 @@ def test_version_is_one():
     """The package and its metadata tell the same version."""
     from importlib.metadata import version
 
-    assert holdfast.__version__ == version("holdfast")
+    assert holdfast.__version__ == version("holdfast-log")

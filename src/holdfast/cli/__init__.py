@@ -24,7 +24,7 @@ def main() -> None:
         for name in ("click", "rich"):
             import_module(name)
     except ImportError:
-        message, hint = "the command line needs an extra", "pip install 'holdfast[cli]'"
+        message, hint = "the command line needs an extra", "pip install 'holdfast-log[cli]'"
         if "--json" in sys.argv[1:]:
             print(json.dumps({"error": "Usage", "message": message, "hint": hint}), file=sys.stderr)
         else:

@@ -448,7 +448,7 @@ class SegmentReader:
         except UnknownVersion:
             raise Invalid(
                 f"this segment was written by a newer holdfast path={self.path}",
-                hint="upgrade holdfast: pip install -U holdfast",
+                hint="upgrade holdfast: pip install -U holdfast-log",
             ) from None
         except (Damaged, BadFooter) as error:
             raise self._corrupt(str(error), offset) from error.__cause__
