@@ -45,10 +45,10 @@ def told(lines: list[str]) -> tuple[Told, Told]:
 class Run:
     """One log and its victims, one after the other, on a server that comes and goes."""
 
-    def __init__(self, directory: Path, server: S3Server, seed: int, is_sealed: bool) -> None:
+    def __init__(self, directory: Path, server: S3Server, seed: int, is_encrypted: bool) -> None:
         self.directory, self.server = directory, server
-        self.keyring: Keyring | None = KEYRING if is_sealed else None
-        self.prefix = f"killed-{seed}-{is_sealed}"
+        self.keyring: Keyring | None = KEYRING if is_encrypted else None
+        self.prefix = f"killed-{seed}-{is_encrypted}"
         self.rng = Random(seed)
         self.shipped: dict[Place, bytes] = {}
         self.durable: dict[Place, bytes] = {}
@@ -100,7 +100,7 @@ class Run:
     def _ensure_victim(self) -> None:
         if self._victim is None:
             self._cycles += 1
-            kind = "plain" if self.keyring is None else "sealed"
+            kind = "plain" if self.keyring is None else "encrypted"
             self._victim = Victim(
                 "tests.crash.ship_victim", "work", self.directory / "log", self.server.endpoint, self.prefix,
                 self._cycles, kind, env=shipped_logs.ENVIRONMENT,
@@ -147,10 +147,10 @@ class Run:
 def kill_in_turn(server: S3Server, directory: Path, seed: int, strikes: int) -> None:
     """Two logs, one of them encrypted."""
     print(f"seed {seed}")
-    for is_sealed in (False, True):
-        own = directory / ("sealed" if is_sealed else "plain")
+    for is_encrypted in (False, True):
+        own = directory / ("encrypted" if is_encrypted else "plain")
         own.mkdir()
-        run = Run(own, server, seed, is_sealed)
+        run = Run(own, server, seed, is_encrypted)
         try:
             run.work(strikes)
         finally:
