@@ -40,7 +40,7 @@ def test_a_cut_at_any_step_of_a_rebuild_loses_nothing(tmp_path, lost, some):
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("lost", [True, False], ids=["database lost", "database set aside"])
 def test_every_state_after_a_cut_of_a_rebuild(tmp_path, lost, keyed):
     """The same at every step, in up to forty states each."""

@@ -224,7 +224,7 @@ def sample(cuts: list[Cut[None]]) -> list[Cut[None]]:
     return [cut for turn, cut in enumerate(cuts) if cut.ours or turn % 25 == 0]
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
 def test_after_a_power_cut_there_is_no_log_or_a_whole_one(tmp_path, one_by_one, keyed, some):
     shipped = ship(tmp_path / "gone", f"memory://{uuid4().hex}", keyed=keyed)
     cuts = sample(life(tmp_path / "disk", shipped))
@@ -236,7 +236,7 @@ def test_after_a_power_cut_there_is_no_log_or_a_whole_one(tmp_path, one_by_one, 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
 def test_every_state_after_a_power_cut_at_every_step(tmp_path, one_by_one, keyed):
     shipped = ship(tmp_path / "gone", f"memory://{uuid4().hex}", keyed=keyed)
     cuts = life(tmp_path / "disk", shipped)

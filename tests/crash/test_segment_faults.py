@@ -152,12 +152,12 @@ def test_steps_may_fail(tmp_path, kind, keyed, sticky, stride, some):
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("sticky", [False, True], ids=["once", "for good"])
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_may_fail(tmp_path, kind, keyed, sticky):
     """Every step, failing once or for good."""
     looked = [examine(failed) for failed in fail(tmp_path, kind, count(1), keyed=keyed, sticky=sticky)]
-    print(f"{kind}, {'sealed' if keyed else 'plain'}, {'for good' if sticky else 'once'}: {len(looked)} steps")
+    print(f"{kind}, {'encrypted' if keyed else 'plain'}, {'for good' if sticky else 'once'}: {len(looked)} steps")
 
 
 # -- one by one -------------------------------------------------------------------------------------------
@@ -405,7 +405,7 @@ def test_a_cut_while_room_is_made_on_a_full_disk_loses_nothing(tmp_path, some):
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
 def test_every_state_after_a_cut_on_a_full_disk(tmp_path, keyed):
     """The same at every step, in up to sixty states each."""
     notes = Notes(keyed=keyed)

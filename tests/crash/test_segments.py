@@ -41,7 +41,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Life]:
     return lived
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
 def test_a_cut_at_any_step_loses_nothing(tmp_path, lives, keyed, some):
     """Before each step of a life the power is cut: records once, marks not behind, nothing to reconcile."""
     notes, cuts = lives(keyed)
@@ -59,7 +59,7 @@ def test_a_cut_at_each_point_loses_nothing(tmp_path, lives, point, some):
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
 def test_every_state_after_a_cut_at_every_step(tmp_path, lives, keyed):
     """The same at every step there is, in up to sixty states each."""
     notes, cuts = lives(keyed)

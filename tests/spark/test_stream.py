@@ -459,7 +459,7 @@ def open_shipped(open_log: Callable[..., Log], tmp_path: Path) -> Callable[..., 
 
 
 def retire_on_store(open_shipped: Callable[..., Log], tmp_path: Path, left: list[int] | None = None) -> None:
-    """Have the owner retire all but the newest segment on the store, and remove what nobody needs, until these are left."""
+    """Have the owner retire all but the newest segment on the store, and remove what nobody needs."""
     log = open_shipped(store_bytes_max=1, delete_after_ms=0)
     fill(log, "orders", 1)
     log.ship(20)
