@@ -23,7 +23,7 @@ from holdfast import Settings, channels, errors, results
 from holdfast.channels.keeping.snapshot import NoteKind
 from holdfast.log.topics.watching import Watch
 from holdfast.model.schema import declare
-from holdfast.reader.read_columns import RAW, SEALED, columns_of
+from holdfast.reader.read_columns import ENCRYPTED, RAW, columns_of
 from holdfast.reader.read_options import OPTION_NAMES, parse_options
 from holdfast.reconcile.classify import Finding, Kind
 from holdfast.reconcile.reconcile_report import Repair
@@ -389,7 +389,7 @@ def test_every_column_is_documented():
     names = {
         "Raw topics": [column.name for column in RAW],
         "Typed topics": [column.name for column in typed if column.name != "price"],
-        "Sealed blocks": [column.name for column in SEALED],
+        "Sealed blocks": [column.name for column in ENCRYPTED],
         "Segments as rows": SEGMENT_ROWS.fieldNames(),
     }
     for title, columns in names.items():
