@@ -6,7 +6,7 @@ then opens it as its owner would, reads everything, loads all spaces and reconci
 exactly the records that were written) and with `read_only=True` (everything outside the damage is still readable).
 
 Without keys, digests find accidents; somebody who recomputes them is not found, and nothing here says so.
-What cannot be found even with keys is said in docs/formats/0003-sealing.md, and has its test here too.
+What cannot be found even with keys is said in docs/formats/0003-encryption.md, and has its test here too.
 
 The normal run samples with a fixed seed; the soak run does all of it. Every test also proves that no error
 and no log record shows a secret.

@@ -732,8 +732,8 @@ def test_the_worked_example_of_sealing_is_right() -> None:
     assert examples("0003") == {
         "master": master, "salt": salt, "context": context, "aead": aead, "mac": mac, "commitment": commitment,
         "salt_key": own[0], "tag_key": own[1], "fresh": fresh, "body_salt": body_salt, "body_key": body_key,
-        "header": header, "sealed": sealed, "digest": digest, "stamp": stamp, "aead 1": aead_1, "mac 1": mac_1,
-        "commitment 1": commitment_1, "sealed 1": sealed_1,
+        "header": header, "encrypted": sealed, "digest": digest, "stamp": stamp, "aead 1": aead_1, "mac 1": mac_1,
+        "commitment 1": commitment_1, "encrypted 1": sealed_1,
     }  # fmt: skip
     source = Source(master, salt, context)
     assert AesGcmCipher(source, sealing=True, random=lambda count: fresh).seal(body, header) == sealed
