@@ -84,7 +84,7 @@ def open_log(
 ) -> Log:
     """Open the log in a directory, creating it if it is not there.
 
-    With a keyring (or a cipher of your own) everything that is written is sealed; that is decided when a
+    With a keyring (or a cipher of your own) everything that is written is encrypted; that is decided when a
     log is created and cannot be left out later. One process owns a log; `read_only=True` looks at it from
     another one, or looks at what is intact in a damaged one. It takes no lock and changes nothing in the directory,
     which may be on a read-only mount or belong to another user; what would write is Invalid.
@@ -503,7 +503,7 @@ class Log:
     # -- the whole ----------------------------------------------------------------------------------------
 
     def rotate_key(self, keyring: Keyring) -> None:
-        """Seal under this keyring's current key from now on; make it with `keyring.rotated('new-id')`."""
+        """Encrypt under this keyring's current key from now on; make it with `keyring.rotated('new-id')`."""
         self._journal.rotate(Keyring.checked(keyring))
 
     def flush(self, timeout: float | None = None) -> None:

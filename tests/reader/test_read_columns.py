@@ -13,9 +13,9 @@ from holdfast.errors import Invalid
 from holdfast.model.schema import declare
 from holdfast.reader import read_columns as module
 from holdfast.reader.read_columns import (
+    ENCRYPTED,
     PARTITION,
     RAW,
-    SEALED,
     TOPIC,
     Shaping,
     choose,
@@ -48,7 +48,7 @@ def test_typed_topics_have_the_users_columns_behind_ours():
 
 
 def test_everything_may_be_null():
-    assert all(field.nullable for columns in (RAW, SEALED, columns_of(TYPED)) for field in schema_of(columns))
+    assert all(field.nullable for columns in (RAW, ENCRYPTED, columns_of(TYPED)) for field in schema_of(columns))
 
 
 @given(st.lists(st.sampled_from([column.name for column in RAW])))
@@ -62,7 +62,9 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are():
     assert "value" in refused.value.hint
 
 
-@pytest.mark.parametrize(("columns", "kind"), [(RAW, {"is_raw": True}), (SEALED, {"is_raw": False, "is_sealed": True})])
+@pytest.mark.parametrize(
+    ("columns", "kind"), [(RAW, {"is_raw": True}), (ENCRYPTED, {"is_raw": False, "is_encrypted": True})]
+)
 def test_names_alone_tell_where_columns_come_from(columns, kind):
     names = [column.name for column in columns]
     assert sources_of(names, **kind) == tuple(column.source for column in columns)

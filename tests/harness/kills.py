@@ -1,0 +1,64 @@
+"""A process at work that tells each acknowledgement in a line, and is ended with kill -9."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from threading import Thread
+
+PATIENCE = 40.0
+
+
+class Victim:
+    """`python -m module …`, which says "ready" and then a line for whatever it was acknowledged for.
+
+    Whole lines are in `lines`, those that begin with "failed" in `failures`; a line that the kill cut short is dropped.
+    """
+
+    def __init__(self, module: str, *arguments: object, env: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(env or {})},
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self.failures: list[str] = []
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+        self._reader = Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.endswith(b"\n"):
+                (self.failures if line.startswith(b"failed") else self.lines).append(line.decode().rstrip("\n"))
+
+    def until(self, more: int) -> None:
+        """Wait for so many further lines."""
+        wanted, deadline = len(self.lines) + more, time.monotonic() + PATIENCE
+        while len(self.lines) < wanted:
+            assert not self.failures, self.failures
+            assert time.monotonic() < deadline, "nothing is acknowledged any more"
+            time.sleep(0.005)
+
+    def kill(self) -> list[str]:
+        """Kill it; returns all that it told."""
+        self._process.send_signal(signal.SIGKILL)
+        assert self._process.wait() == -signal.SIGKILL, "it ended by itself"
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+        assert not self.failures, self.failures
+        return self.lines
+
+
+def kill_after(seconds: float, module: str, *arguments: object) -> list[str]:
+    """Let it work for so long; returns what it told."""
+    victim = Victim(module, *arguments)
+    time.sleep(seconds)
+    return victim.kill()
