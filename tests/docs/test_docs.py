@@ -382,14 +382,14 @@ def test_every_setting_of_spark_is_documented():
 
 
 def test_every_column_is_documented():
-    """Each column of raw and typed topics, of sealed blocks and of segments as rows is under its heading."""
+    """Each column of raw and typed topics, of encrypted blocks and of segments as rows is under its heading."""
     from pyspark_holdfast.segment_paths import SEGMENT_ROWS
 
     typed = columns_of(declare(pa.schema([("price", pa.float64())])))
     names = {
         "Raw topics": [column.name for column in RAW],
         "Typed topics": [column.name for column in typed if column.name != "price"],
-        "Sealed blocks": [column.name for column in ENCRYPTED],
+        "Encrypted blocks": [column.name for column in ENCRYPTED],
         "Segments as rows": SEGMENT_ROWS.fieldNames(),
     }
     for title, columns in names.items():
