@@ -58,10 +58,10 @@ class RowReading:
 
     def _check_keys(self, found: Sequence[Piece]) -> None:
         """What is encrypted can be opened: said here, once, and not in every task."""
-        sealed = {piece.key_id: piece.topic for piece in found if piece.key_id}
+        sealed = {piece.facts.key_id: piece.head.topic for piece in found if piece.facts.key_id}
         if not sealed or self._options.encrypted == "sealed" or self._options.emit == "segments":
             return
-        if not self._needs_files(is_raw=not any(found[0].schema)):
+        if not self._needs_files(is_raw=not any(found[0].head.schema)):
             return
         keyring = Keyring.from_reference(self._options.keyring) if self._options.keyring else None
         for key_id, topic in sealed.items():
@@ -92,7 +92,7 @@ class RowReading:
         # Whoever proves whole segments, or only names them, takes each once.
         is_whole = options.verify == "full" or options.emit == "segments"
         tasks = tasks_of(
-            root.log, found, _NO_SPLIT if is_whole else options.split_bytes, options.min_partitions,
+            found, _NO_SPLIT if is_whole else options.split_bytes, options.min_partitions,
             # Those of this machine: where a cluster has more, it also has more than a few full tasks to do.
             cores=len(os.sched_getaffinity(0)), width=self._width(found),
         )  # fmt: skip
@@ -101,9 +101,9 @@ class RowReading:
     def _width(self, found: Sequence[Piece]) -> int | None:
         if not found or self._options.encrypted == "sealed" or self._options.emit == "segments":
             return None
-        if any(piece.key_id for piece in found):
+        if any(piece.facts.key_id for piece in found):
             return None  # blocks are opened whole
-        is_raw = not any(found[0].schema)
+        is_raw = not any(found[0].head.schema)
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
         return width_of(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
 
@@ -124,7 +124,7 @@ class RowReading:
             yield segment_rows(task.pieces, target)
             return
         # Spark sends this object before it is asked for tasks: all that planning found out is in the task.
-        is_raw, is_sealed = not any(task.pieces[0].schema), self._options.encrypted == "sealed"
+        is_raw, is_sealed = not any(task.pieces[0].head.schema), self._options.encrypted == "sealed"
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_sealed=is_sealed)
         shaping = Shaping(sources, target, is_raw=is_raw)
         store = root_store(self._place, self._options)

@@ -20,7 +20,7 @@ import msgspec
 from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LOST, SegmentRow, ShipmentRow
-from holdfast.model.segment import Listed, chain_value
+from holdfast.model.segment import Listed
 from holdfast.reconcile.classify import Finding, Kind, Mark, State, Tracked, classify
 from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
 from holdfast.reconcile.store_notes import Mend, StoreNotes
@@ -29,6 +29,7 @@ from holdfast.root import store_manifest
 from holdfast.root.numbered_objects import segments_below
 from holdfast.root.objects import checkpoint, documents
 from holdfast.root.objects.documents import ExpiredDocument, SegmentDocument
+from holdfast.root.objects.manifest_chain import prove
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import expired_document, first_offset, segment_document
 from holdfast.shipping.refill.store_standing import lost_start
@@ -232,7 +233,7 @@ class PartitionComparison:
     def _due(self, row: SegmentRow, slot: int) -> bytes:
         """The manifest object of a row, which must follow from the row before it."""
         document = segment_document(self._manifest, self._partition, row, slot)
-        chain = chain_value(store_manifest.head_of(document), row.rows, row.content)
+        chain = document.segment.chain
         if chain != row.chain and row.content != _NO_CONTENT:  # which a rebuild wrote for a file that was gone
             path = str(self._manifest.root)
             raise Corrupt(
@@ -282,7 +283,7 @@ class PartitionComparison:
         partition, shipment = self._partition, self._shipment
         try:
             found = checkpoint.decode(data, key)
-            store_manifest.prove(found, self._notes.log_id, partition.topic, partition.number)
+            prove(found, self._notes.log_id, partition.topic, partition.number)
         except Corrupt as damage:
             return damage.message
         rows = _Rows(self._manifest, partition, shipment.settled_segments)
