@@ -1,4 +1,4 @@
-"""Segments as rows: what a stream carries whose data Spark's own Parquet reader reads (`emit=segments`)."""
+"""Segments as rows (`emit=segments`): the stream names segments, and Spark's own Parquet reader reads them."""
 
 from __future__ import annotations
 

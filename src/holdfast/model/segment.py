@@ -61,7 +61,7 @@ class SegmentFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     footer: bytes
     """BLAKE3 of the file's footer (16 bytes), which holds the hashes of all blocks of the file."""
     key_id: str
-    """The key that sealed it; empty when it is plain."""
+    """The key that encrypted it; empty when it is plain."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):

@@ -79,7 +79,7 @@ class TaskReader:
         if self._keyring is not None and not key_id:
             raise Corrupt("a segment of this log is not encrypted, and a keyring was given", path=piece.key)
         vault = Vault(piece.head.log_id, self._keyring)
-        opener = vault.segment_opener if key_id else None
+        opener = vault.segment_keys if key_id else None
         return SegmentReader(
             piece.key, piece.head, piece.facts, opener,
             source=open_bytes(self._store.files, piece.key, piece.facts.size),
@@ -89,7 +89,7 @@ class TaskReader:
 
     def _batches(self, reader: SegmentReader, piece: Piece) -> Iterator[pa.RecordBatch]:
         if self._options.encrypted == "sealed":
-            if reader.sealed_with is None:
+            if reader.encrypted_with is None:
                 raise Invalid(f"topic {piece.head.topic!r} is not encrypted", hint="leave encrypted=sealed out")
             return reader.stored_blocks(piece.share)
         there = set(reader.schema.names)
@@ -104,7 +104,7 @@ def no_key(topic: str, key_id: str) -> Invalid:
     return Invalid(
         f"topic {topic!r} is encrypted, and there is no key key_id={key_id}",
         hint="name a keyring that driver and executors find: option keyring = env:NAME or file:PATH;"
-        " or read its sealed blocks with encrypted=sealed",
+        " or read its encrypted blocks with encrypted=sealed",
     )
 
 

@@ -233,7 +233,7 @@ def _read(data: bytes, key: str) -> pa.RecordBatch:
     if found > FORMAT:
         raise Invalid(
             f"this object was written by a newer holdfast key={key} format={found} known={FORMAT}",
-            hint="upgrade holdfast: pip install -U holdfast",
+            hint="upgrade holdfast: pip install -U holdfast-log",
         )
     rows = sum(group.rows for group in outlined.groups)
     # Every row has hashes that do not compress: one that is said to have more rows than these take is a bomb.

@@ -297,5 +297,5 @@ def _refuse_newer(data: bytes, key: str) -> None:
     if found > ROOT:
         raise Invalid(
             f"this object was written by a newer holdfast key={key} format={found} known={ROOT}",
-            hint="upgrade holdfast: pip install -U holdfast",
+            hint="upgrade holdfast: pip install -U holdfast-log",
         )
