@@ -12,6 +12,8 @@ import holdfast
 from holdfast import Keyring, Log, Settings
 from holdfast.testing.manual_clock import ManualClock
 
+pytest_plugins = ["pytester", "tests.sampling", "tests.workers"]
+
 # Tests judge order and count, never the machine's pace.
 hypothesis_settings.register_profile("any pace", hypothesis_settings(), deadline=None)
 hypothesis_settings.load_profile("any pace")

@@ -84,7 +84,7 @@ class Directory:
         if version > FORMAT_VERSION:
             raise Invalid(
                 f"this log was written by a newer holdfast path={self.path} version={version} known={FORMAT_VERSION}",
-                hint="upgrade holdfast: pip install -U holdfast",
+                hint="upgrade holdfast: pip install -U holdfast-log",
             )
         return log_id
 

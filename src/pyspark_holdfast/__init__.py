@@ -5,9 +5,8 @@
     spark = pyspark_holdfast.session()
     orders = spark.read.format("holdfast").option("topic", "orders").load("s3://bucket/prefix")
 
-Spark finds the format by this module's name, wherever the wheel is installed, without registration: the first time it
-does not know a format, it imports every `pyspark_*` module. So importing this one is cheap and never raises; what needs
-pyspark or pyarrow is loaded when it is first used.
+Spark needs no registration. The first time it meets a format that it does not know, it imports every `pyspark_*` module
+that is installed. So importing this one is cheap and never raises; pyspark and pyarrow are loaded on first use.
 """
 
 from __future__ import annotations
@@ -63,7 +62,9 @@ def __getattr__(name: str) -> object:
         value = getattr(import_module(f"pyspark_holdfast.{module}"), attribute or name)
     except ImportError as error:
         # AttributeError, so that Spark's search passes us over and other packages keep working.
-        raise AttributeError(f"pyspark_holdfast.{name} needs more: pip install 'holdfast[spark]' ({error})") from error
+        raise AttributeError(
+            f"pyspark_holdfast.{name} needs more: pip install 'holdfast-log[spark]' ({error})"
+        ) from error
     globals()[name] = value
     return value
 

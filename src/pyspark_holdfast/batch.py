@@ -1,7 +1,7 @@
 """A batch read: planned on the driver from manifests, read in the executors task by task.
 
-The reader travels to the executors, so it holds options and a schema and nothing that is open. Keys and credentials are
-found there by their references.
+The reader is pickled and sent to the executors, so it holds options and a schema, and nothing that is open. Executors
+look keys and credentials up by reference.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RowReading:
         self._place = place
         self._schema = schema
         is_chosen = options.columns is not None or not is_inferred
-        # Which columns are read is what the schema says, not what the option says twice.
+        # The schema already says which columns are read.
         self._options = msgspec.structs.replace(
             options,
             columns=None,
@@ -57,14 +57,14 @@ class RowReading:
         return self._place, self._options.store.endpoint
 
     def _check_keys(self, found: Sequence[Piece]) -> None:
-        """What is encrypted can be opened: said here, once, and not in every task."""
-        sealed = {piece.key_id: piece.topic for piece in found if piece.key_id}
-        if not sealed or self._options.encrypted == "sealed" or self._options.emit == "segments":
+        """Refuse encrypted topics without a key here, once, and not in every task."""
+        encrypted = {piece.facts.key_id: piece.head.topic for piece in found if piece.facts.key_id}
+        if not encrypted or self._options.encrypted == "sealed" or self._options.emit == "segments":
             return
-        if not self._needs_files(is_raw=not any(found[0].schema)):
+        if not self._needs_files(is_raw=not any(found[0].head.schema)):
             return
         keyring = Keyring.from_reference(self._options.keyring) if self._options.keyring else None
-        for key_id, topic in sealed.items():
+        for key_id, topic in encrypted.items():
             if keyring is None:
                 raise no_key(topic, key_id)
             keyring.key(key_id)
@@ -77,7 +77,7 @@ class RowReading:
     def _check_columns(
         self, topics: Sequence[TopicDocument], found: Sequence[Piece], tail: Iterable[tuple[str, bytes]] = ()
     ) -> None:
-        """The topics have the columns that are asked for, and maybe got more since."""
+        """Refuse columns that the topics do not have; they may have gained others since."""
         if self._options.emit == "segments":
             return
         shape = shape_of(topics, self._options)
@@ -89,11 +89,11 @@ class RowReading:
 
     def _partitions(self, root: SettledRoot, found: Sequence[Piece]) -> list[InputPartition]:
         options = self._options
-        # Whoever proves whole segments, or only names them, takes each once.
+        # A read that proves or names whole segments takes each of them once.
         is_whole = options.verify == "full" or options.emit == "segments"
         tasks = tasks_of(
-            root.log, found, _NO_SPLIT if is_whole else options.split_bytes, options.min_partitions,
-            # Those of this machine: where a cluster has more, it also has more than a few full tasks to do.
+            found, _NO_SPLIT if is_whole else options.split_bytes, options.min_partitions,
+            # The cores of this machine. A larger cluster has more than a few full tasks to do anyway.
             cores=len(os.sched_getaffinity(0)), width=self._width(found),
         )  # fmt: skip
         return [InputPartition(task.encode()) for task in tasks]
@@ -101,9 +101,9 @@ class RowReading:
     def _width(self, found: Sequence[Piece]) -> int | None:
         if not found or self._options.encrypted == "sealed" or self._options.emit == "segments":
             return None
-        if any(piece.key_id for piece in found):
-            return None  # blocks are opened whole
-        is_raw = not any(found[0].schema)
+        if any(piece.facts.key_id for piece in found):
+            return None  # blocks are decrypted whole
+        is_raw = not any(found[0].head.schema)
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
         return width_of(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
 
@@ -123,9 +123,9 @@ class RowReading:
         if self._options.emit == "segments":
             yield segment_rows(task.pieces, target)
             return
-        # Spark sends this object before it is asked for tasks: all that planning found out is in the task.
-        is_raw, is_sealed = not any(task.pieces[0].schema), self._options.encrypted == "sealed"
-        sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_sealed=is_sealed)
+        # Spark pickles this object before it asks for tasks, so everything that planning found out must be in the task.
+        is_raw, is_encrypted = not any(task.pieces[0].head.schema), self._options.encrypted == "sealed"
+        sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_encrypted=is_encrypted)
         shaping = Shaping(sources, target, is_raw=is_raw)
         store = root_store(self._place, self._options)
         yield from TaskReader(store, self._options, shaping, self._bounds).read(task)
@@ -146,11 +146,11 @@ def _tail_task(data: bytes) -> TailTask | None:
 
 
 class BatchReader(RowReading, DataSourceReader):
-    """Plans and reads one batch: all of what `load` saw (`pins`), whoever asks.
+    """Plans and reads one batch: everything that `load` saw (`pins`), for every query.
 
-    Spark plans a relation once and uses the plan for everything that is made of it: for every action, for both sides of
-    a self-join, for a view. So nothing that one query asks for may have a part in it. Above all there is no
-    `pushFilters`: the rows that one query leaves out would be missing from all others.
+    Spark plans a relation once and reuses the plan for everything built on it: every action, both sides of a
+    self-join, a view. So the plan must not depend on what one query asks for. Above all there is no `pushFilters`:
+    rows that one query filters out would be missing from all the others.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class BatchReader(RowReading, DataSourceReader):
 
     @in_short
     def partitions(self) -> list[InputPartition]:
-        """The tasks of this read, or, where nothing was seen yet, of what is settled at this moment."""
+        """The tasks of this read. If nothing has been seen yet, of what is settled now."""
         root = SettledRoot.open(self._place, self._options)
         if self._options.include_tail:
             return self._with_tail(root)
@@ -178,10 +178,10 @@ class BatchReader(RowReading, DataSourceReader):
         return self._partitions(root, found)
 
     def _with_tail(self, root: SettledRoot) -> list[InputPartition]:
-        """The same, and a task for what the store has in commit batches only.
+        """The same, plus a task for what the store has only in commit batches.
 
-        The DataFrame's marks do not end it: everything up to the tail's end is read, and whatever was settled since
-        the marks were taken is better read in tasks of its own than as a part of the tail.
+        The DataFrame's marks are no limit here: everything up to the end of the tail is read. What was settled after
+        the marks were taken is read in tasks of its own, which is cheaper than reading it from the tail.
         """
         from holdfast.reader.tail_rows import TailTask, plan_tail
 

@@ -1,8 +1,8 @@
-"""What users see when something goes wrong in one of Spark's Python processes: the error, once, and what it is about.
+"""What users see when something fails in one of Spark's Python processes: the error, once, and the store it is about.
 
-Spark prints the whole way that an error took through Python. Of ours the kind, the message and the hint are enough, so
-they leave without it; one of the store says which store, because nobody sees the options of a query in its error. A
-pipe that Spark itself closes, when `limit` or `show` have seen enough, is no error at all.
+Spark prints the whole Python traceback of an error. For ours the kind, the message and the hint are enough, so we raise
+them without it. An error of the store names the store, because a query's error does not show its options. When Spark
+itself closes the pipe, because `limit` or `show` have seen enough, that is not an error.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Answer = TypeVar("Answer")
 
 
 class Placed(Protocol):
-    """Whoever knows which store it speaks to."""
+    """An object that knows which store it talks to."""
 
     def _where(self) -> tuple[str, str]:
-        """The root and the endpoint, which may be empty."""
+        """The root, and the endpoint or an empty string."""
         ...
 
 
@@ -46,7 +46,7 @@ def in_short(method: Callable[Concatenate[Owner, Given], Answer]) -> Callable[Co
 
 
 def each_in_short(owner: Placed, rows: Iterator[Answer]) -> Iterator[Answer]:
-    """The same for what is given piece by piece."""
+    """The same for a generator."""
     try:
         yield from rows
     except HoldfastError as error:
@@ -55,7 +55,7 @@ def each_in_short(owner: Placed, rows: Iterator[Answer]) -> Iterator[Answer]:
 
 @contextmanager
 def naming_store(root: str, endpoint: str) -> Iterator[None]:
-    """Errors of the store say which store."""
+    """Make errors of the store name the store."""
     try:
         yield
     except (Unavailable, StoreRefused) as error:
@@ -71,7 +71,7 @@ def _short(error: HoldfastError, owner: Placed) -> HoldfastError:
 
 
 def hush_closed_pipes() -> None:
-    """In a worker of Spark: have its daemon print nothing when Spark closed the pipe before all was said."""
+    """In a Spark worker: keep its daemon quiet when Spark closes the pipe early."""
     if traceback.print_exc is _print_exc:
         traceback.print_exc = _print_others
 
@@ -86,6 +86,6 @@ def _print_others(*args: Any, **kwargs: Any) -> None:
 
 
 def _is_daemons(error: BaseException) -> bool:
-    """Whether an error rose in Spark's daemon itself, and not in what it called."""
+    """Whether an error was raised in Spark's daemon itself, and not in what it called."""
     way = list(traceback.walk_tb(error.__traceback__))
     return bool(way) and way[-1][0].f_code.co_filename.endswith("pyspark/daemon.py")

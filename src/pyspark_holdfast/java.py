@@ -5,8 +5,8 @@ Spark finds Java only through JAVA_HOME or PATH, needs version 17, and always as
 start. Spark does without the module, so such a runtime gets a shim: a directory that looks like a JAVA_HOME and
 whose `bin/java` drops that one argument.
 
-Candidates are asked in Spark's own order (JAVA_HOME, PATH), then the wheel. One that does not answer, or is too old,
-is passed over. Nothing here changes the environment: whoever starts Spark puts the answer into JAVA_HOME first.
+Candidates are tried in Spark's own order (JAVA_HOME, PATH), then the wheel. One that does not run or is too old is
+skipped. Nothing here changes the environment: the caller puts the answer into JAVA_HOME before Spark starts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ exec {java} "$@"
 
 
 class Java(NamedTuple):
-    """What an installed Java says of itself."""
+    """What an installed Java says about itself."""
 
     home: Path
     version: int
@@ -80,11 +80,11 @@ def ask(executable: Path) -> Java | None:
     """Run a Java to learn what it is; None when it does not run or is older than modules (Java 9)."""
     command = [str(executable), "-XshowSettings:properties", "--list-modules"]
     try:
-        # The machine's own Java, or the wheel's: nobody else names it.
+        # Safe to run: the path is the machine's own Java or the wheel's.
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
-    # JAVA_TOOL_OPTIONS makes a JVM print a line of its own first, so the answers are searched for.
+    # JAVA_TOOL_OPTIONS makes a JVM print a line first, so search the output for the answers.
     home, version = _HOME.search(done.stderr), _VERSION.search(done.stderr)
     if done.returncode != 0 or home is None or version is None:
         return None

@@ -4,16 +4,16 @@
     spark.streams.addListener(lag)
     port = lag.serve()                                   # http://127.0.0.1:<port>/metrics
 
-Spark tells after every batch how far a query is and how far it could be; what lies between is counted from manifests,
-which are read once and then followed. That happens on the driver, in Spark's listener thread, beside the query: should
-the store not answer, a line in the log says so once, and the query goes on.
+After every batch Spark reports how far a query is and how far it could be. We count what lies between from manifests,
+which are read once and then followed. This happens on the driver, in Spark's listener thread. If the store does not
+answer, one line in the log says so, and the query goes on.
 
-Spark does not say which root a source reads. A source is taken for ours when it is a Python one, its offsets have our
-shape, and this root has their topics; give `topic` or `topicPattern` where several logs have topics of one name.
+Spark does not say which root a source reads. We take a source for ours if it is a Python source, its offsets have our
+shape, and this root has their topics. Give `topic` or `topicPattern` if several logs have topics of the same name.
 
-The age of a partition is that of the oldest segment with records that are not processed: from its first record's time
-to now, at most one segment too old; 0 when nothing is left. It grows between batches, so a query that hangs shows. A
-query that ended well is forgotten; one that failed stays, with what it owes, until it runs again.
+The age of a partition is the age of its oldest segment with unprocessed records, measured from that segment's first
+record: at most one segment too old, and 0 when nothing is left. It grows between batches, so a query that hangs shows
+up. A query that ended well is forgotten. One that failed stays until it runs again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class PartitionLag(msgspec.Struct, frozen=True):
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """How far a query is behind: sums, and the age of the oldest record that waits."""
+    """How far a query is behind: totals, and the age of the oldest unprocessed record."""
 
     records: int = 0
     bytes: int = 0
@@ -69,7 +69,7 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class Unread(NamedTuple):
-    """What a query has not processed of a partition; the age is left to whoever asks."""
+    """What a query has not processed of a partition. The caller works out the age."""
 
     records: int = 0
     bytes: int = 0
@@ -77,7 +77,7 @@ class Unread(NamedTuple):
 
 
 def unread(segments: Sequence[SegmentDocument], start: int, end: int) -> Unread:
-    """What lies between two offsets of a partition, by its segments; a segment that is cut counts in proportion."""
+    """What lies between two offsets of a partition, by its segments; part of a segment counts in proportion."""
     if start >= end:
         return Unread()
     size, oldest = 0, None
@@ -90,7 +90,7 @@ def unread(segments: Sequence[SegmentDocument], start: int, end: int) -> Unread:
 
 
 class LagListener(StreamingQueryListener):
-    """Counts how far the streams of a SparkSession are behind one root; options as of the format: endpoint, region …"""
+    """Counts how far the streams of a SparkSession are behind one root; options as for the format: endpoint …"""
 
     def __init__(self, root: str, *, clock: Clock | None = None, **options: str) -> None:
         is_chosen = any(name.lower() in ("topic", "topicpattern") for name in options)
@@ -113,7 +113,7 @@ class LagListener(StreamingQueryListener):
     # -- what Spark calls ---------------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """A query begins; there is nothing to say before its first batch."""
+        """A query begins. There is nothing to report before its first batch."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """A batch is done."""
@@ -122,7 +122,7 @@ class LagListener(StreamingQueryListener):
         try:
             with self._reading:
                 found = self._of_sources(progress.sources)
-        except Exception as error:  # whatever it is: a query does not fail because its lag is not known
+        except Exception as error:  # anything: a query must not fail because its lag is unknown
             self._tell_failure(error)
             return
         self._is_failing = False
@@ -137,7 +137,7 @@ class LagListener(StreamingQueryListener):
         """Nothing was new, so nothing has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """A query that ended well owes nothing; one that failed does until it runs again."""
+        """Forget a query that ended well. Keep one that failed until it runs again."""
         if event.exception is None:
             with self._knowing:
                 self._forget(str(event.id))
@@ -154,11 +154,11 @@ class LagListener(StreamingQueryListener):
         return {name: self._lag(found) for name, found in known}
 
     def prometheus(self) -> str:
-        """The same as text for Prometheus."""
+        """The same in Prometheus' text format."""
         return exposition(self.lags())
 
     def serve(self, port: int = 0) -> int:
-        """Answer `GET /metrics` on this machine only, until `close`; returns the port, chosen freely for 0."""
+        """Answer `GET /metrics`, on this machine only, until `close`. Returns the port; 0 picks a free one."""
         if self._server is not None:
             raise Invalid("the lag is served already", hint="close() first")
         listener = self
@@ -173,7 +173,7 @@ class LagListener(StreamingQueryListener):
         return self._server.server_port
 
     def close(self) -> None:
-        """Serve no longer; the listener itself is taken away with `spark.streams.removeListener`."""
+        """Stop serving. `spark.streams.removeListener` removes the listener itself."""
         if self._server is None or self._thread is None:
             return
         self._server.shutdown()
@@ -221,7 +221,7 @@ class LagListener(StreamingQueryListener):
         for where in sorted({*ends, *latest}):
             start = ends[where] if where in ends else root.topic(where[0]).first_offset
             end = max(latest.get(where, start), start)
-            # Only what is behind is looked for: a manifest is long, and most of the time nothing is.
+            # Look only at partitions that are behind: a manifest is long, and mostly none is behind.
             found[where] = unread(root.segments(where) if start < end else (), start, end)
         return found
 
@@ -260,13 +260,13 @@ class LagListener(StreamingQueryListener):
         if self._is_failing:
             return
         self._is_failing = True
-        # Of strangers' errors only the kind is told: their text may hold what does not belong in a log.
+        # Log only the kind of foreign errors: their text may hold what does not belong in a log.
         reason = error.message if isinstance(error, HoldfastError) else type(error).__name__
         logger.warning("the lag of streams is not known: %s", reason, extra={"action": "stream_lag_unknown"})
 
 
 def _offsets(text: str | None) -> dict[Where, int] | None:
-    """Offsets as a progress report has them; None where they are missing or not in our shape."""
+    """Offsets from a progress report; None if they are missing or not in our shape."""
     try:
         return parse_offsets(text or "", least=0)
     except Invalid:
@@ -312,7 +312,7 @@ class _Metrics(BaseHTTPRequestHandler):
     timeout = _CLIENT_PATIENCE_S
 
     def text(self) -> str:
-        """What there is to tell."""
+        """The metrics."""
         raise NotImplementedError
 
     def do_GET(self) -> None:
@@ -328,4 +328,4 @@ class _Metrics(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *values: object) -> None:
-        """Who asks is no news."""
+        """Log no requests."""

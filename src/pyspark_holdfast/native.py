@@ -2,14 +2,14 @@
 
     orders = pyspark_holdfast.read(spark, "/srv/log", "orders", columns=["offset", "value"])
 
-Manifests are read here, on the driver, as for the format, and so are all options: the same topics, marks, spans of
-offsets, refusals. Then Spark reads the files that are left itself, and prunes columns and row groups as it does for any
-table. Columns, types and rows are those of the format.
+Manifests and options are read on the driver, as for the format: the same topics, marks, spans of offsets and refusals.
+Then Spark reads the remaining files itself, and prunes columns and row groups as it does for any table. Columns, types
+and rows are those of the format.
 
-Spark's reader proves nothing: that all files are there and have their sizes is checked before the first row, what is in
-them is not. Where that is asked for (`verify`), or something has to be opened that Spark cannot open, the DataFrame is
-one of the format; `path_of` says which it is and why, and so does a line in the log. How work is cut into tasks is
-Spark's own business here (`spark.sql.files.maxPartitionBytes`): `minPartitions` and `splitBytes` are for the format.
+Spark's reader proves nothing. Before the first row we check that all files are there and have the right size, but not
+what is in them. With `verify`, or where something must be decrypted, the DataFrame goes through the format instead.
+`path_of` says which way was taken and why, and so does a line in the log. Spark itself cuts the work into tasks here
+(`spark.sql.files.maxPartitionBytes`); `minPartitions` and `splitBytes` are for the format.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 _PATH = "holdfast.path"
-# No column of a file is called so: users' own do not begin with an underscore.
+# No column of a file has this name: users' columns cannot begin with an underscore.
 _FOLDERS = {"_topic": StringType(), "_partition": IntegerType(), "_start": LongType(), "_end": LongType()}
 _NAMES = {TOPIC: "_topic", PARTITION: "_partition"}
 
@@ -70,10 +70,10 @@ def read(
     columns: str | Sequence[str] | None = None,
     **options: str | int | bool,
 ) -> DataFrame:
-    """Read what is settled of one or several topics, natively where that is possible; else through the format.
+    """Read the settled part of one or more topics: natively where possible, else through the format.
 
     Options are those of the format: read(spark, root, "orders", startingOffsets='{"orders":{"0":1200}}'). Without
-    `verify`, the native path takes sizes for proof, and the format compares hashes.
+    `verify`, the native path checks sizes, and the format compares hashes.
     """
     given = given_options(root, topic, columns, options)
     place, asked = parse_options(given)
@@ -97,11 +97,11 @@ def read(
 
 
 def path_of(frame: DataFrame) -> PathTaken:
-    """How a DataFrame of `read`, or a batch of `read_stream`, reads its rows, and why so."""
+    """How a DataFrame of `read`, or a batch of `read_stream`, reads its rows, and why."""
     text = carried(frame.schema, _PATH)
     if text is None:
         raise NotFound(
-            "this DataFrame does not say how it reads",
+            "this DataFrame does not say how it is read",
             hint="ask the one that pyspark_holdfast.read returned, with at least one column",
         )
     path, reason = json.loads(text)
@@ -117,7 +117,7 @@ def given_options(
     columns: str | Sequence[str] | None,
     options: Mapping[str, str | int | bool],
 ) -> dict[str, str]:
-    """What the caller gave, as the format takes it: text."""
+    """The caller's options as text, which is what the format takes."""
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     given["path"] = str(root)
     if topic:
@@ -131,43 +131,43 @@ def _joined(columns: Sequence[str]) -> str:
     for name in columns:
         if "," in name or name != name.strip():
             raise Invalid(
-                f"a column of this name cannot be asked for column={name!r}",
+                f"a column of this name cannot be requested column={name!r}",
                 hint="leave columns out, and select from the DataFrame",
             )
     return ",".join(columns)
 
 
 def reason_of_options(given: Mapping[str, str], asked: ReadOptions) -> str | None:
-    """Why these options need the format; None when they do not."""
+    """Why these options need the format, or None."""
     if asked.emit != "rows":
         raise Invalid("emit is for the format: here rows are read", hint="leave emit out")
-    # Left out, it is not asked for: the native path proves sizes only, and says so.
+    # Without the option nothing is verified: the native path checks sizes only, and says so.
     if asked.verify != "off" and "verify" in {name.lower() for name in given}:
         return f"verify={asked.verify} is asked for, and Spark's own reader proves nothing"
     if asked.include_tail:
         return "includeTail is asked for, and the tail is not in segments"
-    return "sealed blocks are asked for" if asked.encrypted == "sealed" else None
+    return "encrypted blocks are asked for" if asked.encrypted == "sealed" else None
 
 
 # -- what Spark's own reader can do -----------------------------------------------------------------------
 
 
 def all_columns(topics: Sequence[TopicDocument], asked: ReadOptions) -> tuple[Column, ...]:
-    """All columns of the topics, not only those that are asked for."""
+    """All columns of the topics, not only the requested ones."""
     return shape_of(topics, msgspec.structs.replace(asked, columns=None)).columns
 
 
 def check_columns(spark: SparkSession, columns: Sequence[Column], there: Sequence[Column]) -> None:
-    """Unscannable where Spark would make other values of these columns, or mistake one for another that is there."""
+    """Unscannable if Spark would change values of these columns, or mistake one column for another."""
     others = [column.name for column in columns if not is_native(column.kind)]
     if others:
-        raise Unscannable(f"Spark's own reader makes other values of some columns columns={others[:10]}")
+        raise Unscannable(f"Spark's own reader would change the values of some columns columns={others[:10]}")
     if spark.conf.get("spark.sql.caseSensitive") == "true":
         return
     names = Counter(column.name.lower() for column in there)
     alike = [column.name for column in columns if names[column.name.lower()] > 1 or _has_alike(column.kind)]
     if alike:
-        raise Unscannable(f"names of columns differ in capitals only, which Spark takes for equal columns={alike[:10]}")
+        raise Unscannable(f"column names differ only in case, and Spark ignores case columns={alike[:10]}")
 
 
 def _has_alike(kind: pa.DataType) -> bool:
@@ -177,10 +177,10 @@ def _has_alike(kind: pa.DataType) -> bool:
 
 
 def check_open(found: Iterable[Piece]) -> None:
-    """Unscannable where something has to be decrypted."""
-    sealed = sorted({piece.topic for piece in found if piece.key_id})
-    if sealed:
-        raise Unscannable(f"records are encrypted topics={','.join(sealed[:10])}")
+    """Unscannable if something must be decrypted."""
+    encrypted = sorted({piece.head.topic for piece in found if piece.facts.key_id})
+    if encrypted:
+        raise Unscannable(f"records are encrypted topics={','.join(encrypted[:10])}")
 
 
 # -- frames -----------------------------------------------------------------------------------------------
@@ -194,12 +194,12 @@ def native_frame(
     bounds: Bounds,
     schema: StructType,
 ) -> DataFrame:
-    """The rows of these pieces, read by Spark itself, in this schema; Unscannable where that cannot be."""
+    """The rows of these pieces in this schema, read by Spark itself, or Unscannable."""
     check_open(found)
     address = parse_url(root.store.url)
     check_reach(spark, address)
-    offset, time = ("_offset", "_time") if found and any(found[0].schema) else ("offset", "time")
-    # To filter by; nobody reads them who does not.
+    offset, time = ("_offset", "_time") if found and any(found[0].head.schema) else ("offset", "time")
+    # For filters; Spark does not read them otherwise.
     needed: dict[str, DataType] = {offset: LongType(), time: TimestampType()} if found else {}
     try:
         rows = scan(spark, address, found, *_scanned(columns, with_path(schema, NATIVE), needed))
@@ -214,28 +214,28 @@ def native_frame(
 def _scanned(
     columns: Sequence[Column], schema: StructType, needed: Mapping[str, DataType]
 ) -> tuple[StructType, StructType]:
-    """What a scan knows of folders, and what it reads of files."""
+    """Columns that are constant per folder, and columns that are read from files."""
     fields = {name: StructField(name, kind) for name, kind in (_FOLDERS | dict(needed)).items()}
     for column, field in zip(columns, schema, strict=True):
-        # What a schema carries goes with the column, whatever name it gets.
+        # Metadata stays with the column when it is renamed.
         fields[_name(column)] = StructField(_name(column), field.dataType, metadata=field.metadata)
     return StructType([fields.pop(name) for name in _FOLDERS]), StructType(list(fields.values()))
 
 
 def _name(column: Column) -> str:
-    """What a column is called in a scan."""
+    """The name of a column in a scan."""
     return _NAMES.get(column.source, column.source)
 
 
 def _within(found: Sequence[Piece], offset: str) -> Iterator[str]:
-    """Which offsets are wanted, where segments are cut."""
+    """The condition on offsets, where only part of a segment is wanted."""
     if all(piece.is_whole for piece in found):
         return
     folders = folders_of(found).values()
-    # What holds for all of them is pushed down to row groups …
+    # Bounds that hold for all pieces are pushed down to row groups …
     yield f"{offset} >= {min(folder.start for folder in folders)}"
     yield f"{offset} < {max(folder.end for folder in folders)}"
-    if len(folders) > 1:  # … and what differs is a constant of each folder.
+    if len(folders) > 1:  # … and those that differ are constants of each folder.
         yield f"{offset} >= _start AND {offset} < _end"
 
 
@@ -251,15 +251,15 @@ def _quoted(name: str) -> str:
 
 
 def _blame(root: SettledRoot, found: Iterable[Piece]) -> None:
-    """Raise for the first segment that is not on the store as its manifest says, whoever noticed."""
+    """Raise for the first segment that is missing on the store or has the wrong size."""
     for piece in found:
         there = root.store.head(piece.key)
         if there is None:
-            raise missing(root.store, bytes.fromhex(root.log), piece)
-        if there.size != piece.size:
+            raise missing(root.store, piece)
+        if there.size != piece.facts.size:
             raise Corrupt(
-                f"a segment has another size than the manifest says bytes={there.size} said={piece.size}",
-                path=piece.key, topic=piece.topic, partition=piece.partition, offset=piece.first,
+                f"a segment does not have the size that the manifest says bytes={there.size} said={piece.facts.size}",
+                path=piece.key, topic=piece.head.topic, partition=piece.head.partition, offset=piece.head.first,
                 hint="`holdfast reconcile DIR --remote --fix` brings it back from the log that wrote it",
             )  # fmt: skip
 
@@ -276,17 +276,17 @@ def through_format(spark: SparkSession, given: Mapping[str, str], reason: str) -
 
 
 def relabelled(frame: DataFrame, schema: StructType) -> DataFrame:
-    """The same DataFrame, carrying what this schema carries; one without a column cannot."""
+    """The same DataFrame with the metadata of this schema; without columns there is none."""
     return frame.withMetadata(schema[0].name, schema[0].metadata) if schema.fields else frame
 
 
 def with_path(schema: StructType, taken: PathTaken) -> StructType:
-    """A schema that carries how its rows are read."""
+    """A schema whose metadata says how its rows are read."""
     return carrying(schema, _PATH, json.dumps(taken))
 
 
 def tell(taken: PathTaken) -> None:
-    """Say in the log how rows are read."""
+    """Log how rows are read."""
     how = "by Spark itself" if taken.path == "native" else "through the format"
     logger.info(
         "rows are read %s: %s", how, taken.reason,

@@ -3,14 +3,14 @@
     stream = pyspark_holdfast.read_stream(spark, "/srv/log", "orders", maxSegmentsPerTrigger=8)
     query = stream.foreach_batch(land).option("checkpointLocation", "/srv/checkpoint").start()
 
-What goes through Python is one row per segment, however large that is. Offsets, limits, restarts and refusals are those
-of the format's stream: a batch that is asked for again is the same batch, so a function that is idempotent by batch id
-gives every record exactly once. The offsets in a checkpoint are the same on both paths: a query may change from one to
-the other and goes on where it was.
+Only one row per segment goes through Python, however large the segment is. Offsets, limits, restarts and refusals are
+those of the format's stream. A batch that is requested again is the same batch, so a function that is idempotent by
+batch id sees every record exactly once. Both paths write the same offsets to a checkpoint, so a query can switch from
+one to the other and continue where it was.
 
-Where Spark cannot read the files itself, rows come through the format's stream; when encryption begins in the middle,
-the batches that need it are read through the format. `path_of(batch)` says which. A batch carries no marks: it has a
-beginning too, and both are in the query's progress.
+Where Spark cannot read the files itself, rows come through the format's stream. If encryption begins later, the batches
+that need it are read through the format. `path_of(batch)` says which. A batch carries no marks: its start and end are
+in the query's progress.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import Corrupt
+from holdfast.model.segment import NO_SCHEMA, Segment, SegmentFacts, SegmentHead
 from holdfast.reader.offsets import Mark, format_marks
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions, parse_options
@@ -55,7 +56,7 @@ def read_stream(
     columns: str | Sequence[str] | None = None,
     **options: str | int | bool,
 ) -> NativeStream:
-    """A stream of what gets settled, read natively where that is possible; options are those of the format."""
+    """A stream of what gets settled, read natively where possible. Options are those of the format."""
     forestall(spark)
     given = native.given_options(root, topic, columns, options)
     place, asked = parse_options(given)
@@ -88,7 +89,7 @@ def _path(
 
 
 def _check_newest(root: SettledRoot, topics: Iterable[TopicDocument]) -> None:
-    """Unscannable where the newest records are encrypted: those that follow will be."""
+    """Unscannable if the newest records are encrypted: the next ones will be too."""
     for topic in topics:
         for partition in range(topic.partitions):
             last = root.last((topic.topic, partition))
@@ -97,7 +98,7 @@ def _check_newest(root: SettledRoot, topics: Iterable[TopicDocument]) -> None:
 
 
 class NativeStream:
-    """A stream that is not started yet. Made by `read_stream`."""
+    """A stream that has not been started. Made by `read_stream`."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class NativeStream:
         self._spark = spark
         self._root = root
         self._given = dict(given)
-        # As in the format: whoever chose columns goes on with them when others come.
+        # As in the format: a query that chose columns keeps them when new ones appear.
         is_chosen = asked.columns is not None and asked.schema_mode == "latest"
         self._asked = msgspec.structs.replace(asked, schema_mode="known") if is_chosen else asked
         self._shape = shape_of(topics, asked)
@@ -137,6 +138,22 @@ class NativeStream:
         except Unscannable as error:
             return self._through_format(spark, found, str(error))
 
+    def piece(self, row: Row) -> Piece:
+        """A segment from a row of the stream. Fields that only a proof would need are empty."""
+        name = layout.parse_segment_name(row["key"].rpartition("/")[2])
+        if name is None:
+            raise Corrupt("a row of the stream does not name a segment", path=row["key"])
+        head = SegmentHead(
+            log_id=bytes.fromhex(self._root.log), topic=row["topic"], partition=row["partition"],
+            number=row["number"], first=row["first_offset"], epoch=0,
+            schema=bytes.fromhex(row["schema"]) or NO_SCHEMA, previous=b"",
+        )  # fmt: skip
+        facts = SegmentFacts(
+            rows=row["rows"], size=row["bytes"], time_min=0, time_max=0, sha256=bytes.fromhex(name.hash), content=b"",
+            footer=b"", key_id=row["key_id"],
+        )  # fmt: skip
+        return Piece(Segment(head=head, facts=facts), row["start_offset"], row["end_offset"])
+
     def _through_format(self, spark: SparkSession, found: Sequence[Piece], reason: str) -> DataFrame:
         """The same rows, read by the format: exactly the offsets of this batch."""
         spans = folders_of(found)
@@ -150,30 +167,16 @@ class NativeStream:
 
 def _from_segments(stream: NativeStream, function: BatchFunction) -> BatchFunction:
     def called(batch: DataFrame, number: int) -> None:
-        function(stream.frame(batch.sparkSession, [_piece(row) for row in batch.collect()]), number)
+        function(stream.frame(batch.sparkSession, [stream.piece(row) for row in batch.collect()]), number)
 
     return called
 
 
 def _from_rows(schema: StructType, taken: PathTaken, function: BatchFunction) -> BatchFunction:
-    # Without the stream: a remote session sends this to its server, and nothing that is open may go with it.
+    # Without the stream: a remote session pickles this for its server, and nothing open may go with it.
     carried = native.with_path(schema, taken)
 
     def called(batch: DataFrame, number: int) -> None:
         function(native.relabelled(batch, carried), number)
 
     return called
-
-
-def _piece(row: Row) -> Piece:
-    """A segment as it came through the stream; what only its proof would need stays empty."""
-    name = layout.parse_segment_name(row["key"].rpartition("/")[2])
-    if name is None:
-        raise Corrupt("a segment in the stream has no name of one", path=row["key"])
-    return Piece(
-        topic=row["topic"], partition=row["partition"], number=row["number"],
-        first=row["first_offset"], rows=row["rows"], size=row["bytes"], time_min=0, time_max=0,
-        sha256=bytes.fromhex(name.hash), content=b"", footer=b"", previous=b"",
-        schema=bytes.fromhex(row["schema"]) or bytes(16), key_id=row["key_id"], epoch=0,
-        start=row["start_offset"], end=row["end_offset"],
-    )  # fmt: skip

@@ -1,17 +1,17 @@
 """One scan of Spark's own Parquet reader over exactly the segments that manifests name.
 
-`spark.read.parquet(*paths)` would read the same files, but does not know of which topic and partition each is: asking
-for that by file name costs every query, also a count. A table of Spark that is partitioned by folders knows, at no
-cost, and leaves out whole folders that a filter excludes. Here it is told so: the files, and for each folder its
-topic, its partition and the offsets that are wanted. That takes four classes of Spark's that are not for everybody
-(`InMemoryFileIndex`, `PartitionSpec`, `PartitionPath`, `HadoopFsRelation`); where they are not as expected, or the
-files cannot be reached, that is `Unscannable`, and whoever asked reads through the format.
+`spark.read.parquet(*paths)` would read the same files, but does not know the topic and partition of each. Deriving them
+from file names slows every query down, even a count. A Spark table that is partitioned by folder knows them for free,
+and skips whole folders that a filter excludes. So we build one: the files, and for each folder its topic, its partition
+and the wanted offsets. That takes four internal classes of Spark (`InMemoryFileIndex`, `PartitionSpec`,
+`PartitionPath`, `HadoopFsRelation`). If they are not as expected, or the files cannot be reached, that is
+`Unscannable`, and the caller reads through the format.
 
-Spark passes over a file that is missing when it looks. So what it found is counted and weighed against the manifests:
-a hole is never read over.
+Spark silently skips a file that is missing when it lists. So we compare the number and size of what it found with the
+manifests: a missing file is never ignored.
 
-Two scans of the same files are equal to Spark, which then reads once for both, or takes what is cached of the one for
-the other. It does not look at what folders are told. So that is in the options of a scan too, which it does look at.
+Spark treats two scans of the same files as equal. It then reads once for both, or uses the cache of one for the other.
+It does not compare the constants of folders. So they are also put into the options of a scan, which it does compare.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _OPTIONS = {
-    # Whatever the session says: a hole is an error.
+    # Whatever the session says: a missing file is an error.
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
-    # Days and times are those of today's calendar, back to the year 1.
+    # Dates and times follow today's calendar, back to the year 1.
     "datetimeRebaseMode": "CORRECTED",
     # A flipped bit is an error, of files that carry checksums of their pages.
     "parquet.page.verify-checksum.enabled": "true",
@@ -55,11 +55,11 @@ _FAILURES = (Py4JError, PySparkException)
 
 
 class Unscannable(Exception):
-    """Spark's own reader does not do here; the message says why."""
+    """Spark's own reader cannot be used here; the message says why."""
 
 
 class Folder(NamedTuple):
-    """What a scan knows of the files in one folder: constants, one column each."""
+    """Constants of the files in one folder, one column each."""
 
     topic: str
     partition: int
@@ -68,17 +68,17 @@ class Folder(NamedTuple):
 
 
 def folders_of(pieces: Sequence[Piece]) -> dict[Where, Folder]:
-    """The partitions of these pieces, each with the offsets that are wanted of it."""
+    """The partitions of these pieces, each with the wanted offsets."""
     found: dict[Where, Folder] = {}
     for piece in pieces:
-        where = (piece.topic, piece.partition)
+        where = (piece.head.topic, piece.head.partition)
         known = found.get(where, Folder(*where, piece.start, piece.end))
         found[where] = Folder(*where, min(known.start, piece.start), max(known.end, piece.end))
     return found
 
 
 def check_reach(spark: SparkSession, address: Address) -> None:
-    """Unscannable where Spark has no way to a store's files; asks nothing of the store."""
+    """Unscannable if Spark cannot reach a store's files. Sends no request."""
     scheme = _SCHEMES.get(address.scheme)
     if scheme is None:
         raise Unscannable(f"Spark has no way to {address.scheme}://")
@@ -121,14 +121,14 @@ def scan(
 
 
 def _told(pieces: Sequence[Piece]) -> str:
-    """What folders are told, in short."""
+    """A short digest of the folders' constants."""
     told = {where: Mark(folder.start, folder.end) for where, folder in folders_of(pieces).items()}
     return sha256(format_marks(told).encode()).hexdigest()
 
 
 def _partitions(java: _Java, base: str, pieces: Sequence[Piece], schema: Any) -> Iterator[Any]:
-    """Folders and their constants, each set with its type: py4j would make an Integer of every small number."""
-    names = {(piece.topic, piece.partition): piece.key.rpartition("/")[0] for piece in pieces}
+    """Folders and their constants, each with an explicit type: py4j would turn every small number into an Integer."""
+    names = {(piece.head.topic, piece.head.partition): piece.key.rpartition("/")[0] for piece in pieces}
     for where, folder in folders_of(pieces).items():
         row = java.kind("org.apache.spark.sql.catalyst.expressions.SpecificInternalRow")(schema)
         row.update(0, java.kind("org.apache.spark.unsafe.types.UTF8String").fromString(folder.topic))
@@ -149,17 +149,17 @@ def _paths(java: _Java, paths: Sequence[str]) -> Any:
 
 
 def _check(java: _Java, index: Any, pieces: Sequence[Piece]) -> None:
-    """What Spark found is what the manifests name: as many files in these folders, of as many bytes."""
+    """Check that Spark found what the manifests name: the same number of files and bytes."""
     unfiltered = java.sequence([])
     folders = index.listFiles(unfiltered, unfiltered)
     count = sum(folders.apply(at).files().size() for at in range(folders.size()))
-    if (count, index.sizeInBytes()) != (len(pieces), sum(piece.size for piece in pieces)):
-        raise Unscannable(f"Spark finds other files than the manifests name files={count} named={len(pieces)}")
+    if (count, index.sizeInBytes()) != (len(pieces), sum(piece.facts.size for piece in pieces)):
+        raise Unscannable(f"Spark found other files than the manifests name files={count} named={len(pieces)}")
 
 
 @contextmanager
 def _listed_by_driver(spark: SparkSession, files: int) -> Iterator[None]:
-    """Have the driver look for files, unless the session says when it is to start a job for that."""
+    """Let the driver list files, unless the session says when to start a job for that."""
     if files <= _FILES_OF_SPARK or spark.conf.get(_THRESHOLD, None) is not None:
         yield
         return
@@ -196,6 +196,6 @@ class _Java:
 
 
 def _kind(error: BaseException) -> str:
-    """What went wrong, in one word: messages of others may hold anything."""
+    """What went wrong, in one word: foreign messages may hold anything."""
     java = getattr(error, "java_exception", None)
     return type(error).__name__ if java is None else str(java.getClass().getSimpleName())

@@ -1,10 +1,9 @@
 """The marks of a read: what was settled of each partition when a DataFrame was loaded, and how to get that back.
 
-A DataFrame of `load()` or `read` carries its marks in the metadata of its first column, for `marks_of` to tell. Given
-to another read as `asOf`, it sees the same. They are a label: what a DataFrame reads is fixed where it is planned
-(`source`), and nothing is ever read because of a label. A table in Spark's catalog carries none: it always reads what
-is settled at that moment. It carries its options instead, because Spark hands the options of a table over when it is
-created, and never again.
+A DataFrame of `load()` or `read` carries its marks in the metadata of its first column, where `marks_of` finds them.
+Another read with these as `asOf` sees the same. The marks are only a label: `source` fixes what a DataFrame reads, and
+no label ever changes that. A table in Spark's catalog carries no marks and always reads what is settled at that
+moment. It carries its options instead, because Spark passes the options of a table only when it is created.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def is_marked(schema: StructType) -> bool:
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """A schema that carries the options of its table; they hold references, never secrets."""
+    """A schema that carries the options of its table: references, never secrets."""
     return carrying(schema, _OPTIONS, json.dumps(dict(options), sort_keys=True))
 
 
@@ -49,7 +48,7 @@ def options_in(schema: StructType) -> dict[str, str] | None:
 
 
 def carrying(schema: StructType, name: str, text: str) -> StructType:
-    """A schema that carries a text under a name; one without columns carries nothing."""
+    """A schema that carries a text under a name. A schema without columns cannot."""
     fields = list(schema.fields)
     if fields:
         first = fields[0]
@@ -64,7 +63,7 @@ def carried(schema: StructType, name: str) -> str | None:
 
 
 def marks_of(frame: DataFrame) -> str:
-    """What a DataFrame of the format reads of each partition, from where to where; for `asOf` of another read."""
+    """The span that a DataFrame reads of each partition, for `asOf` of another read."""
     marks = carried(frame.schema, _MARKS)
     if marks is None:
         raise NotFound(
@@ -75,6 +74,6 @@ def marks_of(frame: DataFrame) -> str:
 
 
 def settled_marks(root: str, **options: str) -> str:
-    """What is settled of each partition at this moment; options as of the format: topic, topicPattern, endpoint …"""
+    """What is settled of each partition now. Options as for the format: topic, topicPattern, endpoint …"""
     _, read = parse_options({"path": root, **options})
     return format_marks(resolve(SettledRoot.open(root, read), read).marks)

@@ -1,9 +1,9 @@
 """`format("holdfast")`: what Spark asks of a data source, answered with what is settled.
 
-Spark makes one of these for every `load`, asks it for the schema unless the user gave one, and sends it pickled to
-whichever Python process plans or streams. So what it saw when it was asked for the schema, its pins, travels in it, and
-all that is made of one `load` reads the same. A table in Spark's catalog is made anew for each query, without options
-and with the schema of old: it carries its options there (`marks`).
+Spark creates one of these for every `load`, asks it for the schema unless the user gave one, and pickles it for the
+process that plans or streams. What it saw when it was asked for the schema (its pins) travels with it, so everything
+built on one `load` reads the same. For a table in Spark's catalog, a new one is created for each query, without options
+but with the old schema. So a table keeps its options in its schema (`read_marks`).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class HoldfastSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """What users write in `format(…)`."""
-        hush_closed_pipes()  # here, because it is the first that Spark asks in whatever process
+        hush_closed_pipes()  # here, because Spark calls this first in every process
         return "holdfast"
 
     def _parsed(self, schema: StructType | None = None) -> tuple[str, ReadOptions]:
         carried = None if schema is None else options_in(schema)
         if carried is None and schema is not None and not self.options:
             raise Invalid(
-                "Spark keeps the options of a table only with the columns that the format gives it",
+                "Spark keeps the options of a table only in columns that the format declares",
                 hint="leave the list of columns out of CREATE TABLE; the option columns chooses",
             )
         if carried is None or any(name in self.options for name in PLACES):
@@ -74,7 +74,7 @@ class HoldfastSource(DataSource):
         try:
             resolved = resolve(root, options)
         except NotFound:
-            # Where it is told to begin may be gone: a batch says so when it is planned, a stream is beyond it by now.
+            # The start that was asked for may be gone. A batch says so when it is planned; a stream is already past it.
             return spark_schema(shape_of(root.topics(options), options).columns)
         self._pins = resolved.marks
         return with_marks(spark_schema(resolved.shape.columns), resolved.marks)
@@ -85,7 +85,7 @@ class HoldfastSource(DataSource):
         hush_closed_pipes()
         if not self._is_inferred and is_marked(schema):
             raise Invalid(
-                "this schema carries the marks of another read, and would carry them wrongly here",
+                "this schema carries the marks of another read, which would be wrong here",
                 hint="give names and types only: .schema(df.schema.toDDL()); asOf=marks_of(df) reads what df read",
             )
         return BatchReader(*self._parsed(schema), schema, self._pins, is_inferred=self._is_inferred)

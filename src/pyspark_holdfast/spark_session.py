@@ -1,8 +1,8 @@
 """A Spark that is ready for holdfast: settings that make Python sources fast, a Java where there is none, and quiet.
 
-`configure` sets what holdfast needs on a builder that is yours; `session` makes a whole session for a laptop. Both only
-set what you have not set. The JVM reads its environment once, when it starts, so both must come before the first
-SparkSession of the process. Nothing is written outside of one temporary directory, which goes with the process.
+`configure` sets what holdfast needs on your builder; `session` makes a complete session for a laptop. Both leave alone
+what you have set. The JVM reads its environment once, when it starts, so call them before the first SparkSession of the
+process. Nothing is written outside one temporary directory, which is removed when the process ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS = {
 
 # The root stays at warn: pyspark sets any other level back to WARN, and says so. NativeCodeLoader tells that Hadoop
 # has no native library, SparkConf that a cluster would overrule spark.local.dir, ResolveWriteToStream that streams do
-# without adaptive execution, DAGScheduler that a stream which is stopped had nothing to do; none of it is news.
+# without adaptive execution, DAGScheduler that a stopped stream had nothing to do. Nobody needs these.
 _QUIET = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -67,8 +67,7 @@ _SOCKET_PATH_MAX = 55
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Set what holdfast needs on a builder: settings, the Python of the workers, a Java, a quiet log.
 
-    What is set on the builder already, or in the environment, stays. The session that it makes lets streams start at
-    once.
+    What you set on the builder or in the environment stays. Streams of the session may start at the same time.
     """
     present = dict(getattr(builder, "_options", {}))
     _prepare_environment(str(present.get("spark.master", "")))
@@ -79,7 +78,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
 
 
 def _forestalling(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """A builder whose session is ready for streams that start at once."""
+    """A builder whose session is ready for streams that start at the same time."""
     from pyspark_holdfast.start_race import forestall
 
     make = builder.getOrCreate
@@ -94,14 +93,14 @@ def _forestalling(builder: SparkSession.Builder) -> SparkSession.Builder:
 
 
 def session(master: str = "local[*]", **settings: str) -> SparkSession:
-    """A SparkSession for this machine: quiet, in UTC, with nothing left behind.
+    """A SparkSession for this machine: quiet, in UTC, leaving nothing behind.
 
     Further settings as keywords, with `_` for `.`: session(spark_driver_memory="4g").
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise Invalid("Spark needs the extra 'spark'", hint="pip install 'holdfast[spark]'") from None
+        raise Invalid("Spark needs the extra 'spark'", hint="pip install 'holdfast-log[spark]'") from None
     directory = _scratch()
     own = {
         "spark.driver.extraJavaOptions": java_options(directory),
@@ -119,7 +118,7 @@ def session(master: str = "local[*]", **settings: str) -> SparkSession:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format by hand, where another package keeps Spark from finding it."""
+    """Register the format by hand, if another package keeps Spark from finding it."""
     from pyspark_holdfast.source import HoldfastSource
     from pyspark_holdfast.start_race import forestall
 
@@ -128,7 +127,7 @@ def register(spark: SparkSession) -> None:
 
 
 def java_options(directory: Path) -> str:
-    """Options of a JVM that writes below one directory, in UTC, and speaks only of what matters."""
+    """Options for a JVM that writes below one directory, uses UTC, and logs little."""
     log_settings, temporary = directory / "log4j2.properties", directory / "tmp"
     log_settings.write_text(_QUIET, encoding="ascii")
     temporary.mkdir(exist_ok=True)

@@ -1,10 +1,9 @@
-"""Streams of one driver may start at once.
+"""A way around a race in Spark 4.3, so that streams of one driver can start at the same time.
 
-The first query of a Python source puts four names into a map that belongs to the source, and not to the query, and that
-nobody locks (`PythonStreamingSourceRunner`, Spark 4.3). While a second query does the same, or a task of it is being
-sent, the map can get a size that it has not; no task of that driver can be sent from then on. Names that are there
-already are only given their values, which harms nobody. So they are put there before: once per JVM, because sessions
-share what they find.
+The first query of a Python source puts four names into a map that is shared by all queries and not locked
+(`PythonStreamingSourceRunner`). If a second query does the same at that moment, or one of its tasks is being
+serialised, the map ends up with a wrong size, and no task of that driver can be sent any more. Setting a name that is
+already there is harmless. So we put the names there first: once per JVM, because sessions share the map.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _NAMES = {
 
 
 def forestall(spark: SparkSession) -> None:
-    """Put the names there; where that cannot be done, nothing is lost but this."""
+    """Put the names there. If that fails, only this protection is missing."""
     session = getattr(spark, "_jsparkSession", None)
-    if session is None:  # a remote one: its server's business
+    if session is None:  # a remote session: its server must do this
         return
     try:
         source = session.sessionState().dataSourceManager().lookupDataSource("holdfast")

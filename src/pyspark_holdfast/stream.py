@@ -1,13 +1,13 @@
 """A stream of what gets settled: offsets are settled marks, small and stable, and a batch is what lies between two.
 
-Settled records never change and never move, so a batch that Spark asks for again, after the driver or an executor was
-killed, is the same batch: with a sink that is idempotent by batch id, every record arrives exactly once. Looking for
-news costs one request per topic and partition, however long the history is; manifests are read once and kept.
+Settled records never change and never move. So a batch that Spark requests again, after the driver or an executor was
+killed, is the same batch, and with a sink that is idempotent by batch id every record arrives exactly once. Looking for
+new records costs one request per topic and partition, however long the history is. Manifests are read once and kept.
 
-What a query cannot go on from is an error that says so: records that retention removed while it was away
-(`failOnDataLoss`), and columns that came with a newer schema (`schemaMode`). A partition that is new to a query begins
-at its first record ever, so that one that retention has cut already is such an error too, and a batch that is asked for
-again cannot begin later than it did.
+A query that cannot continue fails with an error that says why: retention removed records while it was away
+(`failOnDataLoss`), or a newer schema has other columns (`schemaMode`). A partition that is new to a query begins at its
+very first record. If retention has already removed that, it is an error too, and a batch that is requested again cannot
+begin later than before.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _first = attrgetter("first")
 
 
 class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches on the driver; read in the executors."""
+    """Plans micro-batches on the driver. Executors read them."""
 
     def __init__(self, place: str, options: ReadOptions, schema: StructType, *, is_inferred: bool) -> None:
         super().__init__(place, options, schema, is_inferred=is_inferred)
@@ -60,7 +60,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         """Where a query ends that takes what is available now."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Executors get what is asked for, not what the driver holds open."""
+        """Executors get the options, not what the driver holds open."""
         return {**self.__dict__, "_root": None, "_lease": None, "_stop": None}
 
     # -- offsets ------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         return nested(starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What one trigger takes at most; several limits at once are ours to keep."""
+        """The most that one trigger takes. We keep several limits at once ourselves."""
         options = self._options
         if options.max_offsets:
             return ReadMaxRows(options.max_offsets)
@@ -104,7 +104,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         ends = self._stop if self._stop is not None else self._marks()
         self._check_not_ahead(begun, ends)
         starts = self._begun(begun, ends)
-        # Never back, and no partition forgotten: also when a store shows less than it did.
+        # Never go back and never drop a partition, even if the store shows less than before.
         ends = {where: max(ends.get(where, 0), offset) for where, offset in starts.items()}
         limits = Limits(self._options.max_offsets, self._options.max_bytes, self._options.max_segments)
         if isinstance(limit, ReadAllAvailable) or not any(limits):
@@ -121,7 +121,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @in_short
     def commit(self, end: Told) -> None:
-        """A batch is done: what lies before it is not needed any more."""
+        """A batch is done: what lies before it is no longer needed."""
         self._renew(offsets_of(end, least=0))
 
     # -- batches ------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         return self._partitions(root, found)
 
     def stop(self) -> None:
-        """The query ends; a lease stays until its time is over, for the query's next run."""
+        """The query ends. Its lease stays until it expires, for the query's next run."""
 
     # -- what there is ------------------------------------------------------------------------------------
 
@@ -156,13 +156,13 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         return [self._opened().topic(name) for name in sorted({topic for topic, _ in ends})]
 
     def _begun(self, starts: Mapping[Where, int], ends: Mapping[Where, int]) -> dict[Where, int]:
-        """Where partitions begin: those that are new to the query at their first record ever."""
+        """Where partitions begin: those that are new to the query begin at their very first record."""
         new = [where for where in ends if where not in starts]
         first = {name: self._opened().topic(name).first_offset for name in {topic for topic, _ in new}}
         return {**starts, **{where: first[where[0]] for where in new}}
 
     def _check_not_ahead(self, begun: Mapping[Where, int], ends: Mapping[Where, int]) -> None:
-        """A root that knows less than the query has read is not the one that it read from."""
+        """Refuse a root that has less than the query has already read: it is another root."""
         for where, offset in begun.items():
             settled = ends.get(where, 0)
             if offset > settled and self._stop is None and self._options.fail_on_data_loss:
@@ -174,7 +174,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
                 )
 
     def _earliest(self, topic: TopicDocument, where: Where) -> int:
-        """Where a new query begins in a partition: at what is left of it, behind segments that are too old."""
+        """Where a new query begins in a partition: at the first record that is left and not too old."""
         start = earliest_offset(self._opened(), topic, where)
         if self._bounds.since is None:
             return start
@@ -184,15 +184,15 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         return max(start, self._opened().settled(topic, where[1]))
 
     def _left(self, where: Where, start: int, end: int) -> int:
-        """Where a partition goes on that may have lost records: limits are not spent on those."""
+        """Where a partition that may have lost records continues. Lost records do not count towards limits."""
         if start >= end or self._options.fail_on_data_loss:
             return start
         return min(self._next(self._opened().topic(where[0]), where, start), end)
 
     def _next(self, topic: TopicDocument, where: Where, start: int) -> int:
-        """Where a query that is at `start` goes on: right there, or where files are left.
+        """Where a query that is at `start` continues: there, or at the first file that is left.
 
-        Files of retired segments stay for a while, and for as long as a lease names them, for whoever is in the middle.
+        Files of retired segments stay for a while, and as long as a lease names them, for queries that still need them.
         """
         root = self._opened()
         expired = root.expired(where)
@@ -207,7 +207,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         return max(start, first, topic.first_offset)
 
     def _present(self, where: Where, upto: int) -> set[int]:
-        """Numbers of the segments below `upto` whose files are there."""
+        """Numbers of the segments below `upto` whose files exist."""
         return {number for number, _ in segments_below(self._opened().store, *where, upto)}
 
     def _between(self, where: Where, start: int, end: int) -> Sequence[SegmentDocument]:
@@ -237,7 +237,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
             self._lease.renew({where: self._number(where, offset) for where, offset in starts.items()})
 
     def _number(self, where: Where, offset: int) -> int:
-        """The segment that holds an offset, or will."""
+        """The segment that holds an offset, or will hold it."""
         segments = self._opened().segments(where)
         at = bisect_right(segments, offset, key=_first) - 1
         if at < 0:
@@ -246,12 +246,10 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
 
 
 def check_endless(options: ReadOptions) -> None:
-    """A stream has no end; what says where to end is refused, as by Kafka's source, and not passed over. Nor has it a
-    tail.
-    """
+    """Refuse options that say where to end, as Kafka's source does: a stream has no end. Nor has it a tail."""
     if options.include_tail:
         raise Invalid(
-            "includeTail has no meaning in a stream: what is settled next comes by itself",
+            "includeTail has no meaning in a stream: records arrive as they are settled",
             hint="leave includeTail out; a batch read takes it",
         )
     asked = {

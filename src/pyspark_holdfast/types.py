@@ -1,9 +1,9 @@
 """Arrow's types as Spark's: what a column of a segment is called in a DataFrame.
 
-Spark has fewer types. Unsigned integers become the next larger signed ones, as in Spark's own Parquet reader; times of
-a day and half floats become what holds all their values. A column that Spark has no type for is refused by name; the
-option `columns` leaves it out. `is_native` says whether Spark's own reader makes the same of the file, so that the fast
-path may be taken.
+Spark has fewer types. Unsigned integers become the next larger signed ones, as in Spark's own Parquet reader. Times of
+day and half floats become types that hold all their values. A column that Spark has no type for is refused by name; the
+option `columns` leaves it out. `is_native` says whether Spark's own reader gives the same values, so that the fast path
+can be taken.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _LEAVES: dict[pa.DataType, DataType] = {
 
 
 def spark_schema(columns: Sequence[Column]) -> StructType:
-    """The columns of a read as Spark names them; everything may be null, as in Spark's own files."""
+    """The columns of a read as Spark types. All are nullable, as in Spark's own files."""
     return StructType([StructField(column.name, spark_type(column.kind, column.name)) for column in columns])
 
 
 def spark_type(kind: pa.DataType, name: str) -> DataType:
-    """A type, as Spark has it; Invalid where it has none. `name` is for the message."""
+    """The Spark type of a column, or Invalid. `name` is for the message."""
     found = _LEAVES.get(kind)
     if found is not None:
         return found
@@ -101,7 +101,7 @@ def _leaf(kind: pa.DataType) -> DataType | None:
 
 
 def is_native(kind: pa.DataType) -> bool:
-    """Whether Spark's own Parquet reader makes the same values of a column of this type."""
+    """Whether Spark's own Parquet reader gives the same values for a column of this type."""
     inner = arrow_types.inner(kind)
     if _is.is_fixed_size_list(kind):
         return False

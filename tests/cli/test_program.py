@@ -108,7 +108,7 @@ def test_a_defect_is_named_without_its_text(run: Run, log: Path, monkeypatch: py
     def fail(*_: object, **__: object) -> None:
         raise ValueError("secret-payload")
 
-    monkeypatch.setattr(status, "glance", fail)
+    monkeypatch.setattr(status.InspectedDatabase, "examine", fail)
     result = run("status", log)
     assert result.exit_code == 1
     assert "error: unexpected ValueError" in result.stderr
@@ -139,7 +139,7 @@ def test_a_missing_extra_is_one_line(spawn: Spawn, module: str) -> None:
     process = spawn("status", "log", code=BLOCKED % module + MAIN)
     output, words = process.communicate(timeout=PATIENCE)
     assert (process.returncode, output) == (2, b"")
-    assert words.decode().splitlines() == ["error: the command line needs an extra: pip install 'holdfast[cli]'"]
+    assert words.decode().splitlines() == ["error: the command line needs an extra: pip install 'holdfast-log[cli]'"]
 
 
 def test_the_library_does_without_the_extra(spawn: Spawn) -> None:

@@ -180,4 +180,4 @@ def test_without_pyspark_it_says_what_to_install(run: Run, log: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     done = run("spark", "read", str(log), "orders")
     assert done.exit_code == 1
-    assert "pip install 'holdfast[spark]'" in done.stderr
+    assert "pip install 'holdfast-log[spark]'" in done.stderr

@@ -16,7 +16,7 @@ lay the same rows out in other bytes, and two of Arrow the same columns.)
     store-1/                        a root of format 1: the same objects under their old names, nothing signed
     damaged/                        logs and objects that must be refused, each in its own way
     expected.json                   what was put into them, and what their segments are
-    vectors.json                    frames, headers, digests, stamps, chain values and seals as hex
+    vectors.json                    frames, headers, digests, stamps, chain values and encrypted bodies as hex
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from unittest.mock import patch
 import apsw
 import msgspec
 import pyarrow as pa
-from tests.golden.counted import CountedSealer, sealing_as_before
+from tests.golden.counted import CountedEncryptor, encrypting_as_before
 from tests.store.old_roots import make_old
 
 import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import digests as chain
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
-from holdfast.crypto.key_hashes import DIGESTS, Concealing
+from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.journal.sqlite.migrations import migrate
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state.spaces import header as space_header
 from holdfast.journal.state.spaces import stored_name, weigh
-from holdfast.log.validation import Intake
+from holdfast.log.topics.validation import Intake
 from holdfast.model import frame
 from holdfast.model.control_rows import (
     LIVE,
@@ -68,7 +68,7 @@ from holdfast.model.control_rows import (
 from holdfast.model.entry import Entry, Place, header_of
 from holdfast.model.record import NOW
 from holdfast.model.record_columns import Columns, Extra
-from holdfast.model.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.model.segment import NO_CHAIN, Segment, SegmentFacts, SegmentHead, chain_value
 from holdfast.root.objects import checkpoint, commit_batch, documents, key_object, signature_place
 from holdfast.root.objects.commit_batch import CommitBatch, TailEntry, TailKey
 from holdfast.root.objects.documents import AnyDocument, ManifestDocument
@@ -375,10 +375,10 @@ def _as_schema(path: Path, version: int) -> None:
 
 
 def as_before(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Path], Expected]:
-    """A log as it was written before there were page checksums; one with keys, sealed in the first scheme."""
+    """A log as it was written before there were page checksums; one with keys, encrypted in the first scheme."""
 
     def make_older(path: Path) -> Expected:
-        with sealing_as_before():
+        with encrypting_as_before():
             return make_one(path, *keys)
 
     return make_older
@@ -539,9 +539,14 @@ TYPED_FRAMES: dict[str, tuple[int, bytes, bytes]] = {
 }
 CHAIN, CONTENT = bytes(range(0xC0, 0xE0)), bytes(range(32, 64))
 CHAINS: dict[str, tuple[SegmentHead, int, bytes]] = {
-    "first of a partition": (SegmentHead(LOG_ID, "t", 0, 0, 0, 1, bytes(16), NO_CHAIN), 1, CONTENT),
-    "every field its own": (SegmentHead(LOG_ID, "orders.v1", 3, 7, 2**40, 9, FINGERPRINT, CHAIN), 1000, CONTENT),
-}
+    "first of a partition": (SegmentHead(
+        log_id=LOG_ID, topic="t", partition=0, number=0, first=0, epoch=1, schema=bytes(16), previous=NO_CHAIN,
+    ), 1, CONTENT),
+    "every field its own": (SegmentHead(
+        log_id=LOG_ID, topic="orders.v1", partition=3, number=7, first=2**40, epoch=9, schema=FINGERPRINT,
+        previous=CHAIN,
+    ), 1000, CONTENT),
+}  # fmt: skip
 ROWS = {
     "log": LogRow(LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 0, 5, b""),
     "epochs": EpochRow(2, 1_700_000_000_000_000, 4242, 5, b""),
@@ -558,26 +563,26 @@ ROWS = {
     ),
     "watermarks": WatermarkRow(4, 8, 2**40, CHAIN, 2, 2**30, 5, b""),
     "segments": SegmentRow(
-        4,
-        7,
-        2**40,
-        1000,
-        4096,
-        -1,
-        2**60,
-        -2,
-        2**61,
-        bytes(range(32)),
-        CONTENT,
-        LINK,
-        CHAIN,
-        FINGERPRINT,
-        "golden-1",
-        9,
-        1_700_000_000_000_000,
-        LIVE,
-        5,
-        b"",
+        partition_id=4,
+        number=7,
+        first_offset=2**40,
+        rows=1000,
+        size=4096,
+        time_min=-1,
+        time_max=2**60,
+        low=-2,
+        high=2**61,
+        sha256=bytes(range(32)),
+        content=CONTENT,
+        footer=LINK,
+        chain=CHAIN,
+        schema=FINGERPRINT,
+        key_id="golden-1",
+        epoch=9,
+        sealed_us=1_700_000_000_000_000,
+        state=LIVE,
+        key_epoch=5,
+        stamp=b"",
     ),
     "schemas": SchemaRow(1, 2, FINGERPRINT, b"a serialized schema", 1_700_000_000_000_000, 5, b""),
     "policies": PolicyRow(1, 0, 3_600_000_000, 1000, 5, b""),
@@ -592,7 +597,7 @@ ITEMS = {
 def make_vectors() -> Expected:
     """Pure values: what each codec must give for each input, today and for ever."""
     cipher = store_cipher()
-    salted = AesGcmCipher(SOURCE, sealing=True, random=ManualClock(seed=6).random_bytes)
+    salted = AesGcmCipher(SOURCE, encrypts=True, random=ManualClock(seed=6).random_bytes)
     return {
         "frames": {
             name: {
@@ -638,12 +643,12 @@ def make_vectors() -> Expected:
         },
         "sealing": {
             "commitment": cipher.commitment.hex(),
-            "sealed": [cipher.seal(b"the same body", b"the same header").hex() for _ in range(2)],
+            "sealed": [cipher.encrypt(b"the same body", b"the same header").hex() for _ in range(2)],
         },
         "salted sealing": {
             "commitment": salted.commitment.hex(),
             "mac": salted.mac(b"a message").hex(),
-            "sealed": [salted.seal(b"the same body", b"the same header").hex() for _ in range(2)],
+            "sealed": [salted.encrypt(b"the same body", b"the same header").hex() for _ in range(2)],
         },
     }
 
@@ -657,17 +662,21 @@ _SCHEMA_VERSION = documents.SchemaVersion(FINGERPRINT.hex(), "YSBzZXJpYWxpemVkIH
 def manifest_objects() -> list[ManifestDocument]:
     """Two segments of one partition, and a takeover between them."""
     shared: Expected = {"log": LOG_ID.hex(), "topic": "orders", "partition": 3}
-    first = SegmentHead(LOG_ID, "orders", 3, 0, 7, 1, bytes(16), NO_CHAIN)
-    second = SegmentHead(LOG_ID, "orders", 3, 1, 17, 2, FINGERPRINT, chain_value(first, 10, CONTENT))
-    made: list[ManifestDocument] = [
-        documents.SegmentDocument(
-            **shared, slot=2 * head.number, number=head.number, first=head.first, rows=10, size=4096 + head.number,
-            time_min=-1, time_max=2**60, sha256=bytes(range(32)).hex(), content=CONTENT.hex(), footer=LINK.hex(),
-            previous=head.previous.hex(), chain=chain_value(head, 10, CONTENT).hex(), schema=head.schema.hex(),
-            key_id="golden-1" if head.number else "", epoch=head.epoch, sealed_us=_NOW,
-        )
-        for head in (first, second)
-    ]  # fmt: skip
+    first = SegmentHead(
+        log_id=LOG_ID, topic="orders", partition=3, number=0, first=7, epoch=1, schema=bytes(16), previous=NO_CHAIN
+    )
+    second = SegmentHead(
+        log_id=LOG_ID, topic="orders", partition=3, number=1, first=17, epoch=2, schema=FINGERPRINT,
+        previous=chain_value(first, 10, CONTENT),
+    )  # fmt: skip
+    made: list[ManifestDocument] = []
+    for head in (first, second):
+        facts = SegmentFacts(
+            rows=10, size=4096 + head.number, time_min=-1, time_max=2**60, sha256=bytes(range(32)), content=CONTENT,
+            footer=LINK, key_id="golden-1" if head.number else "",
+        )  # fmt: skip
+        segment = Segment(head=head, facts=facts)
+        made.append(documents.SegmentDocument.of(segment, slot=2 * head.number, chain=segment.chain, sealed_us=_NOW))
     start = documents.StartDocument(
         **shared, slot=1, epoch=2, nonce="0f" * 16, number=1, first=17, adopted_seq=0x0102030405
     )
@@ -699,22 +708,22 @@ def store_documents() -> dict[str, AnyDocument]:
 
 
 def store_batches() -> dict[str, CommitBatch]:
-    """The same entries plain and sealed, in all formats, by their keys. (No real root has all of these.)"""
+    """The same entries plain and encrypted, in all formats, by their keys. (No real root has all of these.)"""
     made = [_commit_batch(1, None, 1), _commit_batch(2, store_cipher(), 1)]
     made += [_commit_batch(3, None, 2), _commit_batch(4, store_cipher(), 2)]
     made += [_commit_batch(5, None, 3), _commit_batch(6, store_cipher(), 3)]
     return {layout.batch_key(batch.epoch, batch.first_seq, batch.last_seq): batch for batch in made}
 
 
-def store_cipher() -> CountedSealer:
-    """What the sealed entries of the store are sealed with: key epoch 5, in the first scheme."""
-    return CountedSealer(SOURCE)
+def store_cipher() -> CountedEncryptor:
+    """What the encrypted entries of the store are encrypted with: key epoch 5, in the first scheme."""
+    return CountedEncryptor(SOURCE)
 
 
 IDEMPOTENCY = [bytes([0xE0 + n]) * 16 for n in range(3)]
-"""Hashes of idempotency keys, before they are concealed."""
+"""Hashes of idempotency keys, before they are encrypted."""
 DIGESTED = [bytes([0xD0 + n]) * 16 for n in range(3)]
-"""Digests of what they stand for, before they are concealed."""
+"""Digests of what they stand for, before they are encrypted."""
 
 
 def store_keys() -> dict[str, KeyObject]:
@@ -723,17 +732,17 @@ def store_keys() -> dict[str, KeyObject]:
     for epoch, cipher, number in ((3, None, 1), (4, store_cipher(), 1), (5, None, 2), (6, store_cipher(), 2)):
         rows = []
         for n in range(3):
-            hashed, digest = _concealed(cipher, n, digests=number > 1)
+            hashed, digest = _encrypted(cipher, n, digests=number > 1)
             rows.append(StoredKey("orders" if n < 2 else "readings.v1", 3, 100 + n, 1 + n, hashed, digest))
         made.append(KeyObject(LOG_ID, epoch, 1, 9, _tail_key(cipher) if cipher else None, tuple(rows), number))
     return {layout.keys_key(keys.epoch, keys.first_seq, keys.last_seq): keys for keys in made}
 
 
-def _concealed(cipher: CountedCipher | None, n: int, *, digests: bool) -> tuple[bytes, bytes]:
+def _encrypted(cipher: CountedCipher | None, n: int, *, digests: bool) -> tuple[bytes, bytes]:
     """A hash and a digest as they lie on a store; the digest of the second key is not known."""
     mac = cipher.mac if cipher else None
-    digest = Concealing(LOG_ID, mac, DIGESTS).conceal(DIGESTED[n]) if digests and n != 1 else commit_batch.NO_DIGEST
-    return Concealing(LOG_ID, mac).conceal(IDEMPOTENCY[n]), digest
+    digest = HashCipher(LOG_ID, mac, DIGESTS).encrypt(DIGESTED[n]) if digests and n != 1 else commit_batch.NO_DIGEST
+    return HashCipher(LOG_ID, mac).encrypt(IDEMPOTENCY[n]), digest
 
 
 def _commit_batch(epoch: int, cipher: CountedCipher | None, number: int) -> CommitBatch:
@@ -746,10 +755,10 @@ def _commit_batch(epoch: int, cipher: CountedCipher | None, number: int) -> Comm
         link = links.get(kind, chain.NO_LINK)
         entry = Entry(seq, kind, 100 * seq, count, 2 * seq, kind, 0, key_epoch, -1, 2**62, link, b"", body, schema)
         head = header_of(Place(LOG_ID, topic, 3), entry)
-        sealed = bytes(cipher.seal(body, head)) if cipher else body
-        links[kind] = chain.digest(head, sealed)
-        entry = entry._replace(digest=links[kind], body=sealed)
-        known = [(place, *_concealed(cipher, place, digests=number > 2)) for place in range(0, min(count, 3), 2)]
+        encrypted = bytes(cipher.encrypt(body, head)) if cipher else body
+        links[kind] = chain.digest(head, encrypted)
+        entry = entry._replace(digest=links[kind], body=encrypted)
+        known = [(place, *_encrypted(cipher, place, digests=number > 2)) for place in range(0, min(count, 3), 2)]
         given = commit_batch.with_idempotent(known) if number > 1 and seq % 2 else b""
         entries.append(TailEntry(topic, 3, entry.seq, *entry[2:], given))
     keys = (_tail_key(cipher),) if cipher else ()

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import holdfast
-from holdfast import Closed, HoldfastError, Invalid, Keyring, Log, Record, RestoreReport, Settings
+from holdfast import Closed, HoldfastError, Invalid, Keyring, Log, Record, Settings
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.recovery import fetching
+from holdfast.results import RestoreReport
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument, StartDocument
 from holdfast.store import layout
@@ -43,12 +44,12 @@ class OwnCipher:
     def __init__(self, key: bytes = b"k") -> None:
         self._key = key
 
-    def seal(self, plaintext: bytes, associated: bytes) -> bytes:
+    def encrypt(self, plaintext: bytes, associated: bytes) -> bytes:
         return self.mac(associated + plaintext)[:8] + bytes(byte ^ 7 for byte in plaintext)
 
-    def open(self, sealed: bytes, associated: bytes) -> bytes:
-        plaintext = bytes(byte ^ 7 for byte in sealed[8:])
-        if self.mac(associated + plaintext)[:8] != sealed[:8]:
+    def decrypt(self, encrypted: bytes, associated: bytes) -> bytes:
+        plaintext = bytes(byte ^ 7 for byte in encrypted[8:])
+        if self.mac(associated + plaintext)[:8] != encrypted[:8]:
             raise NotAuthentic
         return plaintext
 

@@ -381,9 +381,9 @@ def test_an_encrypted_topic_is_opened_by_the_format(spark: SparkSession, tmp_pat
     frame = read(spark, tmp_path / "log", "orders", keyring=f"file:{tmp_path / 'keyring'}")
     assert_format(frame, "records are encrypted topics=orders")
     assert collected(frame) == rows("orders", 2, 20)
-    sealed = read(spark, tmp_path / "log", "orders", encrypted="sealed")
-    assert_format(sealed, "sealed blocks are asked for")
-    assert sealed.count() > 0
+    blocks = read(spark, tmp_path / "log", "orders", encrypted="sealed")
+    assert_format(blocks, "encrypted blocks are asked for")
+    assert blocks.count() > 0
 
 
 def test_columns_that_spark_reads_otherwise_are_read_by_the_format(spark: SparkSession, tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ def test_names_that_differ_in_capitals_only_are_read_by_the_format(spark: SparkS
         log.topic("nested", schema=pa.schema({"s": pa.struct({"A": pa.int8(), "a": pa.int8()})})).append({"s": None})
         log.seal()
     frame = read(spark, tmp_path / "log", "capitals", columns="a")
-    assert_format(frame, "differ in capitals only")
+    assert_format(frame, "differ only in case")
     assert [row.a for row in frame.collect()] == [None, 7]
     assert path_of(read(spark, tmp_path / "log", "capitals", columns="n")).path == "native"
     assert_format(read(spark, tmp_path / "log", "nested"), "columns=['s']")
@@ -458,7 +458,7 @@ def test_the_log_says_which_path_was_taken(spark: SparkSession, root: Path, capl
 
 
 def test_a_frame_that_says_nothing_is_refused(spark: SparkSession, root: Path) -> None:
-    with pytest.raises(NotFound, match="does not say how it reads"):
+    with pytest.raises(NotFound, match="does not say how it is read"):
         path_of(spark.range(1))
 
 
@@ -527,7 +527,7 @@ def test_a_connector_that_sees_something_else_is_not_believed(
     (tmp_path / "empty").mkdir()
     with connector(spark, tmp_path / "empty"):
         frame = read(spark, shipped_logs.url("native"), "orders", **shipped[1])
-        assert_format(frame, "Spark finds other files than the manifests name files=0 named=6")
+        assert_format(frame, "Spark found other files than the manifests name files=0 named=6")
         assert collected(frame) == rows("orders", 2, 60)
 
 
@@ -561,7 +561,7 @@ def test_a_segment_of_another_size_is_an_error_that_names_it(spark: SparkSession
     root = made(tmp_path / "log")
     cut = segments(root, "orders")[2]
     os.truncate(cut, 100)
-    with pytest.raises(Corrupt, match="another size than the manifest says bytes=100") as raised:
+    with pytest.raises(Corrupt, match="does not have the size that the manifest says bytes=100") as raised:
         read(spark, root, "orders")
     assert cut.name in str(raised.value.path)
 
@@ -613,7 +613,7 @@ def test_what_retention_took_is_refused_as_by_the_format(spark: SparkSession, tm
         ({"topik": "orders"}, "there is no option topik"),
         ({"columns": "offset,price"}, "no such columns"),
         ({"emit": "segments"}, "emit is for the format"),
-        ({"columns": ["a,b"]}, "cannot be asked for"),
+        ({"columns": ["a,b"]}, "cannot be requested"),
     ],
 )
 def test_wrong_options_are_refused(spark: SparkSession, root: Path, options: dict[str, Any], message: str) -> None:

@@ -458,12 +458,14 @@ def open_shipped(open_log: Callable[..., Log], tmp_path: Path) -> Callable[..., 
     return open_one
 
 
-def retire_on_store(open_shipped: Callable[..., Log], tmp_path: Path) -> None:
+def retire_on_store(open_shipped: Callable[..., Log], tmp_path: Path, left: list[int] | None = None) -> None:
     """Have the owner retire all but the newest segment on the store, and remove what nobody needs."""
     log = open_shipped(store_bytes_max=1, delete_after_ms=0)
     fill(log, "orders", 1)
     log.ship(20)
     wait_for(lambda: any((tmp_path / "store" / layout.expired_folder("orders", 0)).glob("*.json")))
+    if left is not None:
+        wait_for(lambda: files_on_store(tmp_path) == left)
     log.close()
 
 
@@ -486,7 +488,7 @@ def test_segments_wait_for_a_lease_and_for_nobody_else(open_shipped, tmp_path, l
     fill(log, "orders", 2)
     log.ship(20)
     log.close()
-    retire_on_store(open_shipped, tmp_path)
+    retire_on_store(open_shipped, tmp_path, left)
     assert files_on_store(tmp_path) == left
     restarted, end = reader_of(tmp_path / "store", **lease), {"orders": {"0": 40}}
     if lease:
@@ -533,21 +535,21 @@ def test_a_stream_has_no_end(log, option, value):
 
 
 @pytest.fixture
-def sealed(open_log: Callable[..., Log], keyring: Keyring) -> Log:
-    log: Log = open_log("sealed", segments=TEN, keyring=keyring)
+def encrypted(open_log: Callable[..., Log], keyring: Keyring) -> Log:
+    log: Log = open_log("encrypted", segments=TEN, keyring=keyring)
     fill(log, "orders", 2)
     return log
 
 
-def test_an_encrypted_topic_is_opened_with_the_keyring_that_is_named(run, sealed, keyring, sink, tmp_path):
+def test_an_encrypted_topic_is_opened_with_the_keyring_that_is_named(run, encrypted, keyring, sink, tmp_path):
     keyring.save(tmp_path / "keys")
-    run(sealed.path, sink, keyring=f"file:{tmp_path / 'keys'}")
+    run(encrypted.path, sink, keyring=f"file:{tmp_path / 'keys'}")
     assert sink.rows == expected("orders", 0, range(20))
 
 
-def test_an_encrypted_topic_without_a_key_says_so(run, sealed, sink):
+def test_an_encrypted_topic_without_a_key_says_so(run, encrypted, sink):
     with pytest.raises(StreamingQueryException, match="topic 'orders' is encrypted, and there is no key"):
-        run(sealed.path, sink)
+        run(encrypted.path, sink)
     assert sink.rows == []
 
 

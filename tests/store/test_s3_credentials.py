@@ -279,7 +279,7 @@ from holdfast.errors import Invalid
 try:
     {code}
 except Invalid as error:
-    assert "holdfast[s3]" in error.hint
+    assert "holdfast-log[s3]" in error.hint
     print("told")
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

@@ -113,7 +113,9 @@ def test_unknown_missing_and_repeated_columns_are_named():
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, 5, "text", b"bytes", [1], [{"a": 1}, None], pa.array([1]), pa.scalar(1)], ids=repr
+    "wrong",
+    [None, 5, "text", b"bytes", [1], [{"a": 1}, None], pa.array([1]), pa.scalar(1)],
+    ids=lambda wrong: type(wrong).__name__,
 )
 def test_what_holds_no_rows_is_refused(wrong):
     """Anything else is refused with its type."""

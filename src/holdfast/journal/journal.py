@@ -16,7 +16,7 @@ from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.segment_key import SealedWith, SegmentKey
+from holdfast.crypto.segment_key import EncryptedWith, SegmentKey
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
@@ -243,7 +243,7 @@ class Journal:
             raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
 
     def rotate(self, keyring: Keyring) -> None:
-        """Seal under the keyring's current key from now on; durable when this returns."""
+        """Encrypt under the keyring's current key from now on; durable when this returns."""
         self.perform(RotateKey(keyring))
 
     def settle(self, ticket: UnitTicket) -> None:
@@ -360,9 +360,9 @@ class Journal:
         return self._state.vault.segment_key(salt)
 
     @property
-    def segment_opener(self) -> Callable[[SealedWith], SegmentKey] | None:
+    def segment_keys(self) -> Callable[[EncryptedWith], SegmentKey] | None:
         """How readers of this log's segments find their keys; None in a log without keys."""
-        return self._state.vault.segment_opener
+        return self._state.vault.segment_keys
 
     # -- the manifest -------------------------------------------------------------------------------------
 

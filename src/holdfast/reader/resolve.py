@@ -14,7 +14,7 @@ from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.model.schema import TopicSchema
 from holdfast.reader.offsets import EARLIEST, LATEST, Mark, Where
 from holdfast.reader.open_root import SettledRoot
-from holdfast.reader.read_columns import SEALED, Column, choose, columns_of
+from holdfast.reader.read_columns import ENCRYPTED, Column, choose, columns_of
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import Bounds, Piece, pieces_of
 from holdfast.root.objects.documents import SegmentDocument, TopicDocument
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
 def shape_of(topics: Sequence[TopicDocument], options: ReadOptions) -> Shape:
     """The columns of these topics, which must be of one kind and, if typed, of one schema."""
     if options.encrypted == "sealed":
-        return Shape(choose(SEALED, options.columns), frozenset())
+        return Shape(choose(ENCRYPTED, options.columns), frozenset())
     if not topics:
         return Shape(choose(columns_of(None), options.columns), frozenset())
     kinds: dict[bytes, tuple[TopicDocument, tuple[TopicSchema, ...]]] = {}
@@ -205,7 +205,7 @@ def pieces(root: SettledRoot, spans: Sequence[Span], options: ReadOptions, bound
 
 def _check_reach(root: SettledRoot, span: Span, segments: Sequence[SegmentDocument]) -> None:
     """What was settled is in the manifest, or somebody has removed a part of it."""
-    end = segments[-1].first + segments[-1].rows if segments else 0
+    end = segments[-1].end if segments else 0
     if end < span.end:
         raise Corrupt(
             f"the manifest ends before what was settled end={end} settled={span.end} store={root.store.url}",
@@ -221,7 +221,7 @@ def check_schemas(
 
     `tail` has topic and schema of what is read beyond segments.
     """
-    topics = {schema: topic for topic, schema in tail} | {piece.schema: piece.topic for piece in found}
+    topics = {schema: topic for topic, schema in tail} | {piece.head.schema: piece.head.topic for piece in found}
     schemas = topics.keys() - {bytes(16)}
     if options.encrypted == "sealed":
         return

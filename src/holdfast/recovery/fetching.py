@@ -2,7 +2,7 @@
 
 A file gets its name when its hash is the one in its manifest object and its content is synced; so whatever has its name
 is whole, also after a crash, and is not fetched again. Then it says itself what it is, and every block of it is
-compared with its hash in the footer. The footer of a sealed one is stamped by its key: so whoever lacks the key can
+compared with its hash in the footer. The footer of an encrypted one is stamped by its key: so whoever lacks the key can
 have made or changed none of it. A file that came in one piece is proved in memory, before it is written. Memory: one
 piece per file, a few files at a time.
 """
@@ -23,7 +23,7 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 from holdfast.model.control_rows import EXPIRED, LIVE, LOST
 from holdfast.root.objects.documents import SegmentDocument
-from holdfast.root.store_manifest import StoreManifest, facts_of, head_of, in_parallel, is_filler
+from holdfast.root.store_manifest import StoreManifest, in_parallel
 from holdfast.segments.file.proven_file import Damaged
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.manifest import segment_folders as folders
@@ -81,23 +81,23 @@ class KeyDemand:
     def __init__(self, keyring: Keyring | None, cipher: PayloadCipher | None) -> None:
         self._keyring = keyring
         self._is_keyed = keyring is not None or cipher is not None
-        self._is_sealed = False
+        self._is_encrypted = False
 
     def expect(self, key_ids: set[str]) -> None:
         """Fail at once where a key is missing, before much is fetched; each segment proves its key later."""
         for key_id in sorted(key_ids - {""}):
-            self.require(is_sealed=True, path="")
+            self.require(is_encrypted=True, path="")
             if self._keyring is not None:
                 self._keyring.key(key_id)
 
-    def require(self, *, is_sealed: bool, path: str) -> None:
-        """Something that is sealed or plain was found."""
-        self._is_sealed = self._is_sealed or is_sealed
-        if self._is_sealed and not self._is_keyed:
+    def require(self, *, is_encrypted: bool, path: str) -> None:
+        """Something that is encrypted or plain was found."""
+        self._is_encrypted = self._is_encrypted or is_encrypted
+        if self._is_encrypted and not self._is_keyed:
             raise Invalid("this log is encrypted", hint="give its keyring: --keyring env:NAME or file:PATH")
-        if self._is_sealed and not is_sealed:
+        if self._is_encrypted and not is_encrypted:
             raise Corrupt("something on the store is not encrypted, but its log is", path=path)
-        if self._is_keyed and not self._is_sealed:
+        if self._is_keyed and not self._is_encrypted:
             raise Invalid("this log is not encrypted, but a key was given", hint="restore it without that key")
 
 
@@ -129,7 +129,7 @@ class SegmentFetching:
         # Some more than there are requests: what has come is proved and written while others are fetched.
         self._steps.over("fetching segments", self._fetch_one, wanted, _AT_ONCE + _AT_ONCE // 2)
         names: dict[Path, set[str]] = {folder: set() for folder in folders}
-        for path in (self._root / _key(segment) for segment in wanted):
+        for path in (self._root / segment.key for segment in wanted):
             names[path.parent].add(path.name)
         for folder, own in names.items():
             # Synced in any case: an interrupted attempt may have ended between a name and its sync.
@@ -142,7 +142,7 @@ class SegmentFetching:
     def _fetch_one(self, segment: SegmentDocument) -> None:
         if self._stopped.is_set():
             raise Unavailable("fetching segments was given up")
-        key = _key(segment)
+        key = segment.key
         path = self._root / key
         if key in self._here:
             return
@@ -157,15 +157,15 @@ class SegmentFetching:
         self._here.add(key)
 
     def _prove(self, key: str, path: Path, segment: SegmentDocument, content: bytes | None = None) -> None:
-        """The file says itself what it is, and its blocks are those that it had; a sealed one proves it by its key."""
-        head, opener = head_of(segment), self._vault.segment_opener
+        """The file says itself what it is, and its blocks are as written; an encrypted one proves it by its key."""
+        head, opener = segment.head, self._vault.segment_keys
         source = None if content is None else _Memory(content)
-        with SegmentReader(path, head, facts_of(segment), opener, source=source) as reader:
-            is_sealed = reader.sealed_with is not None
-            self._keys.require(is_sealed=is_sealed, path=key)
-            if not is_sealed:
+        with SegmentReader(path, head, segment.facts, opener, source=source) as reader:
+            is_encrypted = reader.encrypted_with is not None
+            self._keys.require(is_encrypted=is_encrypted, path=key)
+            if not is_encrypted:
                 _read_through(reader)
-        if is_sealed:
+        if is_encrypted:
             # Without facts to believe, the reader proves the footer by its key: that this is the key, and that nobody
             # else made the file. The footer has the hashes of the blocks, so nobody else made those.
             with SegmentReader(path, head, None, opener, source=source) as reader:
@@ -250,14 +250,10 @@ def state_of(manifest: StoreManifest, segment: SegmentDocument) -> int:
     """Whether a segment's file is there, was retired, or was lost."""
     if manifest.expired is not None and segment.number < manifest.expired.upto:
         return EXPIRED
-    return LOST if is_filler(segment) else LIVE
+    return LOST if segment.is_filler else LIVE
 
 
 def _read_through(reader: SegmentReader) -> None:
     """Compare every block; raises Corrupt."""
     for _ in reader.chunks():
         pass
-
-
-def _key(segment: SegmentDocument) -> str:
-    return layout.segment_key(segment.topic, segment.partition, segment.number, bytes.fromhex(segment.sha256))

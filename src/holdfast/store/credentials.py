@@ -28,7 +28,7 @@ from holdfast.store.port import StoreRefused, StoreUnavailable
 
 logger = logging.getLogger("holdfast.shipping")
 
-EXTRA_HINT = "pip install 'holdfast[s3]'"
+EXTRA_HINT = "pip install 'holdfast-log[s3]'"
 
 _SHAPE = "write '' for the usual chain, 'profile:NAME', 'env:PREFIX' or 'file:PATH'; never the credentials themselves"
 _KEPT_SECONDS = 60.0

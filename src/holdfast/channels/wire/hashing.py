@@ -4,7 +4,7 @@ nim-sds hashes bytes with FarmHash64; `@waku/sds` hashes with MurmurHash3, and w
 computed to the bit: a participant who gets another number has another filter, and acknowledges nothing.
 
 The functions are written out here and used as they are; where `pyfarmhash` or `mmh3` is installed (the extra
-`holdfast[channels]`), theirs are used instead, which give the same numbers and are twenty times faster and more.
+`holdfast-log[channels]`), theirs are used instead, which give the same numbers and are twenty times faster and more.
 
 JavaScript has its own idea of text. An id is read from the wire by a decoder that takes any bytes for UTF-8, and is
 then hashed by its UTF-16 code units, of which one outside the first plane gives only its first. This is followed to

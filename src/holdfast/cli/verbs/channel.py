@@ -15,13 +15,14 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Log, Settings, SystemClock
+from holdfast import Log, Settings
 from holdfast.channels.keeping.snapshot import Buffered, ChannelData, RepairRequest, RepairResponse, Unacknowledged
 from holdfast.channels.wire.message import HistoryEntry
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
 from holdfast.cli.text import Encoding, encoded, iso, printable, shown
+from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Invalid, NotFound
 
 LIST, SHOW, HISTORY = "list", "show", "history"
@@ -231,7 +232,7 @@ def _line(owner: str, channel: str, data: ChannelData) -> ChannelLine:
     return ChannelLine(
         participant=_id(owner), channel=_id(channel), dialect=meta.dialect or None, history=len(data.history),
         unacknowledged=len(meta.outgoing), waiting=len(meta.incoming), missing=len(_missing(meta.incoming)),
-        lamport=meta.lamport, sealed=meta.sealed,
+        lamport=meta.lamport, sealed=meta.encrypted,
     )  # fmt: skip
 
 
@@ -266,7 +267,7 @@ def _report(owner: str, channel: str, data: ChannelData, now: int) -> ChannelRep
         requests=[_repair(request, now) for request in meta.requests],
         responses=[_repair(response, now) for response in meta.responses],
         met=[_id(message_id) for message_id in meta.met],
-        sealed=meta.sealed,
+        sealed=meta.encrypted,
     )
 
 
@@ -312,7 +313,7 @@ def _show(report: ChannelReport, *, as_json: bool) -> None:
             ("participant", report.participant),
             ("channel", report.channel),
             ("dialect", report.dialect),
-            ("key", "every message is sealed" if report.sealed else "none"),
+            ("key", "every message is encrypted" if report.sealed else "none"),
             ("lamport", report.lamport),
             ("history", f"{report.history} messages"),
             ("marked as met", f"{len(report.met)} ids"),

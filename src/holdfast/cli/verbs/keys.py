@@ -16,11 +16,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Keyring, SystemClock, disk
-from holdfast.cli.inspection.control_tables import SEGMENTS_SINCE, database, glance, looking
+from holdfast import Keyring, disk
 from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
+from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
+from holdfast.journal.inspected_database import InspectedDatabase
 from holdfast.log_directory import Directory
 
 NEW, ROTATE, LIST = "new", "rotate", "list"
@@ -31,7 +32,7 @@ Examples:
   holdfast keys rotate keyring --id 2026-12
   holdfast keys list keyring --log data
 Lose the keyring and the log is lost: keep a copy elsewhere. Older keys stay behind
-the new one for as long as anything sealed with them is read."""
+the new one for as long as anything encrypted with them is read."""
 
 
 class KeyLine(msgspec.Struct, frozen=True):
@@ -113,20 +114,11 @@ def _uses(directory: Path) -> dict[str, _Use]:
     """What a log has under each key, by its name, read without a key."""
     place = Directory(directory.absolute())
     place.require_log()
-    with database(place.database) as backend:
-        seen = glance(backend)
-        uses = {epoch.key_id: _Use() for epoch in seen.key_epochs if epoch.key_id}
-        names = {epoch.number: epoch.key_id for epoch in seen.key_epochs}
-        with looking(backend) as connection:
-            for number, count in connection.execute("SELECT key_epoch, count(*) FROM entries GROUP BY key_epoch"):
-                uses.setdefault(names.get(number, ""), _Use()).entries += count
-            if seen.version >= SEGMENTS_SINCE:
-                live = "SELECT key_id, count(*) FROM segments WHERE state = 1 GROUP BY key_id"
-                for name, count in connection.execute(live):
-                    uses.setdefault(name, _Use()).segments += count
-    if seen.key_epochs and (newest := seen.key_epochs[-1].key_id):
-        uses[newest].sealing = True
-    uses.pop("", None)
+    with InspectedDatabase.open(place.database) as database:
+        key_epochs, (entries, segments) = (control := database.control_rows()).key_epochs, database.key_uses(control)
+    names = dict.fromkeys([*(epoch.key_id for epoch in key_epochs), *entries, *segments])
+    newest = key_epochs[-1].key_id if key_epochs else ""
+    uses = {name: _Use(entries[name], segments[name], name == newest) for name in names if name}
     if not uses:
         say("note: this log uses no key of a keyring")
     return uses
@@ -150,7 +142,7 @@ def _tell(lines: list[KeyLine], as_json: bool) -> None:
             emit_json(line)
         return
     wide = 6 if lines[0].sealing is not None else 3
-    columns = ("key", "current", "in keyring", "log seals with it", "entries", "segments")[:wide]
+    columns = ("key", "current", "in keyring", "log encrypts with it", "entries", "segments")[:wide]
     emit_table(columns, [[_word(value) for value in msgspec.structs.astuple(line)[:wide]] for line in lines])
 
 

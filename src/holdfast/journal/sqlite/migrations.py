@@ -37,7 +37,7 @@ def check_version(backend: SqliteBackend) -> int:
     if version > newest:
         raise Invalid(
             f"this log was written by a newer holdfast path={backend.path} version={version} known={newest}",
-            hint="upgrade holdfast: pip install -U holdfast",
+            hint="upgrade holdfast: pip install -U holdfast-log",
         )
     if ours and not version:
         raise Corrupt("the database lost its version", path=str(backend.path))

@@ -22,8 +22,9 @@ from typing import NoReturn
 import apsw
 
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.errors import Closed, HoldfastError, Unavailable
+from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
 from holdfast.journal.sqlite.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
+from holdfast.journal.sqlite.control_tables import NEWEST, Tables
 from holdfast.journal.sqlite.read_only import Look
 from holdfast.journal.sqlite.stored_rows import StoredRows
 from holdfast.model.control_rows import (
@@ -106,6 +107,14 @@ class SqliteBackend:
         finally:
             if connection is not None:
                 self._give_back(connection, look)
+
+    @contextmanager
+    def tables(
+        self, version: int = NEWEST, damage: list[Corrupt] | None = None, *, tolerant: bool = False
+    ) -> Iterator[Tables]:
+        """The control tables as they are now, also of an older version or a damaged database."""
+        with self.reading() as rows:
+            yield Tables(rows.connection, self.path, version, damage, tolerant=tolerant)
 
     def _look_again(self) -> None:
         """Of a handle that only looks: if the files are others than they were, open those; under the lock."""

@@ -92,27 +92,12 @@ _NUMBERS = (
 class StoredRows:
     """Reads rows through one connection; of a damaged one, says so instead of guessing."""
 
-    __slots__ = ("_connection", "_path")
+    __slots__ = ("connection", "path")
 
     def __init__(self, connection: apsw.Connection, path: Path) -> None:
-        self._connection = connection
-        self._path = path
-
-    def log_row(self) -> LogRow | None:
-        """The log's own row."""
-        return self._one(LogRow, "log", "WHERE id=1")
-
-    def topics(self) -> Iterator[TopicRow | Corrupt]:
-        """All topics; in place of a row that is none, what is wrong with it."""
-        return self._many(TopicRow, "topics", "ORDER BY id")
-
-    def heads(self) -> Iterator[HeadRow | Corrupt]:
-        """All heads, by topic and number; in place of a row that is none, what is wrong with it."""
-        return self._many(HeadRow, "heads", "ORDER BY topic_id, number")
-
-    def epoch(self, number: int) -> EpochRow | None:
-        """One ownership."""
-        return self._one(EpochRow, "epochs", "WHERE number=?", number)
+        self.connection = connection
+        """For this room alone."""
+        self.path = path
 
     def key_epoch(self, number: int) -> KeyEpoch | None:
         """One key epoch."""
@@ -129,14 +114,13 @@ class StoredRows:
 
     def last_key_upto(self, seq: int) -> int:
         """Id of the newest idempotency key that came with this commit or before; 0 when there is none."""
-        found = self._connection.execute(
-            "SELECT id FROM idempotency WHERE seq<=? ORDER BY id DESC LIMIT 1", (seq,)
-        ).fetchone()
+        sql = "SELECT id FROM idempotency WHERE seq<=? ORDER BY id DESC LIMIT 1"
+        found = self.connection.execute(sql, (seq,)).fetchone()
         return int(found[0]) if found else 0
 
     def first_key_seq(self) -> int | None:
         """With which commit the oldest idempotency key came that is remembered."""
-        found = self._connection.execute("SELECT seq FROM idempotency ORDER BY id LIMIT 1").fetchone()
+        found = self.connection.execute("SELECT seq FROM idempotency ORDER BY id LIMIT 1").fetchone()
         return int(found[0]) if found else None
 
     def newest_key_below(self, after: int, partition_id: int, record: int, batched: tuple[int, int]) -> int:
@@ -148,33 +132,8 @@ class StoredRows:
             "SELECT coalesce(max(seq), 0) FROM idempotency"
             " WHERE id>? AND partition_id=? AND record<? AND NOT (seq>? AND seq<=?)"
         )
-        found = self._connection.execute(sql, (after, partition_id, record, *batched)).fetchone()
+        found = self.connection.execute(sql, (after, partition_id, record, *batched)).fetchone()
         return int(found[0]) if found else 0
-
-    def last_entry(self, partition_id: int) -> LastEntry | None:
-        """The last entry of a partition, without its body."""
-        rest = "WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
-        return self._one(LastEntry, "entries", rest, partition_id)
-
-    def watermarks(self) -> Iterator[WatermarkRow | Corrupt]:
-        """How far partitions are sealed; in place of a row that is none, what is wrong with it."""
-        return self._many(WatermarkRow, "watermarks", "ORDER BY partition_id")
-
-    def schemas(self) -> Iterator[SchemaRow | Corrupt]:
-        """All schemas, by topic and version."""
-        return self._many(SchemaRow, "schemas", "ORDER BY topic_id, version")
-
-    def policies(self) -> Iterator[PolicyRow | Corrupt]:
-        """All retention policies."""
-        return self._many(PolicyRow, "policies", "ORDER BY topic_id")
-
-    def shipping(self) -> ShippingRow | None:
-        """Where the log is shipped to; None when it never was."""
-        return self._one(ShippingRow, "shipping", "WHERE id=1")
-
-    def shipments(self) -> Iterator[ShipmentRow | Corrupt]:
-        """How far partitions are on the store."""
-        return self._many(ShipmentRow, "shipments", "ORDER BY partition_id")
 
     def spaces(self) -> Iterator[SpaceRow | Corrupt]:
         """All spaces."""
@@ -189,8 +148,8 @@ class StoredRows:
         """The items of a space, in no order; one that is not what it must be, or whose body is too long, is raised."""
         body = "CASE WHEN octet_length(body) <= ?2 THEN CAST(body AS BLOB) END"
         sql = f"SELECT {_ITEM}, {body} FROM space_items WHERE space_id=?1"
-        for values in self._connection.execute(sql, (space_id, body_bytes_max)):
-            yield ItemRow._make(_checked_values(ItemRow, values, self._path, "space_items"))
+        for values in self.connection.execute(sql, (space_id, body_bytes_max)):
+            yield ItemRow._make(_checked_values(ItemRow, values, self.path, "space_items"))
 
     def segment(self, partition_id: int, number: int) -> SegmentRow | None:
         """One segment of the manifest."""
@@ -213,46 +172,36 @@ class StoredRows:
     def entries_below(self, partition_id: int, offset: int, limit: int) -> int:
         """How many entries of a partition begin below an offset; counted up to a limit."""
         sql = "SELECT count(*) FROM (SELECT 1 FROM entries WHERE partition_id=? AND first_offset<? LIMIT ?)"
-        found = self._connection.execute(sql, (partition_id, offset, limit)).fetchone()
+        found = self.connection.execute(sql, (partition_id, offset, limit)).fetchone()
         return int(found[0]) if found else 0
 
     def tail_bytes(self, partition_id: int, start: int, end: int) -> int:
         """Stored bytes of the entries of a span."""
         rest = "WHERE partition_id=? AND first_offset>=? AND first_offset<?"
         sql = f"SELECT coalesce(sum(octet_length(body)), 0) FROM entries {rest}"
-        found = self._connection.execute(sql, (partition_id, start, end)).fetchone()
+        found = self.connection.execute(sql, (partition_id, start, end)).fetchone()
         return int(found[0]) if found else 0
-
-    def counts(self) -> Counts:
-        """What there is; entries are counted by walking the smallest index, not their bodies."""
-        found = self._connection.execute(
-            "SELECT (SELECT coalesce(max(number), 0) FROM epochs), (SELECT coalesce(max(number), 0) FROM key_epochs),"
-            " (SELECT count(*) FROM topics), (SELECT count(*) FROM heads), (SELECT count(*) FROM entries),"
-            " (SELECT coalesce(max(seq), 0) FROM entries), (SELECT count(*) FROM segments),"
-            " (SELECT count(*) FROM schemas), (SELECT count(*) FROM policies), (SELECT count(*) FROM spaces)"
-        ).fetchone()
-        return _checked(Counts, found or (), self._path, "sqlite_schema")
 
     def entries_after(self, seq: int, body_bytes_max: int, limit: int) -> Iterator[Entry | int]:
         """Entries of all partitions in the order of commits; of one whose body is too long, only its number."""
         body = "CASE WHEN octet_length(body) <= ?2 THEN CAST(body AS BLOB) END"
         sql = f"SELECT {_ENTRY}, {body}, {_guarded('schema')} FROM entries WHERE seq > ?1 ORDER BY seq LIMIT ?3"
-        for values in self._connection.execute(sql, (seq, body_bytes_max, limit)):
+        for values in self.connection.execute(sql, (seq, body_bytes_max, limit)):
             if values[-2] is None and type(values[0]) is int:
                 yield values[0]
             else:
-                yield Entry._make(_checked_values(Entry, values, self._path, "entries"))
+                yield Entry._make(_checked_values(Entry, values, self.path, "entries"))
 
     def bytes_after(self, seq: int) -> int:
         """Stored bytes of the entries behind a sequence number."""
         sql = "SELECT coalesce(sum(octet_length(body)), 0) FROM entries WHERE seq > ?"
-        found = self._connection.execute(sql, (seq,)).fetchone()
+        found = self.connection.execute(sql, (seq,)).fetchone()
         return int(found[0]) if found else 0
 
     def ends_upto(self, seq: int) -> dict[int, int]:
         """Where each partition's entries end that were committed up to a sequence number and are still here."""
         sql = "SELECT partition_id, max(first_offset + count) FROM entries WHERE seq <= ? GROUP BY partition_id"
-        return {int(partition): int(end) for partition, end in self._connection.execute(sql, (seq,))}
+        return {int(partition): int(end) for partition, end in self.connection.execute(sql, (seq,))}
 
     def entries(
         self,
@@ -272,31 +221,39 @@ class StoredRows:
             " WHERE partition_id=?1 AND first_offset <= ?2), ?2)"
             f" AND first_offset < ?3 ORDER BY first_offset {order} LIMIT ?5"
         )
-        for values in self._connection.execute(sql, (partition_id, *span, body_bytes_max, limit)):
+        for values in self.connection.execute(sql, (partition_id, *span, body_bytes_max, limit)):
             if values[-2] is None and type(values[2]) is int:
                 yield values[2]
             else:
-                yield Entry._make(_checked_values(Entry, values, self._path, "entries"))
+                yield Entry._make(_checked_values(Entry, values, self.path, "entries"))
 
     def _one(self, row: type[Row], table: str, rest: str, *bound: int | bytes) -> Row | None:
-        values = self._connection.execute(f"SELECT {_columns(row)} FROM {table} {rest}", bound).fetchone()
-        return None if values is None else _checked(row, values, self._path, table)
+        values = self.connection.execute(f"SELECT {columns(row)} FROM {table} {rest}", bound).fetchone()
+        return None if values is None else checked(row, values, self.path, table)
 
     def _all(self, row: type[Row], table: str, rest: str, *bound: int) -> list[Row]:
-        found = self._connection.execute(f"SELECT {_columns(row)} FROM {table} {rest}", bound)
-        return [_checked(row, values, self._path, table) for values in found]
+        found = self.connection.execute(f"SELECT {columns(row)} FROM {table} {rest}", bound)
+        return [checked(row, values, self.path, table) for values in found]
 
     def _many(self, row: type[Row], table: str, rest: str, *bound: int) -> Iterator[Row | Corrupt]:
-        for values in self._connection.execute(f"SELECT {_columns(row)} FROM {table} {rest}", bound):
+        for values in self.connection.execute(f"SELECT {columns(row)} FROM {table} {rest}", bound):
             try:
-                yield _checked(row, values, self._path, table)
+                yield checked(row, values, self.path, table)
             except Corrupt as damage:
                 yield damage
 
 
-def _columns(row: type[object]) -> str:
+def columns(row: type[object], lacking: frozenset[str] = frozenset()) -> str:
+    """The columns of a row, guarded; those that an older database lacks are zero or empty."""
+    return _spelled(row, lacking) if lacking else _COLUMNS[row]
+
+
+def _spelled(row: type[object], lacking: frozenset[str] = frozenset()) -> str:
     guarded = _exact if row in (SpaceRow, ItemRow) else _guarded
-    return ", ".join(_number(name) if kind is int else guarded(name) for name, kind in _TYPES[row].items())
+    return ", ".join(
+        ("0" if kind is int else "x''") if name in lacking else _number(name) if kind is int else guarded(name)
+        for name, kind in _TYPES[row].items()
+    )
 
 
 def _guarded(column: str) -> str:
@@ -314,7 +271,8 @@ def _number(column: str) -> str:
     return f"CASE WHEN typeof({column}) = 'integer' THEN {column} END"
 
 
-def _checked(row: type[Row], values: Sequence[object], path: Path, table: str) -> Row:
+def checked(row: type[Row], values: Sequence[object], path: Path, table: str) -> Row:
+    """The row; Corrupt where a value is not of the type that its column must have."""
     return row(*_checked_values(row, values, path, table))  # type: ignore[arg-type]
 
 
@@ -336,5 +294,6 @@ def _text(value: object) -> str | None:
         return None
 
 
+_COLUMNS = {row: _spelled(row) for row in _TYPES}
 _ENTRY = ", ".join([*map(_number, _NUMBERS), _guarded("link"), _guarded("digest")])
 _ITEM = ", ".join([_number("space_id"), _exact("key"), _number("number"), _number("key_epoch")])

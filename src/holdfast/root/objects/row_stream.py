@@ -148,7 +148,7 @@ def opened(data: memoryview, key: str, context: str, bytes_max: int, schemas: Ma
     if found > max(schemas):
         raise Invalid(
             f"this object was written by a newer holdfast key={key} format={found} known={max(schemas)}",
-            hint="upgrade holdfast: pip install -U holdfast",
+            hint="upgrade holdfast: pip install -U holdfast-log",
         )
     if found not in schemas or not schema.equals(schemas[found]):
         raise Damaged("is damaged: it has other columns")

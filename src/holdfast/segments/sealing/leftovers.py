@@ -63,7 +63,7 @@ def _is_unlisted(journal: Journal, partition: Partition, path: Path) -> bool:
 
     sealed = partition.sealed
     try:
-        with SegmentReader(path, None, None, journal.segment_opener) as reader:
+        with SegmentReader(path, None, None, journal.segment_keys) as reader:
             head, rows = reader.head, reader.facts.rows
     except Corrupt:
         return False

@@ -1,0 +1,279 @@
+"""One partition as one ordered stream: segments first, then the journal's tail, each record once.
+
+The border between the two moves while we read: the roller seals, then trims. So the border is looked up afresh at
+every step; entries that are gone from the tail are in a segment by then, because the watermark moves before anything
+is trimmed. A segment that retention removed in mid-read is `NotFound` with the first offset that is left; one that is
+missing otherwise, or damaged, is `Corrupt` with its path and span, and what can be read behind it.
+
+Each step is one short read transaction; files are opened outside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.errors import Corrupt, NotFound
+from holdfast.journal.journal import Journal
+from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import LIVE, LOST, SegmentRow
+from holdfast.model.entry import Entry
+from holdfast.model.record import Record
+from holdfast.model.record_columns import BadFrame
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.store import layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Times(NamedTuple):
+    """A closed interval of times in microseconds; None = open."""
+
+    since: int | None = None
+    until: int | None = None
+
+    def miss(self, low: int, high: int) -> bool:
+        """Whether nothing between low and high lies in it."""
+        return (self.since is not None and high < self.since) or (self.until is not None and low > self.until)
+
+    def hold(self, time: int) -> bool:
+        """Whether a time lies in it."""
+        return not self.miss(time, time)
+
+
+ALWAYS = Times()
+
+
+class SegmentPiece(NamedTuple):
+    """A part of a segment."""
+
+    row: SegmentRow
+    start: int
+    end: int
+
+
+class TailPiece(NamedTuple):
+    """A part of an entry of the tail."""
+
+    entry: Entry
+    start: int
+    end: int
+
+
+class Stream:
+    """Reads one partition."""
+
+    def __init__(self, journal: Journal, manifest: Manifest, partition: Partition) -> None:
+        self._journal = journal
+        self._manifest = manifest
+        self.partition = partition
+        self._reader = journal.reader(partition)
+
+    # -- what callers want --------------------------------------------------------------------------------
+
+    def records(self, start: int, end: int, times: Times = ALWAYS, *, reverse: bool = False) -> Iterator[Record]:
+        """Records start..end of a raw topic, of these times only."""
+        for piece in self._pieces(start, end, times, reverse):
+            if isinstance(piece, TailPiece):
+                yield from self._tail_records(piece, times, reverse)
+                continue
+            from holdfast.segments.typed.arrow_records import records
+
+            for batch in self._segment_batches(piece, times, reverse, None):
+                yield from records(batch, self.partition.number)
+
+    def batches(
+        self, start: int, end: int, times: Times = ALWAYS, *, reverse: bool = False,
+        columns: Collection[str] | None = None,
+    ) -> Iterator[tuple[bytes, pa.RecordBatch]]:  # fmt: skip
+        """The same as record batches, each with the fingerprint of its schema (empty for raw records)."""
+        tail: list[TailPiece] = []
+        size = 0
+        for piece in self._pieces(start, end, times, reverse):
+            if isinstance(piece, TailPiece):
+                if tail and (
+                    piece.entry.schema != tail[0].entry.schema or size >= _TAIL_BATCH_BYTES or times != ALWAYS
+                ):
+                    yield from self._tail_batches(tail, times, reverse)
+                    tail, size = [], 0
+                tail.append(piece)
+                size += len(piece.entry.body)
+                continue
+            yield from self._tail_batches(tail, times, reverse)
+            tail, size = [], 0
+            schema = piece.row.schema if any(piece.row.schema) else b""
+            for batch in self._segment_batches(piece, times, reverse, columns):
+                yield schema, batch
+        yield from self._tail_batches(tail, times, reverse)
+
+    # -- pieces, in order ---------------------------------------------------------------------------------
+
+    def _pieces(self, start: int, end: int, times: Times, reverse: bool) -> Iterator[SegmentPiece | TailPiece]:
+        if self.partition.damage is not None:
+            raise self.partition.damage.again()
+        return self._backward(start, end, times) if reverse else self._forward(start, end, times)
+
+    def _forward(self, start: int, end: int, times: Times) -> Iterator[SegmentPiece | TailPiece]:
+        at = start
+        while at < end:
+            sealed = self.partition.sealed.sealed_offset
+            if at < sealed:
+                stop = min(end, sealed)
+                yield from self._segments(at, stop, times, reverse=False)
+                at = stop
+                continue
+            try:
+                for entry in self._reader.entries(at, end):
+                    if not times.miss(entry.time_min, entry.time_max):
+                        yield TailPiece(entry, max(at, entry.first), min(end, entry.first + entry.count))
+                    at = min(end, entry.first + entry.count)
+            except Corrupt:
+                if not self._was_sealed(at + 1):
+                    raise
+
+    def _backward(self, start: int, end: int, times: Times) -> Iterator[SegmentPiece | TailPiece]:
+        at = end
+        while at > start:
+            sealed = self.partition.sealed.sealed_offset
+            if at <= sealed:
+                # What is left is given before it is said that the rest has expired.
+                left = min(at, max(start, self.partition.sealed.first_offset))
+                if left < at:
+                    yield from self._segments(left, at, times, reverse=True)
+                self._check_retained(start)
+                return
+            try:
+                for entry in self._reader.entries(max(start, sealed), at, descending=True):
+                    floor = max(start, sealed, entry.first)
+                    if not times.miss(entry.time_min, entry.time_max):
+                        yield TailPiece(entry, floor, min(at, entry.first + entry.count))
+                    at = floor
+            except Corrupt:
+                if not self._was_sealed(at):
+                    raise
+
+    def _was_sealed(self, offset: int) -> bool:
+        """Whether everything below an offset has moved into segments, while we were reading the tail."""
+        before = self.partition.sealed.sealed_offset
+        if before < offset:
+            self._journal.refresh()
+        return self.partition.sealed.sealed_offset >= offset
+
+    def _segments(self, start: int, end: int, times: Times, *, reverse: bool) -> Iterator[SegmentPiece]:
+        """The parts of segments in a sealed span, pruned by time."""
+        self._check_retained(start)
+        first = self._manifest.holding(self.partition, start)
+        last = first if end <= first.end else self._manifest.holding(self.partition, end - 1)
+        rows: Iterator[SegmentRow]
+        if times != ALWAYS:
+            span = (first.number, last.number)
+            rows = self._manifest.overlapping(self.partition, span, times.since, times.until, reverse)
+        elif first.number == last.number:
+            rows = iter((first,))
+        elif reverse:
+            rows = self._rows_backward(first.number, last.number)
+        else:
+            rows = self._manifest.rows(self.partition, first.number, last.number + 1)
+        for row in rows:
+            yield SegmentPiece(row, max(start, row.first_offset), min(end, row.end))
+
+    def _rows_backward(self, first: int, last: int) -> Iterator[SegmentRow]:
+        for number in range(last, first - 1, -1):
+            yield self._manifest.row(self.partition, number)
+
+    def _check_retained(self, offset: int) -> None:
+        first = self.partition.sealed.first_offset
+        if offset < first:
+            raise self._expired(first, offset)
+
+    def _check_kept(self, piece: SegmentPiece, path: Path) -> None:
+        """Raise NotFound where a file is not damaged but expired, or emptied on a full disk to be expired next."""
+        # In this order: the emptied file goes only after the commit that moves the first offset.
+        emptied = path.with_name(path.name + layout.EXPIRED).exists() and not path.exists()
+        self._journal.refresh()
+        self._check_retained(piece.start)
+        if emptied:
+            raise self._expired(piece.row.end, piece.start)
+
+    def _expired(self, first: int, offset: int) -> NotFound:
+        return NotFound(
+            f"records below offset {first} have expired topic={self.partition.topic}"
+            f" partition={self.partition.number} offset={offset}",
+            hint=f"read from start={first}, or leave start out to begin with the first that is left",
+        )
+
+    # -- the tail -----------------------------------------------------------------------------------------
+
+    def _tail_records(self, piece: TailPiece, times: Times, reverse: bool) -> Iterator[Record]:
+        entry = piece.entry
+        columns = self._reader.open(entry)
+        try:
+            found = list(
+                columns.records(entry.first, self.partition.number, piece.start - entry.first, piece.end - entry.first)
+            )
+        except BadFrame as error:
+            raise self._reader.malformed(entry, error) from None
+        if times != ALWAYS:
+            found = [record for record in found if times.hold(record.time)]
+        return reversed(found) if reverse else iter(found)
+
+    def _tail_batches(
+        self, pieces: list[TailPiece], times: Times, reverse: bool
+    ) -> Iterator[tuple[bytes, pa.RecordBatch]]:
+        if not pieces:
+            return
+        from holdfast.segments.file.selection import select, turned
+        from holdfast.segments.manifest.entry_batches import batches_of
+
+        ordered = pieces[::-1] if reverse else pieces
+        schema = pieces[0].entry.schema
+        entries = iter([piece.entry for piece in ordered])
+        _, found = batches_of(self._journal, self.partition, self._reader, entries, schema)
+        start, end = ordered[0].start, ordered[-1].end
+        chosen = [select(batch, start, end, times.since, times.until) for batch in found]
+        for batch in reversed(chosen) if reverse else chosen:
+            for part in turned(batch, reverse):
+                yield schema, part
+
+    # -- segments -----------------------------------------------------------------------------------------
+
+    def _segment_batches(
+        self, piece: SegmentPiece, times: Times, reverse: bool, columns: Collection[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        row = piece.row
+        if row.state == LOST:
+            raise self._gone(row, "records were lost")
+        if row.state != LIVE:  # the commit that says so may be a moment ahead of the watermark that we see
+            raise self._expired(max(row.end, self.partition.sealed.first_offset), piece.start)
+        path = self._manifest.path(self.partition, row)
+        try:
+            with self._manifest.open(self.partition, row) as reader:
+                # A column that came with a later version of the schema is not there yet.
+                present = None if columns is None else [name for name in columns if name in reader.schema.names]
+                yield from reader.batches(
+                    piece.start, piece.end, columns=present, since=times.since, until=times.until, reverse=reverse
+                )
+        except FileNotFoundError:
+            self._check_kept(piece, path)
+            raise self._gone(row, "a segment is missing") from None
+        except Corrupt as damage:
+            self._check_kept(piece, path)
+            damage.hint = self._way_on(row)
+            raise
+
+    def _gone(self, row: SegmentRow, what: str) -> Corrupt:
+        partition = self.partition
+        return Corrupt(
+            f"{what} offsets={row.first_offset}..{row.end - 1}", path=str(self._manifest.path(partition, row)),
+            topic=partition.topic, partition=partition.number, offset=row.first_offset, hint=self._way_on(row),
+        )  # fmt: skip
+
+    def _way_on(self, row: SegmentRow) -> str:
+        behind = f" and from start={row.end}" if row.end < self.partition.durable else ""
+        rest = f"the rest can be read: up to end={row.first_offset}{behind}"
+        return f"{rest}; `holdfast reconcile DIR --deep` says what is wrong"
+
+
+_TAIL_BATCH_BYTES = 8 * 2**20

@@ -1,0 +1,247 @@
+"""A read: one pass over the partitions of a topic, as records or as Arrow, with limits and a place to go on from.
+
+A reading is lazy and is used once, in one way: iterate it for records, or take it as Arrow (`batches`, `to_arrow`,
+`to_polars`, `to_pandas`, or anything that speaks `__arrow_c_stream__`). Its span is fixed when it is made: what
+becomes durable later is not in it. `position` says at any moment how far it came, as a short text to be kept and given
+to the next `read(start=…)` (or `end=…` when reading backwards).
+"""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from holdfast import dataframes
+from holdfast.errors import Invalid
+from holdfast.log.topics.partition_stream import ALWAYS, Stream, Times
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+Item = TypeVar("Item")
+
+_PAGE_ITEMS = 500
+_position = msgspec.json.Decoder(dict[int, int])
+
+
+class Span(NamedTuple):
+    """What is to be read of one partition."""
+
+    stream: Stream
+    start: int
+    end: int
+
+
+class Shape(Protocol[Item]):
+    """How a kind of topic gives its items and its Arrow columns; raw and typed topics have one each."""
+
+    def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Item]:
+        """The items of a span."""
+
+    def place(self, item: Item) -> tuple[int, int]:
+        """Partition and offset of an item."""
+
+    def size(self, item: Item) -> int:
+        """What an item counts against `bytes_max`."""
+
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the results."""
+
+    def batches(self, span: Span, times: Times, reverse: bool) -> Iterator[pa.RecordBatch]:
+        """A span in that schema."""
+
+
+class Reading(Generic[Item]):
+    """What `topic.read(…)` returns: an iterator of records, and a source of Arrow.
+
+    >>> import holdfast, tempfile
+    >>> with tempfile.TemporaryDirectory() as directory, holdfast.open(directory) as log:
+    ...     topic = log.topic("orders")
+    ...     _ = topic.append_batch([b"one", b"two", b"three"])
+    ...     page = topic.read(limit=2)
+    ...     [record.payload for record in page], page.position, page.exhausted
+    ...     [record.payload for record in topic.read(page.position)]
+    ([b'one', b'two'], '{"0":2}', False)
+    [b'three']
+    """
+
+    def __init__(
+        self, shape: Shape[Item], spans: list[Span], times: Times, reverse: bool, limit: int | None,
+        bytes_max: int | None,
+    ) -> None:  # fmt: skip
+        self._shape = shape
+        self._spans = spans
+        self._times = times
+        self._reverse = reverse
+        self._limit = limit
+        self._bytes_max = bytes_max
+        self._positions = {s.stream.partition.number: s.end if reverse else s.start for s in spans}
+        self._items = self._iterate(self._positions)
+        self._used_as: Literal["records", "async", "arrow"] | None = None
+        self._ahead: _Ahead[Item] | None = None
+
+    # -- records ------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Item]:
+        self._begin_records()
+        return self._items
+
+    def __next__(self) -> Item:
+        self._begin_records()
+        return next(self._items)
+
+    def _begin_records(self, way: Literal["records", "async"] = "records") -> None:
+        if self._used_as == "arrow":
+            raise Invalid("this reading was taken as Arrow already", hint="call read() again: a reading is used once")
+        if self._used_as not in (None, way):
+            raise Invalid("this reading was begun in another way", hint="call read() again, and go on from .position")
+        self._used_as = way
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """The records, read in threads a page at a time; the loop is never blocked."""
+        self._begin_records("async")
+        if self._ahead is None:
+            positions = dict(self._positions)
+            self._ahead = _Ahead(self._iterate(positions), positions)
+        ahead = self._ahead
+        while bool(ahead.page) or await to_thread(ahead.fill):
+            item = ahead.page.popleft()
+            partition, offset = self._shape.place(item)
+            self._positions[partition] = offset if self._reverse else offset + 1
+            yield item
+        self._positions.update(ahead.positions)
+
+    def _iterate(self, positions: dict[int, int]) -> Iterator[Item]:
+        left = -1 if self._limit is None else self._limit
+        room = -1 if self._bytes_max is None else self._bytes_max
+        place, size, back = self._shape.place, self._shape.size, self._reverse
+        spent, given = 0, False
+        for span in self._spans:
+            for item in self._shape.items(span, self._times, back):
+                # The first item is always given, however large: a reader with a small limit must get on.
+                if left == 0 or (room >= 0 and given and spent + size(item) > room):
+                    return
+                partition, offset = place(item)
+                positions[partition] = offset if back else offset + 1
+                left -= 1
+                given = True
+                if room >= 0:
+                    spent += size(item)
+                yield item
+                if left == 0 and self._times == ALWAYS:  # no need to look further: offsets tell whether there is more
+                    return
+            self._finish(span, positions)
+
+    def _finish(self, span: Span, positions: dict[int, int]) -> None:
+        positions[span.stream.partition.number] = span.start if self._reverse else span.end
+
+    # -- where we are -------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> str:
+        """How far this reading came, to go on from later: `read(start=position)`, backwards `read(end=position)`."""
+        return msgspec.json.encode({str(number): at for number, at in sorted(self._positions.items())}).decode()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything was given that there was when the reading began."""
+        return all(
+            self._positions[s.stream.partition.number] == (s.start if self._reverse else s.end) or s.start >= s.end
+            for s in self._spans
+        )
+
+    # -- Arrow --------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the results."""
+        return self._shape.schema()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches, one after the other."""
+        if self._used_as is not None:
+            raise Invalid("this reading was begun already", hint="call read() again: a reading is used once")
+        self._used_as = "arrow"
+        return self._iterate_batches()
+
+    def _iterate_batches(self) -> Iterator[pa.RecordBatch]:
+        left, room = self._limit, self._bytes_max
+        spent = 0
+        for span in self._spans:
+            number = span.stream.partition.number
+            for batch in self._shape.batches(span, self._times, self._reverse):
+                taken = batch if left is None else batch.slice(0, left)
+                if room is not None:
+                    taken = _fitting(taken, room - spent, always=not spent)
+                    spent += taken.nbytes
+                if taken.num_rows:
+                    offset = taken.column(1)[taken.num_rows - 1].as_py()
+                    self._positions[number] = offset if self._reverse else offset + 1
+                    yield taken
+                left = None if left is None else left - taken.num_rows
+                if taken.num_rows < batch.num_rows or left == 0:
+                    return
+            self._finish(span, self._positions)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as an Arrow table."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(self.batches(), self.schema)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a Polars data frame."""
+        return dataframes.polars_frame(self.to_arrow())
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows as a pandas data frame."""
+        return dataframes.pandas_frame(self.to_arrow())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's C stream: Polars, DuckDB, pandas and pyarrow take a reading directly."""
+        return dataframes.c_stream(self.schema, self.batches(), requested_schema)
+
+    def __repr__(self) -> str:
+        spans = ", ".join(f"{s.stream.partition.number}: {s.start}..{s.end}" for s in self._spans)
+        return f"Reading({spans}{', backwards' if self._reverse else ''})"
+
+
+class _Ahead(Generic[Item]):
+    """What was read before it was asked for, and how far that is."""
+
+    def __init__(self, items: Iterator[Item], positions: dict[int, int]) -> None:
+        self._items = items
+        self.positions = positions
+        self.page: deque[Item] = deque()
+
+    def fill(self) -> bool:
+        """Read a page; False when there is nothing left."""
+        self.page.extend(islice(self._items, _PAGE_ITEMS))
+        return bool(self.page)
+
+
+def _fitting(batch: pa.RecordBatch, room: int, *, always: bool) -> pa.RecordBatch:
+    """As many rows as fit into so many bytes, by halves; one at least if `always`."""
+    low, high = int(always), batch.num_rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if batch.slice(0, middle).nbytes <= room else (low, middle - 1)
+    return batch.slice(0, low)
+
+
+def parse_position(text: str) -> Mapping[int, int]:
+    """Partitions and offsets of a position; Invalid when it is none."""
+    try:
+        positions = _position.decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        positions = {-1: -1}
+    if any(number < 0 or at < 0 for number, at in positions.items()):
+        raise Invalid(f"not a position: {text[:100]!r}", hint="give what reading.position returned")
+    return positions

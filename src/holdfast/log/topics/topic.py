@@ -1,0 +1,272 @@
+"""A topic: the verbs of the log, each named after what you get.
+
+    offer    True at once, or False when refused        survives nothing until the next group commit
+    submit   a ticket at once                            survives power loss once the ticket has been awaited
+    append   a receipt, after the fsync                  survives power loss when it returns
+
+All three check their arguments before anything is queued. Records with the same key go to the same
+partition and stay in order; records without one go round robin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.arguments import seconds, several
+from holdfast.clock import Clock
+from holdfast.journal.commit.ticket import BatchTicket, Ticket
+from holdfast.journal.state.partition import Partition
+from holdfast.log.topics.any_topic import AnyTopic
+from holdfast.log.topics.partition_stream import Times
+from holdfast.log.topics.reading import Span
+from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.validation import Headers
+from holdfast.model.record import NOW, Durability, Receipt, Record
+from holdfast.model.record_columns import Columns, Extra
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Topic(AnyTopic[Record]):
+    """One topic of an open log; get it with `log.topic(name)`."""
+
+    def __init__(self, name: str, partitions: Partitions, clock: Clock) -> None:
+        super().__init__(name, partitions, clock, _Raw)
+        self._only = partitions.only
+        self._payload_bytes_max = self._journal.settings.payload_bytes_max
+
+    # -- appending ----------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        payload: bytes,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        kind: str | None = None,
+        time: int | datetime | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Receipt:
+        """Append one record and return its receipt once it survives power loss.
+
+        With `durability="shipped"` once it survives the loss of this machine: the store has acknowledged it, and
+        everything before it (needs a store; waits `shipping.shipped_timeout_ms` more, then raises Unavailable).
+
+        Raises Full when there is no room within `timeout` seconds, OutcomeUnknown when there was no
+        acknowledgement (default: `journal.ack_timeout_ms`). A repeated `idempotency_key` writes nothing and
+        returns the original receipt, which then says that it is `repeated`; with another payload, key, kind or headers
+        than the first time it is Invalid.
+        """
+        put = partial(
+            self.submit, payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
+            idempotency_key=idempotency_key,
+        )  # fmt: skip
+        return self._appended("append", put, timeout, durability)
+
+    async def append_async(
+        self,
+        payload: bytes,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        kind: str | None = None,
+        time: int | datetime | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Receipt:
+        """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop.
+
+        Cancelling whoever waits for the acknowledgement does not take the record back.
+        """
+        put = partial(
+            self.submit, payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
+            idempotency_key=idempotency_key,
+        )  # fmt: skip
+        return await self._appended_async(put, timeout, durability)
+
+    def submit(
+        self,
+        payload: bytes,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        kind: str | None = None,
+        time: int | datetime | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """Queue one record for the next commit and return its ticket; `ticket.result()` or `await ticket`.
+
+        Waits for room at most `timeout` seconds, and never on an event loop; then raises Full.
+        """
+        if type(payload) is not bytes:
+            payload = self._intake.payload(payload)
+        size = len(payload)
+        if size > self._payload_bytes_max:
+            raise self._intake.too_large(size)
+        extra: Extra | None = None
+        unique: bytes | None = None
+        if key is not None or headers is not None or kind is not None:
+            extra, size = self._intake.extras(key, kind, headers, size)
+        if idempotency_key is not None:
+            idempotency_key, unique = self._intake.unique_record(idempotency_key, payload, extra)
+        patience = self._patience if timeout is None else seconds(timeout)
+        run, index = self._journal.put(
+            self._only if partition is None and self._only is not None else self._choose(partition, extra),
+            payload,
+            self._now() if time is None else self._intake.time(time),
+            extra,
+            unique,
+            size,
+            True,
+            patience,
+        )
+        return Ticket(run, index, patience, idempotency_key)
+
+    def offer(
+        self,
+        payload: bytes,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        kind: str | None = None,
+        time: int | datetime | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+    ) -> bool:
+        """Queue one record without waiting for anything; False when the queue is full.
+
+        It becomes durable with the next group commit, at the latest `journal.flush_interval_ms` after it
+        came to wait alone, and always before any append that was acknowledged after it.
+        """
+        if type(payload) is not bytes:
+            payload = self._intake.payload(payload)
+        size = len(payload)
+        if size > self._payload_bytes_max:
+            raise self._intake.too_large(size)
+        extra: Extra | None = None
+        unique: bytes | None = None
+        if key is not None or headers is not None or kind is not None:
+            extra, size = self._intake.extras(key, kind, headers, size)
+        if idempotency_key is not None:
+            _, unique = self._intake.unique_record(idempotency_key, payload, extra)
+        return self._journal.offer(
+            self._only if partition is None and self._only is not None else self._choose(partition, extra),
+            payload,
+            self._now() if time is None else self._intake.time(time),
+            extra,
+            unique,
+            size,
+        )
+
+    def append_batch(
+        self,
+        records: Iterable[bytes | Record],
+        *,
+        partition: int | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Sequence[Receipt]:
+        """Append records as one unit: all of them are durable when this returns, or none is.
+
+        Records with keys go to their partitions; those without a key stay together, in order.
+        """
+        put = partial(self.submit_batch, records, partition=partition)
+        return self._appended("append_batch", put, timeout, durability)
+
+    async def append_batch_async(
+        self,
+        records: Iterable[bytes | Record],
+        *,
+        partition: int | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Sequence[Receipt]:
+        """What `append_batch` does, for coroutines."""
+        batch = list(several(records, "records", "append_batch([b'one'])"))  # once: it may be an iterator
+        put = partial(self.submit_batch, batch, partition=partition)
+        return await self._appended_async(put, timeout, durability)
+
+    def submit_batch(
+        self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None
+    ) -> BatchTicket:
+        """Queue records as one unit and return its ticket."""
+        records = records if isinstance(records, list) else list(several(records, "records", "append_batch([b'one'])"))
+        self._intake.batch(records)
+        patience = self._patience if timeout is None else seconds(timeout)
+        if set(map(type, records)) == {bytes}:
+            columns = Columns(records, [self._now()] * len(records))  # type: ignore[arg-type]
+            sizes = list(map(len, columns.payloads))
+            size = self._intake.batch_size(sum(sizes), max(sizes))
+            unit = self._journal.put_runs([(self._choose(partition, None), columns)], size, patience)
+            return BatchTicket(unit, unit.runs()[0], patience)
+        return self._submit_mixed(records, partition, patience)
+
+    def _submit_mixed(self, records: Sequence[bytes | Record], partition: int | None, patience: float) -> BatchTicket:
+        now = self._now()
+        keyless: Partition | None = None
+        parts: dict[Partition, tuple[list[bytes], list[int], dict[int, Extra]]] = {}
+        places: list[tuple[Partition, int]] = []
+        size = 0
+        for given in records:
+            record, payload, extra, weight = self._intake.record(given)
+            if partition is None and record.key is None:
+                target = keyless = keyless or self._choose(None, None)
+            else:
+                target = self._choose(partition, extra)
+            payloads, times, extras = parts.setdefault(target, ([], [], {}))
+            places.append((target, len(payloads)))
+            if extra is not None:
+                extras[len(payloads)] = extra
+            payloads.append(payload)
+            times.append(now if record.time == NOW else self._intake.time(record.time))
+            size += weight
+        self._intake.batch_size(size)
+        batches = [(target, Columns(*columns)) for target, columns in parts.items()]
+        unit = self._journal.put_runs(batches, size, patience)
+        runs = {run.partition: run for run in unit.runs()}
+        return BatchTicket(unit, [(runs[target], index) for target, index in places], patience)
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r}, partitions={self.partitions})"
+
+    def _choose(self, partition: int | None, extra: Extra | None) -> Partition:
+        return self._partitions.choose(partition, extra[0] if extra is not None else None)
+
+
+class _Raw:
+    """How raw records are read."""
+
+    def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Record]:
+        return span.stream.records(span.start, span.end, times, reverse=reverse)
+
+    def place(self, item: Record) -> tuple[int, int]:
+        return item.partition, item.offset
+
+    def size(self, item: Record) -> int:
+        headers = sum(len(name) + len(value) for name, value in item.headers.items()) if item.headers else 0
+        return len(item.payload) + len(item.key or b"") + headers
+
+    def schema(self) -> pa.Schema:
+        from holdfast.segments.file.segment_columns import RAW_SCHEMA
+        from holdfast.segments.file.selection import with_partition
+
+        return with_partition(RAW_SCHEMA, "partition")
+
+    def batches(self, span: Span, times: Times, reverse: bool) -> Iterator[pa.RecordBatch]:
+        from holdfast.segments.file.selection import add_partition
+
+        schema = self.schema()
+        number = span.stream.partition.number
+        for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse):
+            yield add_partition(batch, number, schema)

@@ -1,0 +1,286 @@
+"""A typed topic: rows with the columns of an Arrow schema, appended in batches and read as Arrow.
+
+The verbs are those of a raw topic; what they take is different: record batches, tables, data frames, or dictionaries
+(one row, or many). Everything is checked against the schema before anything is queued. A batch is one journal
+entry, it becomes durable as a whole, and its rows have consecutive offsets. In a topic with a key column it is one
+entry in each partition that its keys lead to, all of them in one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import cached_property, partial
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+from holdfast.arguments import seconds, texts
+from holdfast.clock import Clock
+from holdfast.errors import Invalid, Unavailable
+from holdfast.journal.commit.spread_receipts import Spread
+from holdfast.journal.commit.ticket import BatchTicket
+from holdfast.log.topics.any_topic import AnyTopic
+from holdfast.log.topics.partition_stream import Times
+from holdfast.log.topics.reading import Reading, Span
+from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.model import frame
+from holdfast.model.record import Durability, Receipt
+from holdfast.model.record_columns import Encoded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.model.schema import TopicSchema
+
+Row = dict[str, Any]
+
+
+class TypedTopic(AnyTopic[Row]):
+    """One typed topic of an open log; get it with `log.topic(name, schema=…)`.
+
+    >>> import holdfast, pyarrow as pa, tempfile
+    >>> schema = pa.schema([pa.field("customer", pa.string()), pa.field("cents", pa.int64())])
+    >>> with tempfile.TemporaryDirectory() as directory, holdfast.open(directory) as log:
+    ...     orders = log.topic("orders", schema=schema)
+    ...     receipts = orders.append([{"customer": "c-42", "cents": 995}, {"customer": "c-7", "cents": 120}])
+    ...     receipts[-1].offset, orders.read().to_arrow().column("cents").to_pylist()
+    (1, [995, 120])
+    """
+
+    def __init__(self, name: str, partitions: Partitions, clock: Clock) -> None:
+        super().__init__(name, partitions, clock, self._typed)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The newest version of the topic's schema."""
+        from holdfast.segments.typed.key_column import without_key
+
+        return without_key(self._schema().declared)
+
+    @cached_property
+    def key(self) -> str | None:
+        """The column whose value says to which partition a row goes; None where rows go round robin, by batches."""
+        from holdfast.segments.manifest.schema_versions import versions
+        from holdfast.segments.typed.key_column import key_of
+
+        return key_of(versions(self._journal, self.name)[0])
+
+    # -- appending ----------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        rows: object,
+        *,
+        time: int | datetime | str | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Sequence[Receipt]:
+        """Append rows as one unit and return their receipts once they survive power loss.
+
+        In a topic with a key column rows go to the partitions of their keys, unless a `partition` is named; there is
+        one receipt per row in any case, in the order of the rows.
+
+        `rows` is a record batch, a table, a data frame, a dict (one row) or an iterable of dicts. Columns are
+        found by name; absent nullable ones become null; anything else that does not fit is Invalid, and nothing is
+        written. `time` is that of all rows (default: now), or the name of a timestamp column that holds it.
+        A repeated `idempotency_key` writes nothing and returns the original receipts; with other rows than the first
+        time it is Invalid.
+        """
+        put = partial(self.submit, rows, time=time, partition=partition, idempotency_key=idempotency_key)
+        return self._appended("append", put, timeout, durability)
+
+    async def append_async(
+        self,
+        rows: object,
+        *,
+        time: int | datetime | str | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Sequence[Receipt]:
+        """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop."""
+        _, batch = self._conformed(rows)  # once: rows may be an iterator, and there may be no room yet
+        put = partial(self.submit, batch, time=time, partition=partition, idempotency_key=idempotency_key)
+        return await self._appended_async(put, timeout, durability)
+
+    def submit(
+        self,
+        rows: object,
+        *,
+        time: int | datetime | str | None = None,
+        partition: int | None = None,
+        idempotency_key: bytes | str | None = None,
+        timeout: float | None = None,
+    ) -> BatchTicket:
+        """Queue rows as one unit and return its ticket; `ticket.result()` or `await ticket`."""
+        schema, batch = self._conformed(rows)
+        patience = self._patience if timeout is None else seconds(timeout)
+        unique: bytes | None = None
+        if idempotency_key is not None:
+            from holdfast.segments.typed.row_times import content_of
+
+            _, unique = self._intake.unique(idempotency_key, content_of(batch))
+        if partition is None and self._partitions.only is None and self.key is not None:
+            return self._submit_parts(schema, batch, time, unique, patience)
+        encoded, size = self._encode(schema, batch, time)
+        encoded.key = unique
+        part = self._partitions.choose(partition, None)
+        unit = self._journal.put_runs([(part, encoded)], size, patience)
+        return BatchTicket(unit, unit.runs()[0], patience)
+
+    def _submit_parts(
+        self,
+        schema: TopicSchema,
+        batch: pa.RecordBatch,
+        time: int | datetime | str | None,
+        unique: bytes | None,
+        patience: float,
+    ) -> BatchTicket:
+        """Rows by their keys, as one unit. Those without a key stay together; in a repeat they go where they went."""
+        from holdfast.segments.typed.key_column import split
+
+        assert self.key is not None
+        moment = self._now() if time is None else time
+        keyless = self._partitions.choose(None, None if unique is None else unique[:16]).number
+        parts = split(batch, self.key, self.partitions, keyless)
+        runs, size = [], 0
+        for at, (number, rows) in enumerate(parts.parts):
+            encoded, weight = self._encode(schema, rows, moment)
+            if unique is not None:  # the first part has the key itself: whatever comes under it again meets that
+                encoded.key = self._intake.unique_part(unique, number) if at else unique
+            runs.append((self._partitions.explicit(number), encoded))
+            size += weight
+        self._intake.batch_size(size)
+        unit = self._journal.put_runs(runs, size, patience)
+        return BatchTicket(unit, Spread(unit.runs(), parts.starts, parts.positions), patience)
+
+    def offer(
+        self, rows: object, *, time: int | datetime | str | None = None, partition: int | None = None
+    ) -> bool:  # fmt: skip
+        """Queue rows without waiting for anything; False when there is no room."""
+        try:
+            self.submit(rows, time=time, partition=partition, timeout=0)
+        except Unavailable:
+            return False
+        return True
+
+    def _conformed(self, rows: object) -> tuple[TopicSchema, pa.RecordBatch]:
+        from holdfast.segments.typed.conform import conform
+
+        schema = self._schema()
+        batches = conform(schema, rows, rows_max=self._journal.settings.batch_records_max)
+        if len(batches) > 1:
+            raise Invalid(
+                f"the batch is too long rows={sum(batch.num_rows for batch in batches)}",
+                hint="append it in pieces of at most journal.batch_records_max rows",
+            )
+        return schema, batches[0]
+
+    def _encode(
+        self, schema: TopicSchema, batch: pa.RecordBatch, time: int | datetime | str | None
+    ) -> tuple[Encoded, int]:
+        from holdfast.segments.typed.row_message import message_of
+        from holdfast.segments.typed.row_times import joined
+
+        message = message_of(batch)
+        size = self._intake.batch_size(message.size)
+        times, time_min, time_max = self._times(batch, time)
+        body = joined(frame.typed_head(batch.num_rows, times), message)
+        return Encoded(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
+
+    def _times(self, batch: pa.RecordBatch, time: int | datetime | str | None) -> tuple[bytes, int, int]:
+        if not isinstance(time, str):
+            moment = self._now() if time is None else self._intake.time(time)
+            return pack("<q", moment), moment, moment
+        from holdfast.segments.typed.row_times import times_of
+
+        return times_of(batch, time)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        start: int | str | None = None,
+        end: int | str | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        *,
+        columns: Collection[str] | None = None,
+        partition: int | Iterable[int] | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+        bytes_max: int | None = None,
+    ) -> Reading[Row]:
+        """Durable rows, as dictionaries or as Arrow, in the newest version of the schema.
+
+        Each has its columns and `_partition`, `_offset` and `_time`. `columns` reads only some of the columns.
+        For the rest see `Topic.read`.
+        """
+        shape = partial(self._typed, columns)
+        return self._read(shape, start, end, limit, reverse, partition, since, until, bytes_max)
+
+    def _typed(self, columns: Collection[str] | None = None) -> _Typed:
+        return _Typed(self._journal, self.name, self._schema(), columns)
+
+    def __repr__(self) -> str:
+        return f"TypedTopic({self.name!r}, partitions={self.partitions}, columns={self.schema.names})"
+
+    def _schema(self) -> TopicSchema:
+        from holdfast.segments.manifest.schema_versions import versions
+
+        return versions(self._journal, self.name)[-1]
+
+
+class _Typed:
+    """How rows of a typed topic are read."""
+
+    def __init__(self, journal: Any, topic: str, schema: TopicSchema, columns: Collection[str] | None) -> None:
+        if columns is not None:
+            columns = texts(columns, "columns", schema.declared.names[0])
+            unknown = [name for name in columns if name not in schema.names]
+            if unknown:
+                raise Invalid(f"topic {topic!r} has no columns {unknown}", hint=f"it has {schema.declared.names}")
+        self._journal = journal
+        self._topic = topic
+        self._newest = schema
+        self._columns = columns
+
+    def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Row]:
+        from holdfast.model import plain_arrays
+
+        for batch in self.batches(span, times, reverse):
+            try:
+                found = plain_arrays.rows(batch)
+            except (OverflowError, ValueError):  # Arrow's times go further than Python's
+                raise Invalid(
+                    f"a row has a time that no datetime can hold topic={self._topic}",
+                    hint="read it as Arrow: topic.read(…).to_arrow()",
+                ) from None
+            yield from found
+
+    def place(self, item: Row) -> tuple[int, int]:
+        return item["_partition"], item["_offset"]
+
+    def size(self, item: Row) -> int:
+        return sum(len(value) if isinstance(value, str | bytes) else 8 for value in item.values())
+
+    def schema(self) -> pa.Schema:
+        from holdfast.segments.typed.row_times import result_schema
+
+        return result_schema(self._newest, self._columns)
+
+    def batches(self, span: Span, times: Times, reverse: bool) -> Iterator[pa.RecordBatch]:
+        from holdfast.segments.file.selection import add_partition
+        from holdfast.segments.manifest.schema_versions import version
+        from holdfast.segments.typed.declared_rows import restore
+
+        schema = self.schema()
+        number = span.stream.partition.number
+        found = span.stream.batches(span.start, span.end, times, reverse=reverse, columns=self._columns)
+        for fingerprint, batch in found:
+            stored = version(self._journal, self._topic, fingerprint)
+            restored = restore(batch, stored, self._newest, columns=self._columns)
+            yield add_partition(restored, number, schema)

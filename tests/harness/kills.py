@@ -1,0 +1,74 @@
+"""A process at work that tells each acknowledgement in a line, and is ended with kill -9."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from threading import Thread
+
+PATIENCE = 40.0
+
+
+class Victim:
+    """`python -m module …`, which says "ready" and then a line for whatever it was acknowledged for.
+
+    Whole lines are in `lines`, those that begin with "failed" in `failures`; a line that the kill cut short is dropped.
+    """
+
+    def __init__(self, module: str, *arguments: object, env: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(env or {})},
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self.failures: list[str] = []
+        self._kinds: Counter[str] = Counter()
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+        self._reader = Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.endswith(b"\n"):
+                told = line.decode().rstrip("\n")
+                (self.failures if told.startswith("failed") else self.lines).append(told)
+                self._kinds[told.partition(" ")[0]] += 1
+
+    def until(self, more: int, kind: str | None = None) -> None:
+        """Wait for so many further lines, or such as begin with this word."""
+        wanted, deadline = self._count(kind) + more, time.monotonic() + PATIENCE
+        while self._count(kind) < wanted:
+            assert not self.failures, self.failures
+            assert time.monotonic() < deadline, "nothing is acknowledged any more"
+            time.sleep(0.005)
+
+    def _count(self, kind: str | None) -> int:
+        return len(self.lines) if kind is None else self._kinds[kind]
+
+    def kill(self) -> list[str]:
+        """Kill it; returns all that it told."""
+        self._process.send_signal(signal.SIGKILL)
+        assert self._process.wait() == -signal.SIGKILL, "it ended by itself"
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+        assert not self.failures, self.failures
+        return self.lines
+
+
+def kill_after(told: int, module: str, *arguments: object) -> list[str]:
+    """Let it work until it has told so much, whatever the machine's pace, and a moment longer; returns what it told."""
+    victim = Victim(module, *arguments)
+    try:
+        victim.until(told)
+    finally:
+        lines = victim.kill()
+    return lines

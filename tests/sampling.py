@@ -1,0 +1,160 @@
+"""What the gate takes of the many: `pytest --sample`, which `script/test` uses and `script/test full` does not.
+
+Some promises are held against thousands of cases: every byte, every step, every kind of damage. With `--sample`
+
+* a function with `@pytest.mark.sampled(9)` runs nine of its cases; `sampled(1, each=("kind", "keyed"))` one of each
+  combination of those parameters;
+* a test with a loop of its own takes what `some(cases, 9)` gives it;
+* functions with `@pytest.mark.full("why")` do not run. No other function is ever left out, and `tests/unit/
+  test_sampling.py` says so.
+
+What is drawn follows from a seed and the test's name. The seed is that of the commit, or HOLDFAST_SEED; it is printed,
+and so is the command that repeats a test that failed. Without `--sample` everything runs but the choice of moments
+(kills, schedules) still follows the seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+Case = TypeVar("Case")
+Some = Callable[..., list[Case]]
+
+VARIABLE = "HOLDFAST_SEED"
+SEED = pytest.StashKey[int]()
+LEFT_OUT = pytest.StashKey[dict[str, str]]()
+"""Functions of which not one case runs, and why."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", action="store_true", help="take some of many cases, drawn by the seed of the commit")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault(VARIABLE, str(seed_of_the_commit()))  # workers and processes inherit it
+    config.stash[SEED] = int(os.environ[VARIABLE])
+    config.stash[LEFT_OUT] = {}
+
+
+def seed_of_the_commit() -> int:
+    """The first digits of the commit; where there is no git, the same number every time."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return 0
+    return int(done.stdout[:7], 16) if done.returncode == 0 else 0
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    what = "some of the cases" if config.option.sample else "all cases"
+    return f"{what}, {VARIABLE}={config.stash[SEED]}"
+
+
+def draw(seed: int, name: str, cases: Sequence[Case], count: int) -> list[Case]:
+    """So many of the cases, in their order; always the same for a seed and a name."""
+    if len(cases) <= count:
+        return list(cases)
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return [cases[index] for index in sorted(Random(digest).sample(range(len(cases)), count))]
+
+
+# -- cases that pytest knows ------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """After `-m` and `-k` have chosen."""
+    if not config.option.sample:
+        return
+    kept = {id(item) for function in functions(items).values() for item in chosen(config, function)}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]
+
+
+def functions(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    """Cases by the function that they are of."""
+    found: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        found.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return found
+
+
+def chosen(config: pytest.Config, cases: list[pytest.Item]) -> list[pytest.Item]:
+    """The cases of one function that run."""
+    wanted = [case for case in cases if case.get_closest_marker("full") is None]
+    if not wanted:
+        for case in cases:
+            mark = case.get_closest_marker("full")
+            config.stash[LEFT_OUT][case.nodeid.partition("[")[0]] = mark.args[0] if mark and mark.args else ""
+        return []
+    mark = wanted[0].get_closest_marker("sampled")
+    if mark is None:
+        return wanted
+    return [case for group in groups(wanted, mark) for case in draw(config.stash[SEED], name(group), group, *mark.args)]
+
+
+def groups(cases: list[pytest.Item], mark: pytest.Mark) -> list[list[pytest.Item]]:
+    """Cases that are alike in the parameters of which each combination is wanted."""
+    each = mark.kwargs.get("each", ())
+    names = (each,) if isinstance(each, str) else each
+    found: dict[str, list[pytest.Item]] = {}
+    for case in cases:
+        parameters = case.callspec.params  # type: ignore[attr-defined]
+        found.setdefault(repr([parameters[name] for name in names]), []).append(case)
+    return list(found.values())
+
+
+def name(group: list[pytest.Item]) -> str:
+    return group[0].nodeid
+
+
+# -- cases that only a test knows -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """What all that is random in this test follows from."""
+    digest = hashlib.sha256(f"{request.config.stash[SEED]} {request.node.nodeid}".encode()).digest()
+    return int.from_bytes(digest[:4])
+
+
+@pytest.fixture
+def is_sampled(request: pytest.FixtureRequest) -> bool:
+    """Whether this is the gate: for tests that have no list of cases, but do something several times."""
+    return bool(request.config.option.sample)
+
+
+@pytest.fixture
+def some(is_sampled: bool, seed: int) -> Some[Case]:
+    """`some(cases, 9)`: nine of them where cases are sampled, else all, or `full=` of them."""
+
+    def take(cases: Sequence[Case], count: int, *, full: int | None = None) -> list[Case]:
+        wanted = count if is_sampled else full
+        return draw(seed, "", cases, len(cases) if wanted is None else wanted)
+
+    return take
+
+
+# -- what failed ------------------------------------------------------------------------------------------------
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The one command that repeats each failure."""
+    reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
+    failed = list(dict.fromkeys(report.nodeid for report in reports if "::" in report.nodeid))
+    sample = " --sample" if config.option.sample else ""
+    for nodeid in failed[:20]:
+        terminalreporter.write_line(
+            f"again: {VARIABLE}={config.stash[SEED]} .venv/bin/python -m pytest{sample} {shlex.quote(nodeid)}"
+        )

@@ -1,0 +1,70 @@
+"""The gate takes some of many cases: which ones follows from the seed, and no function is left out unseen."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests import sampling
+
+pytestmark = pytest.mark.unit
+
+SUBJECT = """
+import pytest
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("n", range(100))
+def test_many(n): pass
+
+@pytest.mark.sampled(1, each="kind")
+@pytest.mark.parametrize("n", range(10))
+@pytest.mark.parametrize("kind", ["a", "b"])
+def test_kinds(kind, n): pass
+
+@pytest.mark.full("takes minutes")
+def test_long(): pass
+
+def test_loop(some):
+    assert len(some(range(50), 5)) == 50, some(range(50), 5)
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    """Run pytest on the subject with a seed; returns the lines that it printed."""
+    pytester.makepyfile(test_subject=SUBJECT)
+
+    def start(*options: str, seed: int = 7) -> list[str]:
+        monkeypatch.setenv(sampling.VARIABLE, str(seed))
+        return pytester.runpytest_inprocess("-p", "tests.sampling", "-v", *options).outlines
+
+    return start
+
+
+def cases(lines: list[str], function: str) -> list[str]:
+    return [line.split()[0] for line in lines if re.match(rf"test_subject\.py::{function}\b.* (PASSED|FAILED)", line)]
+
+
+def test_some_cases_are_taken_the_same_for_the_same_seed(run):
+    """So many of each function or of each kind; without --sample all of them."""
+    first, again, other, everything = run("--sample"), run("--sample"), run("--sample", seed=8), run()
+    assert len(cases(first, "test_many")) == 3
+    assert cases(first, "test_many") == cases(again, "test_many") != cases(other, "test_many")
+    assert [re.findall(r"\[(.)", case) for case in cases(first, "test_kinds")] == [["a"], ["b"]]
+    assert not cases(first, "test_long")
+    assert [len(cases(everything, name)) for name in ("test_many", "test_kinds", "test_long")] == [100, 20, 1]
+
+
+def test_a_failure_comes_with_the_command_that_repeats_it(run):
+    """Its loop takes the same five of fifty again."""
+    lines = run("--sample")
+    (command,) = [line for line in lines if line.startswith("again: ")]
+    assert command == "again: HOLDFAST_SEED=7 .venv/bin/python -m pytest --sample test_subject.py::test_loop"
+    (told,) = [line for line in lines if line.startswith("E ") and "AssertionError" in line]
+    assert told in run("--sample", "test_subject.py::test_loop")
+    assert told not in run("--sample", "test_subject.py::test_loop", seed=8)
+
+
+def test_no_function_is_left_out_without_a_reason(pytestconfig):
+    """Of all that was collected here: whoever is in no gate says why."""
+    assert all(pytestconfig.stash[sampling.LEFT_OUT].values())
