@@ -20,7 +20,8 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-MODULES = sorted(path.relative_to(SRC) for path in SRC.rglob("*.py") if path.name != "__init__.py")
+FILES = sorted(path.relative_to(SRC) for path in SRC.rglob("*.py"))
+MODULES = [path for path in FILES if path.name != "__init__.py"]
 GROUND = "the ground"
 FILES_ABOVE = {"settings", "results"}
 """Files of `holdfast/` that stand above rooms, and so are rows of the table by themselves."""
@@ -89,8 +90,7 @@ def imported(path: Path) -> frozenset[str]:
 
 def imports_of(room: str) -> set[str]:
     """The other rooms that a room imports, without the ground."""
-    files = [path.relative_to(SRC) for path in SRC.rglob("*.py")]
-    mine = [path for path in files if room_of(".".join(path.with_suffix("").parts)) == room]
+    mine = [path for path in FILES if room_of(".".join(path.with_suffix("").parts)) == room]
     rooms = {room_of(name) for path in mine for name in imported(path)}
     return rooms - {room, GROUND}
 
