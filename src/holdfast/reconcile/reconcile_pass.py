@@ -26,9 +26,10 @@ from holdfast.errors import Invalid, Unavailable
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow
 from holdfast.model.segment import Listed
-from holdfast.reconcile.classify import Classified, Finding, Mark, Tracked, Where, classify
+from holdfast.reconcile.classify import Classified, Finding, Mark, State, Tracked, Where, classify
 from holdfast.reconcile.reconcile_report import ReconcileReport, Repair
 from holdfast.segments.segment_settings import ReconcileSettings
+from holdfast.store import layout
 
 _BUSY = "another pass is repairing at this moment"
 _LOGGERS = {"log": logging.getLogger("holdfast.segments"), "store": logging.getLogger("holdfast.shipping")}
@@ -55,8 +56,8 @@ class Segments(Protocol):
     def unproved(self, rows: Sequence[SegmentRow]) -> list[Finding]:
         """Rows that are damaged themselves."""
 
-    def tracked(self, row: SegmentRow) -> Tracked:
-        """A row as `classify` takes it; `live` means that its file must be here."""
+    def state(self, row: SegmentRow) -> State:
+        """The state of a segment in this place; `live` means that its file must be here."""
 
     def prove(self, row: SegmentRow) -> Finding | None:
         """Read a whole file; what is wrong with it."""
@@ -210,7 +211,7 @@ class Pass:
         for start in range(0, max(1, of.count), self.unit_segments):
             stop = min(of.count, start + self.unit_segments)
             rows = of.rows(start, stop)
-            tracked = [of.tracked(row) for row in rows]
+            tracked = [_tracked(row, of.state(row)) for row in rows]
             listed = [file for row in rows for file in files.pop(row.number, ())]
             if stop == of.count:
                 listed += [file for more in files.values() for file in more] + others
@@ -259,6 +260,11 @@ class Pass:
             "reconciliation of the %s %s %s", self.report.where, repair.action, repair.path,
             extra={"action": f"reconcile_{repair.action}", "path": repair.path},
         )  # fmt: skip
+
+
+def _tracked(row: SegmentRow, state: State) -> Tracked:
+    name = layout.segment_name(row.number, row.sha256)
+    return Tracked(row.number, row.first_offset, row.rows, row.size, name, state)
 
 
 def _beginning(offset: int) -> Tracked:
