@@ -130,11 +130,17 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def some(request: pytest.FixtureRequest, seed: int) -> Some[Case]:
+def is_sampled(request: pytest.FixtureRequest) -> bool:
+    """Whether this is the gate: for tests that have no list of cases, but do something several times."""
+    return bool(request.config.option.sample)
+
+
+@pytest.fixture
+def some(is_sampled: bool, seed: int) -> Some[Case]:
     """`some(cases, 9)`: nine of them where cases are sampled, else all, or `full=` of them."""
 
     def take(cases: Sequence[Case], count: int, *, full: int | None = None) -> list[Case]:
-        wanted = count if request.config.option.sample else full
+        wanted = count if is_sampled else full
         return draw(seed, "", cases, len(cases) if wanted is None else wanted)
 
     return take

@@ -49,7 +49,7 @@ from holdfast.journal.sqlite.migrations import migrate
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state.spaces import header as space_header
 from holdfast.journal.state.spaces import stored_name, weigh
-from holdfast.log.validation import Intake
+from holdfast.log.topics.validation import Intake
 from holdfast.model import frame
 from holdfast.model.control_rows import (
     LIVE,

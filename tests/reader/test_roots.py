@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import holdfast
+from holdfast.clock import SystemClock
 from holdfast.errors import Invalid, NotFound
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument
@@ -41,7 +42,7 @@ def test_a_log_that_got_a_store_is_its_own_root_no_more(tmp_path: Path) -> None:
 
 def retire(store: Path, upto: int, first: int) -> None:
     """As retention does: say so first; files go later."""
-    opened = DirectoryStore(store, holdfast.SystemClock())
+    opened = DirectoryStore(store, SystemClock())
     log = documents.decode(opened.get(layout.LOG), layout.LOG, documents.LogDocument).log
     document = ExpiredDocument(log=log, topic="a", partition=0, upto=upto, first=first, expired_us=1)
     opened.create(layout.expired_key("a", 0, upto), Body.of(documents.encode(document)))

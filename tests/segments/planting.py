@@ -65,7 +65,7 @@ def files(log: Log | Path, name: str, partition: int = 0) -> list[Path]:
 def states(log: Log, name: str, partition: int = 0) -> list[int]:
     """The states of a partition's segments, as the manifest has them."""
     part = log._journal.topics.partitions[name][partition]
-    return [row.state for row in log._manifest.page(part, 0, part.sealed.segments)]
+    return [row.state for row in log._context.manifest.page(part, 0, part.sealed.segments)]
 
 
 def edit(path: Path, statement: str, *values: object) -> None:

@@ -513,7 +513,7 @@ def rows(log: Log) -> list[object]:
     return [
         row
         for partition in log._journal.topics.by_id.values()
-        for row in log._manifest.page(partition, 0, partition.sealed.segments)
+        for row in log._context.manifest.page(partition, 0, partition.sealed.segments)
     ]
 
 

@@ -34,7 +34,7 @@ class Compared:
 
     @property
     def reconciler(self) -> Reconciler:
-        return self.log._reconciles_store() if self.where == "store" else self.log._maintenance._reconciler
+        return self.log._store.reconciler() if self.where == "store" else self.log._maintenance._reconciler
 
     def lose(self, number: int = 1) -> Callable[[], object]:
         """Take a segment away, such that a repair finds it again; returns what puts it back."""

@@ -487,7 +487,7 @@ class Racing:
 
 
 def race(log: Log, folder: str, act: Callable[[], None]) -> None:
-    side = log._reconciles_store().side
+    side = log._store.reconciler().side
     side.store = Racing(side.store, folder, act)
 
 

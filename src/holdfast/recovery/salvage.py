@@ -64,7 +64,7 @@ def _write(
 ) -> tuple[int, bytes]:  # fmt: skip
     from holdfast.segments.file.file_shape import FileShape
     from holdfast.segments.file.segment_writer import SegmentWriter
-    from holdfast.segments.sealing.seal import batches_of
+    from holdfast.segments.manifest.entry_batches import batches_of
 
     folder = manifest.folder(partition)
     disk.make_directory(folder, root=manifest.root)

@@ -26,7 +26,6 @@ from holdfast.journal.state.operations import Seal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
 from holdfast.model.entry import Entry
-from holdfast.model.record_columns import BadFrame
 from holdfast.model.segment import NO_SCHEMA, SegmentFacts, SegmentHead, chain_value
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.sealing.pace import Pace
@@ -132,6 +131,7 @@ class Sealer:
         self, partition: Partition, reader: Reader, entries: _Span, temporary: Path
     ) -> tuple[SegmentHead, SegmentFacts]:
         from holdfast.segments.file.segment_writer import FileShape, SegmentWriter
+        from holdfast.segments.manifest.entry_batches import batches_of
 
         settings, vault = self._settings, self._journal.vault
         shape = FileShape(
@@ -182,53 +182,6 @@ class Sealer:
         except HoldfastError:
             self._discard(final)
             raise
-
-
-def batches_of(
-    journal: Journal, partition: Partition, reader: Reader, entries: Iterator[Entry], fingerprint: bytes
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Entries of one schema as record batches, and that schema."""
-    from holdfast.segments.file.segment_columns import RAW_SCHEMA
-
-    if not fingerprint:
-        return RAW_SCHEMA, _raw(reader, entries)
-    from holdfast.segments.file.segment_columns import typed_schema
-    from holdfast.segments.manifest.schema_versions import version
-
-    stored = version(journal, partition.topic, fingerprint).stored
-    target = typed_schema(stored)
-    return target, _typed(reader, entries, stored, target)
-
-
-def _raw(reader: Reader, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
-    from holdfast.segments.typed.tail_batches import BATCH_BYTES, RawGathering
-
-    gathering: RawGathering | None = None
-    for entry in entries:
-        gathering = gathering or RawGathering(entry.first)
-        try:
-            count = gathering.add(reader.body(entry))
-        except BadFrame as error:
-            raise reader.malformed(entry, error) from None
-        if count != entry.count:
-            raise reader.malformed(entry, "it does not hold as many records as it says")
-        if gathering.bytes >= BATCH_BYTES:
-            yield gathering.take()
-    if gathering is not None and gathering.records:
-        yield gathering.take()
-
-
-def _typed(reader: Reader, entries: Iterator[Entry], stored: pa.Schema, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    from holdfast.segments.typed.tail_batches import typed_batch
-
-    for entry in entries:
-        try:
-            batch = typed_batch(reader.body(entry), entry.first, stored, target)
-        except BadFrame as error:
-            raise reader.malformed(entry, error) from None
-        if batch.num_rows != entry.count:
-            raise reader.malformed(entry, "it does not hold as many rows as it says")
-        yield batch
 
 
 class _Span:
