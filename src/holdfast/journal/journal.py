@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from holdfast import disk
 from holdfast.clock import Clock
@@ -28,6 +28,7 @@ from holdfast.journal.commit.writer import Writer
 from holdfast.journal.entry_reader import Reader, entries_after
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters, JournalStats
+from holdfast.journal.remembered_keys import RememberedKeys
 from holdfast.journal.space_access import SpaceAccess
 from holdfast.journal.state.commit_counts import Commits
 from holdfast.journal.state.journal_state import JournalState
@@ -39,9 +40,6 @@ from holdfast.model.control_rows import DiskFailed, PolicyRow, SchemaRow, Segmen
 from holdfast.model.entry import Entry
 from holdfast.model.topic_name import check_name
 from holdfast.signals import Signal
-
-if TYPE_CHECKING:
-    from holdfast.journal.remembered_keys import RememberedKeys
 
 __all__ = ["Journal", "JournalContext", "Make", "Operation", "Unit"]
 
@@ -303,8 +301,6 @@ class Journal:
 
     def remembered_keys(self) -> RememberedKeys:
         """The idempotency keys of this journal, for whoever ships them."""
-        from holdfast.journal.remembered_keys import RememberedKeys
-
         return RememberedKeys(self._backend, self._state.vault, self.partitions)
 
     def refresh(self) -> None:

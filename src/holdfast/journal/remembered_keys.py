@@ -10,13 +10,12 @@ import logging
 from collections.abc import Container, Sequence
 
 from holdfast.crypto.key_hashes import HashCipher
-from holdfast.crypto.vault import Vault
+from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.errors import Corrupt
 from holdfast.journal.backend import Backend
 from holdfast.journal.proofs import fetch_key_epoch
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
-from holdfast.root.objects.commit_batch import NO_DIGEST, TailKey
 
 logger = logging.getLogger("holdfast.shipping")
 
@@ -29,7 +28,7 @@ class RememberedKeys:
         self._vault = vault
         self._partitions = partitions
         self._hash_ciphers: dict[int, HashCipher] = {}
-        self._keys: dict[int, TailKey] = {}
+        self._epochs: dict[int, KeyEpoch] = {}
 
     @property
     def present_epoch(self) -> int:
@@ -72,25 +71,26 @@ class RememberedKeys:
         return [content[at : at + 16] for at in range(0, len(content), 16)]
 
     def digests(self, epoch: int, rows: Sequence[KeyRow]) -> list[bytes]:
-        """Digests of what keys stand for as they may lie on the store, under the key epoch of what they lie in."""
+        """Digests of what keys stand for as they may lie on the store; empty where a key was remembered without one.
+
+        They are encrypted under the key epoch of what they lie in.
+        """
         vault = self._vault
         found = []
         for row in rows:
-            digest = row.digest or NO_DIGEST
-            if row.digest and row.key_epoch != epoch:
-                digest = vault.hash_cipher(epoch).encrypt(vault.hash_cipher(row.key_epoch).decrypt(row.digest))
+            digest = row.digest
+            if digest and row.key_epoch != epoch:
+                digest = vault.hash_cipher(epoch).encrypt(vault.hash_cipher(row.key_epoch).decrypt(digest))
             found.append(digest)
         return found
 
-    def key_epoch(self, number: int) -> TailKey:
+    def key_epoch(self, number: int) -> KeyEpoch:
         """What is needed to decrypt what a key epoch encrypted, besides the key."""
-        if number not in self._keys:
+        if number not in self._epochs:
             epoch = fetch_key_epoch(self._backend, number)
-            assert epoch is not None  # the vault has sealed under it
-            self._keys[number] = TailKey(
-                epoch.number, epoch.scheme, epoch.key_id, epoch.salt, epoch.commitment, epoch.stamp
-            )
-        return self._keys[number]
+            assert epoch is not None  # the vault has encrypted under it
+            self._epochs[number] = epoch
+        return self._epochs[number]
 
     def _is_proved(self, row: KeyRow) -> bool:
         if (

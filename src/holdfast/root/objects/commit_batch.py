@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt, Invalid
 from holdfast.root.objects import row_stream
 from holdfast.root.objects.row_stream import DIGEST, Damaged, RowStream
@@ -73,6 +74,11 @@ class TailKey(NamedTuple):
     salt: bytes
     commitment: bytes
     stamp: bytes
+
+    @classmethod
+    def of(cls, epoch: KeyEpoch) -> TailKey:
+        """A key epoch of the journal."""
+        return cls(*msgspec.structs.astuple(epoch))
 
 
 class CommitBatch(NamedTuple):

@@ -21,7 +21,7 @@ from holdfast.journal.remembered_keys import RememberedKeys
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
 from holdfast.model.entry import Entry
-from holdfast.root.objects.commit_batch import TailEntry, TailKey, with_idempotent
+from holdfast.root.objects.commit_batch import NO_DIGEST, TailEntry, TailKey, with_idempotent
 from holdfast.shipping.shipping_settings import ShippingSettings
 
 _MANY = 2**62
@@ -135,7 +135,7 @@ class JournalSource:
         if not rows:
             return b""
         hashes = self._remembered.encrypt(entry.key_epoch, [row.hash for row in rows])
-        digests = self._remembered.digests(entry.key_epoch, rows)
+        digests = [digest or NO_DIGEST for digest in self._remembered.digests(entry.key_epoch, rows)]
         return with_idempotent(zip((row.record - entry.first for row in rows), hashes, digests, strict=True))
 
     def unsettled(self) -> dict[Partition, int]:
@@ -156,7 +156,7 @@ class JournalSource:
                 kept.append(TailEntry(partition.topic, partition.number, entry.seq, *entry[2:], keys))
         self._idempotency = {seq: rows for seq, rows in self._idempotency.items() if seq > entries[-1].seq}
         numbers = sorted({entry.key_epoch for entry in kept} - {0})
-        epochs = tuple(self._remembered.key_epoch(number) for number in numbers)
+        epochs = tuple(TailKey.of(self._remembered.key_epoch(number)) for number in numbers)
         return Taken(
             self._base + 1, entries[-1].seq, kept, epochs, ends, needs, sum(entry.count for entry in kept),
             sum(len(entry.body) for entry in kept),

@@ -19,6 +19,7 @@ from holdfast.journal.remembered_keys import RememberedKeys
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
 from holdfast.root.objects import key_object
+from holdfast.root.objects.commit_batch import NO_DIGEST, TailKey
 from holdfast.root.objects.key_object import KeyObject, StoredKey
 from holdfast.root.tail_listing import Inherited
 from holdfast.shipping.ownership.fence import Fence
@@ -142,8 +143,10 @@ class KeyCover:
         stored = []
         for row, encrypted, digest in zip(rows, hashes, self._remembered.digests(encrypting, rows), strict=True):
             partition = by_id[row.partition_id]
-            stored.append(StoredKey(partition.topic, partition.number, row.record, row.seq, encrypted, digest))
-        key_epoch = self._remembered.key_epoch(encrypting) if encrypting else None
+            stored.append(
+                StoredKey(partition.topic, partition.number, row.record, row.seq, encrypted, digest or NO_DIGEST)
+            )
+        key_epoch = TailKey.of(self._remembered.key_epoch(encrypting)) if encrypting else None
         stored.sort(key=lambda key: key.seq)
         made = KeyObject(self._journal.log_id, epoch, first_seq, last_seq, key_epoch, stored)
         key = layout.keys_key(epoch, first_seq, last_seq)
