@@ -404,7 +404,7 @@ class Journal:
 
     def note_shipped(self, shipping: ShippingRow, shipments: Sequence[ShipmentRow]) -> UnitTicket:
         """Write down how far the log is on its store, with the next group; nobody has to wait for it."""
-        return self._ticket(self._queue.put_without_hurry([MarkShipped(shipping, shipments)]))
+        return self._ticket(self._queue.put_lazily([MarkShipped(shipping, shipments)]))
 
     # -- lifetime -----------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from holdfast.journal.state.spaces import (
     check_room,
     header,
     sum_bytes,
-    weigh,
+    weight_of,
 )
 from holdfast.journal.state.state_digest import GONE, Vouched
 from holdfast.model.control_rows import ItemRow, SpaceRow, stamped
@@ -194,7 +194,7 @@ class SpaceChanges:
             encrypted = bytes(encrypt(body, head))
             if len(encrypted) > ENCRYPTED_BYTES_MAX:
                 raise Invalid("the cipher makes an item's body too long", hint="use one that adds less than 64 KiB")
-            found.append((ItemRow(space_id, key, number, epoch, encrypted), weigh(stamp_of, head, encrypted)))
+            found.append((ItemRow(space_id, key, number, epoch, encrypted), weight_of(stamp_of, head, encrypted)))
         return found
 
     def _store_items(self, pending: Iterable[_Pending]) -> None:

@@ -122,7 +122,7 @@ def header(log_id: bytes, space_id: int, key: bytes, number: int, key_epoch: int
     return digests.canonical("space_items", log_id, space_id, key, number, key_epoch)
 
 
-def weigh(stamp_of: Callable[[bytes], bytes], head: bytes, body: bytes) -> int:
+def weight_of(stamp_of: Callable[[bytes], bytes], head: bytes, body: bytes) -> int:
     """What an item adds to its space's sum; the body as it is stored."""
     return int.from_bytes(stamp_of(_CONTEXT + head + blake3(body).digest()), "little")
 
@@ -145,14 +145,14 @@ def load(rows: Rows, path: Path, vault: Vault, name: bytes) -> tuple[SpaceRow, l
 
 
 def proved(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) -> Weights:
-    """What the items of a space weigh, if they are those that its row says."""
+    """What the items of a space weight_of, if they are those that its row says."""
     weights: Weights = {}
     with naming(row.name):
         for item in islice(items, row.items + 1):
             if vault.keyed and not item.key_epoch:  # its weight could be made by anybody
                 raise Corrupt("an item of a space is not encrypted", path=str(path), hint=_REMEDY)
             head = header(vault.log_id, *item[:-1])
-            weights[item.key] = weigh(vault.stamp_under(item.key_epoch), head, item.body)
+            weights[item.key] = weight_of(vault.stamp_under(item.key_epoch), head, item.body)
         if len(weights) != row.items or not digests.same(sum_bytes(sum(weights.values())), row.sum):
             raise Corrupt("the items of a space are not those that its row says", path=str(path), hint=_REMEDY)
     return weights
