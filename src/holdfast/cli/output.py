@@ -18,7 +18,9 @@ import msgspec
 
 from holdfast.cli.text import printable, printable_json, printable_lines
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.journal.inspected_database import BAD
+
+_BAD = "BAD"
+"""What a check says that failed; red on a terminal with colours. (Its home is the journal, which is slow to load.)"""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -165,7 +167,7 @@ def _draw(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> 
         table.add_column(name, justify="right" if to_right else "left", overflow="fold")
     for line in cells:
         # Text, not str: what a log holds must not be read as rich's markup.
-        table.add_row(*[Text(cell, style="bold red" if cell == BAD else "") for cell in line])
+        table.add_row(*[Text(cell, style="bold red" if cell == _BAD else "") for cell in line])
     console = Console()
     with console.capture() as captured:
         console.print(table)
