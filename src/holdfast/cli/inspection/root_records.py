@@ -29,7 +29,7 @@ _PLACE = ("_partition", "_offset", "_time")
 
 
 class Wanted(NamedTuple):
-    """What is to be printed of a topic."""
+    """What to print of a topic."""
 
     start: int | None
     end: int | None
@@ -66,7 +66,7 @@ def print_root(root: Root, topic: str, wanted: Wanted, options: ReadOptions, for
 
 
 _ANY: Any = object()
-"""In the place of a keyring that is there, and not looked at."""
+"""Stands for a keyring: that there is one is all that is asked."""
 
 
 def _columns(topic: TopicDocument, names: list[str] | None) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def _columns(topic: TopicDocument, names: list[str] | None) -> tuple[str, ...]:
 
 
 def _placed(root: Root, topic: TopicDocument, options: ReadOptions, wanted: Wanted) -> ReadOptions:
-    """The options with where to begin and to end, for the partitions that are wanted."""
+    """The options with the first and last offsets of the partitions that are wanted."""
     chosen = sorted(set(wanted.partitions)) or list(range(topic.partitions))
     for number in chosen:
         if not 0 <= number < topic.partitions:
