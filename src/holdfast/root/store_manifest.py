@@ -106,6 +106,14 @@ def decode_slot(data: bytes, log: str, topic: str, partition: int, slot: int) ->
     return document
 
 
+def decode_checkpoint(data: bytes, key: str, log: str, *, values: bool = True) -> list[ManifestDocument]:
+    """The manifest objects in a checkpoint of this log, proved; raises Corrupt."""
+    found = checkpoint.decode(data, key, values=values)
+    if found[0].log != log:
+        raise Corrupt("a checkpoint belongs to another log", path=key)
+    return found
+
+
 def read_newest(store: Store, log: str, topic: str, partition: int) -> ManifestDocument | None:
     """The newest manifest object of a partition, None when there is none; nothing before it is read."""
     folder, at = layout.manifest_folder(topic, partition), newest(store, layout.checkpoints_folder(topic, partition))
@@ -180,13 +188,10 @@ def _from_checkpoint(
     if key is None:
         return []
     try:
-        found = checkpoint.decode(store.get(key), key, values=values)
-        if found[0].log != log:
-            raise Corrupt("it belongs to another log", path=key)
+        return decode_checkpoint(store.get(key), key, log, values=values)
     except Corrupt as damage:
         logger.error("a checkpoint is damaged: %s", damage.message, extra={"action": "checkpoint_damaged"})
         return []
-    return found
 
 
 def read_expired(store: Store, log: str, topic: str, partition: int) -> ExpiredDocument | None:
