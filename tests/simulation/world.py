@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import pairwise
+from itertools import count, pairwise
 from random import Random
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -408,7 +408,7 @@ def one(schedule: Schedule, seed: int) -> World:
     return worlds[0]
 
 
-def explore(schedule: Schedule, least: int = SEEDS_MIN, seconds: float = SECONDS) -> int:
+def explore(schedule: Schedule, least: int = SEEDS_MIN, seconds: float = SECONDS, first: int = 0) -> int:
     """Run a schedule for many seeds: at least so many, and more while there is time; how many there were."""
     chosen = os.environ.get("HOLDFAST_SEED")
     if chosen is not None:
@@ -416,11 +416,11 @@ def explore(schedule: Schedule, least: int = SEEDS_MIN, seconds: float = SECONDS
         return 1
     clock = SystemClock()
     deadline = clock.monotonic() + seconds
-    seed = 0
-    while seed < least or clock.monotonic() < deadline:
+    for seed in count(first):
+        if seed - first >= least and clock.monotonic() >= deadline:
+            break
         one(schedule, seed)
-        seed += 1
-    return seed
+    return seed - first
 
 
 def seeds_until_found(schedule: Schedule, most: int) -> int:

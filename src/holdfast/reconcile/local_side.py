@@ -44,14 +44,14 @@ class LocalSide:
         self.manifest = manifest
         self.directory = directory
         self._root = directory.segments
-        self._roller = roller
+        self.roller = roller
 
     def check(self) -> None:
         """Files can always be looked at."""
 
     def why_not_repair(self) -> None:
         """Raise Invalid unless this handle owns the log."""
-        if self._roller is None:
+        if self.roller is None:
             raise Invalid(
                 "this log is open for reading only", hint="repair it where it is owned, or while nobody owns it"
             )
@@ -64,16 +64,10 @@ class LocalSide:
         self.journal.refresh()
         for partition in list(self.journal.topics.by_id.values()):
             yield from work.compare(LocalSegments(self, partition))
-        self._compare_strangers(work)
+        self._compare_foreign(work)
         yield None
 
-    def in_flight(self, partition: Partition) -> set[int]:
-        """Numbers that are being written: our roller's, or, if another process owns the log, the next one."""
-        if self._roller is not None:
-            return {number for owner, number in self._roller.sealing if owner == partition.id}
-        return {partition.sealed.segments} if self.directory.holder() is not None else set()
-
-    def _compare_strangers(self, work: Pass) -> None:
+    def _compare_foreign(self, work: Pass) -> None:
         """Everything under the root that lies in no partition's segment folder."""
         for path in segment_folders.walk(self._root, self._is_known):
             key = path.relative_to(self._root).as_posix()
@@ -152,8 +146,10 @@ class LocalSegments:
         return segment_folders.listing(self._folder)
 
     def in_flight(self) -> set[int]:
-        """What is being sealed."""
-        return self._side.in_flight(self.partition)
+        """Numbers that are being written: our roller's, or, if another process owns the log, the next one."""
+        if self._side.roller is not None:
+            return {number for owner, number in self._side.roller.sealing if owner == self.partition.id}
+        return {self.partition.sealed.segments} if self._side.directory.holder() is not None else set()
 
     def rows(self, start: int, stop: int) -> list[SegmentRow]:
         """Rows as they are, not proved."""

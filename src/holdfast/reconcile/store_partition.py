@@ -53,7 +53,7 @@ class PartitionObjects:
         yield from self._compare_slots()
         self._compare_checkpoints()
         self._compare_retirements()
-        self._find_strangers()
+        self._find_foreigns()
         yield None
 
     def _compare_slots(self) -> Iterator[None]:
@@ -178,7 +178,7 @@ class PartitionObjects:
             return None
         return self._manifest.row(self._partition, upto - 1).end
 
-    def _find_strangers(self) -> None:
+    def _find_foreigns(self) -> None:
         """Objects that lie in none of the known folders; those are skipped, at the price of one request each."""
         folders = (layout.checkpoints_folder, layout.expired_folder, layout.manifest_folder)
         known = [folder(*self._where) for folder in folders] + [layout.segments_folder(*self._where) + "/"]
@@ -189,7 +189,7 @@ class PartitionObjects:
                 if folder is not None:
                     after = folder + _BEHIND
                     break
-                self._objects.find_stranger(info, **self._place)
+                self._objects.find_foreign(info, **self._place)
             else:
                 return
 

@@ -1,12 +1,13 @@
-"""Removing from the store what is not needed any more, and putting many manifest objects into one.
+"""Removes from the store what is no longer needed, and puts many manifest objects into one checkpoint.
 
-A commit batch goes when everything in it is settled, and a floor that says so is on the store first: without it nobody
-could tell a batch that was removed from one that never arrived; and before that, the idempotency keys that it holds are
-put into an object of their own (`key_cover`). What lies behind a loss that a takeover accepted is evidence, and stays;
-behind any other hole lies what nobody was told of, or what was sent again. Segments go when retention on the store
-says so: an `expired` object retires them, and after `delete_after_ms` their files are removed, unless a reader's lease
-still needs them. Manifest objects and claims stay for ever; a writer that was overtaken finds them however late it
-wakes up.
+A commit batch goes when everything in it is settled. First its idempotency keys are put into an object of their own
+(`key_cover`); then a floor says that it may go: without one, nobody could tell a batch that was removed from one that
+never arrived. Batches behind a loss that a takeover accepted are evidence, and stay. Batches behind any other hole were
+never acknowledged, or were sent again.
+
+Segments go when retention on the store says so: an `expired` object retires them, and after `delete_after_ms` their
+files are removed, unless a reader's lease still needs them. Manifest objects and claims stay for ever; a writer that
+was overtaken finds them however late it wakes up.
 
 Nothing is removed before the fence has been asked. Failures are counted and tried again at the next sweep.
 """
@@ -121,11 +122,8 @@ class Janitor:
         for partition, slot in list(self._due_checkpoints.items()):
             try:
                 await self._checkpoint(partition, slot)
-            except (
-                Corrupt,
-                Invalid,
-                NotFound,
-            ) as damage:  # planning does without it; reconciliation tells what is wrong
+            except (Corrupt, Invalid, NotFound) as damage:
+                # Planning does without it, and reconciliation finds what is wrong.
                 message = damage.message
                 logger.error("a checkpoint cannot be written: %s", message, extra={"action": "checkpoint_damaged"})
             self._due_checkpoints.pop(partition)
@@ -135,7 +133,7 @@ class Janitor:
     # -- commit batches -----------------------------------------------------------------------------------
 
     def _removable(self) -> list[Sent]:
-        """Batches of this epoch that may go; none before what earlier epochs left, which a floor would cover, too."""
+        """Batches of this epoch that may go; none before those of earlier epochs, which a floor would cover, too."""
         removable: list[Sent] = []
         if self._inherited is not None and self._inherited.batches and not self._inherited_keys():
             return removable
@@ -146,7 +144,7 @@ class Janitor:
         return removable
 
     def _inherited_keys(self) -> tuple[str, ...]:
-        """What earlier epochs left, once all of it is settled."""
+        """Batches that earlier epochs left, once all of them are settled."""
         inherited = self._inherited
         if inherited is None or any(partition.settled < end for partition, end in self._inherited_ends.items()):
             return ()

@@ -1,15 +1,15 @@
-"""How far one partition truly is on the store, and what is missing there below what it acknowledged.
+"""How far one partition really is on the store, and what is missing there although it was acknowledged.
 
     the newest manifest object and its file (a GET and a HEAD, at every claim) → only where those are not as they were,
-    or for a rebuild: listings → what can be put back, how far it stands then, and what is nowhere any more
+    or for a rebuild: listings → what can be put back, how far it stands then, and what is lost everywhere
 
 Slots are dense, one per segment and one per takeover. What is missing between two objects follows from them: so many
-segments, whose objects the log's own manifest tells, and for the rest starts. Which slot was whose nobody knows; any
-order reads the same, so segments come first. What is missing at the end is not filled here, but for starts: the mark
-falls to where the objects end, and the segment lane ships the rest as it ships anything, into the slots of before.
+segments, whose objects follow from the log's own manifest, and the rest are starts. Nobody knows which slot was whose;
+any order reads the same, so segments come first. At the end only starts are filled in here: the mark falls to where the
+objects end, and the segment lane ships the rest as usual, into the same slots as before.
 
-Files are put back from here, if they are here. What retention removed here, and only the store had, is lost: it is
-told, and nothing is changed before somebody insists. Reads only; `refilling` writes.
+Files are put back if they are here. What retention removed here, so that only the store had it, is lost: it is
+reported, and nothing is changed until somebody insists. Reads only; `refilling` writes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Standing(NamedTuple):
 
     partition: Partition
     shipment: ShipmentRow
-    """How far it is, once what is missing was put back."""
+    """How far it is, once what is missing has been put back."""
     is_moved: bool
-    """Whether that is somewhere else than the marks said when they were read; they move while a log ships."""
+    """Whether the marks said something else when they were read; they move while a log ships."""
     objects: dict[int, bytes]
     """Manifest objects to put back, by slot."""
     files: list[SegmentRow]
@@ -48,9 +48,9 @@ class Standing(NamedTuple):
     slots_behind: int
     """… and so many manifest objects."""
     lost: list[SegmentRow]
-    """Segments that are nowhere any more; what is retired with them is among them."""
+    """Segments that are lost everywhere, with those that are retired together with them."""
     checkpoints: list[str]
-    """Keys of checkpoints that may say something else than what is written now, and go."""
+    """Keys of checkpoints that may contradict what is written now, and go."""
 
     @property
     def is_whole(self) -> bool:
@@ -158,7 +158,7 @@ def _fill(
 
 
 def lost_start(manifest: Manifest, log: str, partition: Partition, slot: int, number: int) -> StartDocument:
-    """What stands for a start that was lost: its place, and nothing about who it was; the same whoever writes it."""
+    """What replaces a start that was lost: its place, and nothing about its owner; the same whoever writes it."""
     return StartDocument(
         log=log, topic=partition.topic, partition=partition.number, slot=slot, epoch=0, nonce="", number=number,
         first=_end_of(manifest, partition, number), adopted_seq=0,
