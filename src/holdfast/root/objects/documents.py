@@ -129,7 +129,7 @@ class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment", gc=Fal
 
     @property
     def head(self) -> SegmentHead:
-        """What the file of this segment must say about itself."""
+        """What the segment's file must say about itself."""
         return SegmentHead(
             log_id=bytes.fromhex(self.log), topic=self.topic, partition=self.partition, number=self.number,
             first=self.first, epoch=self.epoch, schema=bytes.fromhex(self.schema),
@@ -138,7 +138,7 @@ class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment", gc=Fal
 
     @property
     def facts(self) -> SegmentFacts:
-        """What this says about the segment's file."""
+        """What the manifest says about the segment's file."""
         return SegmentFacts(
             rows=self.rows, size=self.size, time_min=self.time_min, time_max=self.time_max,
             sha256=bytes.fromhex(self.sha256), content=bytes.fromhex(self.content), footer=bytes.fromhex(self.footer),
@@ -162,7 +162,7 @@ class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment", gc=Fal
 
     @property
     def is_filler(self) -> bool:
-        """Whether it never had a file here: a rebuild filled a place whose file had expired or was lost."""
+        """Whether a rebuild put it where a segment's file had expired or was lost: it has no file."""
         return self.size == 0 and self.content == _NO_CONTENT
 
 

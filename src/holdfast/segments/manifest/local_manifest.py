@@ -1,7 +1,7 @@
 """Looking things up in the manifest: which segment holds an offset or a time, and where its file is.
 
-Every row is proved (its stamp) before it is believed. Each look is one short read transaction, so nobody here
-holds up the writer or pins the write-ahead log.
+Every row is proved by its stamp before it is used. Each lookup is one short read transaction, so none of them holds
+up the writer or pins the write-ahead log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Manifest:
         return self.root / layout.segments_folder(partition.topic, partition.number)
 
     def row(self, partition: Partition, number: int) -> SegmentRow:
-        """One row; raises Corrupt when it is not there or not proved."""
+        """One row; raises Corrupt if it is missing or not proved."""
         with self._journal.backend.reading() as connection:
             found = stored.segment(connection, self._journal.backend.path, partition.id, number)
         return self._proved(partition, found, f"number={number}")
@@ -66,7 +66,7 @@ class Manifest:
             start += len(page)
 
     def page(self, partition: Partition, start: int, stop: int) -> list[SegmentRow]:
-        """Rows as they are, not proved; of a damaged one the damage is raised."""
+        """Rows as they are, not proved; raises Corrupt at a damaged one."""
         with self._journal.backend.reading() as connection:
             found = list(stored.segments(connection, self._journal.backend.path, partition.id, start, stop))
         rows: list[SegmentRow] = []
@@ -77,7 +77,7 @@ class Manifest:
         return rows
 
     def in_state(self, state: int) -> list[SegmentRow]:
-        """All rows in a state other than live, each proved: files are removed on their word."""
+        """All rows in a state other than live, each proved: files are removed because of them."""
         path, partitions = self._journal.backend.path, self._journal.topics.by_id
         with self._journal.backend.reading() as connection:
             found = list(stored.segments_in_state(connection, path, state))
@@ -105,7 +105,7 @@ class Manifest:
             yield kept.pop(node.number)
 
     def range_with_children(self, partition: Partition, number: int, own: tuple[int, int]) -> tuple[int, int]:
-        """The (low, high) that the row of a new segment shall have."""
+        """The (low, high) for the row of a new segment."""
         below = (self.row(partition, child) for child in time_tree.children(number))
         return time_tree.combine(own, ((row.low, row.high) for row in below))
 
@@ -115,7 +115,7 @@ class Manifest:
         return row.head(self._journal.vault.log_id, partition.topic, partition.number, previous)
 
     def open(self, partition: Partition, row: SegmentRow) -> SegmentReader:
-        """The file of a row, which must be what the manifest says; FileNotFoundError when it is not there."""
+        """The file of a row, which must be what the manifest says; FileNotFoundError if it is missing."""
         from holdfast.segments.file.segment_reader import SegmentReader
 
         opener = self._journal.vault.segment_keys
