@@ -469,7 +469,7 @@ def test_what_expires_while_it_is_to_be_read_is_not_called_damage(open_log):
     log.set_retention("orders", records_max=20)
     log.retain()
     log.close()
-    with pytest.raises(NotFound, match=r"a segment has expired while it was to be read offsets=0\.\.9"):
+    with pytest.raises(NotFound, match=r"a segment expired before it was read offsets=0\.\.9"):
         reading.to_arrow()
 
 

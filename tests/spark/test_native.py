@@ -590,7 +590,7 @@ def test_a_segment_that_expires_while_it_is_to_be_read_is_an_error_that_says_so(
         log.set_retention("orders", records_max=20)
         log.retain()
         columns = resolved.shape.columns
-        with pytest.raises(NotFound, match=r"a segment has expired while it was to be read offsets=0\.\.19"):
+        with pytest.raises(NotFound, match=r"a segment expired before it was read offsets=0\.\.19"):
             native_frame(spark, root, found, columns, bounds_of(asked), spark_schema(columns))
 
 

@@ -1,9 +1,10 @@
 """The columns of a read, and how the rows of any segment become them.
 
-Raw topics have Kafka's columns; typed ones have the user's, behind `_topic`, `_partition`, `_offset` and `_time`. Topic
-and partition are no columns of the files: they are made here, as are columns that came with a later version of the
-schema (null), and offsets where no other column of a file is wanted: they are dense, so the manifest knows them, and no
-file is opened. Values are never changed; where a caller wants another type, a value that does not fit is refused.
+Raw topics have Kafka's columns; typed ones have the user's, after `_topic`, `_partition`, `_offset` and `_time`. Topic
+and partition are not columns of the files: they are made here, as are columns that came with a later version of the
+schema (null). Offsets are made here too if no other column of a file is wanted: they are dense, so the manifest knows
+them, and no file is opened. Values are never changed; if a caller wants another type, a value that does not fit is
+refused.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ ENCRYPTED = (
     Column("partition", PARTITION, pa.int32()),
     *(Column(field.name, field.name, field.type) for field in BLOCK_SCHEMA),
 )
-"""What is read of an encrypted topic by those who have no key: its blocks, as they are."""
+"""What a reader without a key gets of an encrypted topic: its blocks as they are."""
 
 
 def columns_of(schema: TopicSchema | None) -> tuple[Column, ...]:
@@ -81,7 +82,7 @@ def choose(columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Colu
 
 
 def sources_of(names: Sequence[str], *, is_raw: bool, is_encrypted: bool = False) -> tuple[str, ...]:
-    """Where the columns of these names come from: all that a task must know of them."""
+    """Where the columns of these names come from: all that a task must know about them."""
     known = {column.name: column.source for column in (ENCRYPTED if is_encrypted else RAW if is_raw else _TYPED)}
     return tuple(known.get(name, name) for name in names)
 
@@ -92,7 +93,7 @@ def schema_of(columns: Sequence[Column]) -> pa.Schema:
 
 
 def width_of(sources: Sequence[str], target: pa.Schema, *, is_raw: bool) -> int | None:
-    """About how many bytes a row of these columns has; None where nobody can tell without a look at the files."""
+    """About how many bytes a row of these columns has; None if only the files can tell."""
     width, narrow = 0, _NARROW_RAW if is_raw else _NARROW
     for source, field in zip(sources, target, strict=True):
         if source in narrow:
@@ -113,7 +114,7 @@ class Shaping:
     """Makes batches of one schema out of the rows of segments."""
 
     def __init__(self, sources: Sequence[str], target: pa.Schema, *, is_raw: bool) -> None:
-        # Of a typed topic, `offset` is a column of the user's, as any other.
+        # In a typed topic, `offset` is a column of the user's like any other.
         offset = "offset" if is_raw else "_offset"
         self._sources = tuple(sources)
         self._target = target
@@ -142,7 +143,7 @@ class Shaping:
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
 
     def made(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Rows of which only topic, partition and offset are wanted: no file is needed to know them."""
+        """Rows of which only topic, partition and offset are wanted; no file is needed."""
         for first in range(start, end, _CHUNK_ROWS):
             last = min(end, first + _CHUNK_ROWS)
             if not self._sources:
@@ -167,7 +168,7 @@ def _bare(count: int) -> pa.RecordBatch:
 
 
 def _repeated(value: str | int, count: int) -> pa.Array:
-    # Not pa.repeat, which imports pandas wherever there is one.
+    # Not pa.repeat, which imports pandas if it is installed.
     if isinstance(value, int):
         return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(pack("<i", value) * count)])
     text = value.encode()
@@ -191,7 +192,7 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _is_rounding(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether Arrow makes the nearest value, where it has not the same, and says nothing."""
+    """Whether Arrow silently takes the nearest value if it does not have the same one."""
     if not pa.types.is_floating(wanted):
         return False
     return bool(pa.types.is_decimal(stored) or (pa.types.is_floating(stored) and stored.bit_width > wanted.bit_width))
