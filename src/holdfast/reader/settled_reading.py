@@ -1,7 +1,7 @@
 """`holdfast.read`: the settled part of a topic as an Arrow stream, without Spark and without the log that wrote it.
 
-A developer's check on a laptop and the cluster's answer are made by the same code: the same options, columns, order of
-rows and proofs. Polars, DuckDB, pandas and pyarrow take the result directly.
+A developer's check on a laptop and the cluster's answer are made by the same code: the same options, rows, order and
+proofs. Columns have the names that they have in a topic. Polars, DuckDB, pandas and pyarrow take the result directly.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def read(
     store: Mapping[str, Any] | StoreSettings | None = None,
 ) -> SettledReading:
     """Read what is settled of one or several topics; see `SettledReading`.
+
+    Rows of raw topics have the columns `topic`, `partition`, `offset`, `time`, `key`, `kind`, `headers` and `payload`.
 
     Times are datetimes with a zone, or microseconds since 1970; `starting_timestamp` is included, `ending_timestamp` is
     not. Offsets are "earliest", "latest" or text such as '{"orders":{"0":1200}}'. `include_tail` adds what the store
