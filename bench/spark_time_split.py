@@ -24,7 +24,7 @@ _STEPS = {
     "read": ("posix.pread", "posix.read"),
     "prove": ("hash_block",),
     "decrypt": ("AESGCM", "ChaCha20"),
-    "decode": ("_decode_rows", "read_row_group", "open_block", "decompress"),
+    "decode": ("_decode_rows", "read_row_group", "decrypt_block", "decompress"),
     "shape": ("shape", "made", "select"),
 }
 """Functions, by parts of their names, that do the work of a step themselves."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
 from holdfast.model.record import Watermark
-from holdfast.reconcile.local_pass import ReconcileReport
+from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.recovery.rebuild import RebuildReport
 from holdfast.recovery.restore_report import RestoredExpiry, RestoredPolicy, RestoreReport
 from holdfast.segments.retention.retention import RetentionReport

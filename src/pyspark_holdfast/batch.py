@@ -58,13 +58,13 @@ class RowReading:
 
     def _check_keys(self, found: Sequence[Piece]) -> None:
         """Refuse encrypted topics without a key here, once, and not in every task."""
-        sealed = {piece.key_id: piece.topic for piece in found if piece.key_id}
-        if not sealed or self._options.encrypted == "sealed" or self._options.emit == "segments":
+        encrypted = {piece.key_id: piece.topic for piece in found if piece.key_id}
+        if not encrypted or self._options.encrypted == "sealed" or self._options.emit == "segments":
             return
         if not self._needs_files(is_raw=not any(found[0].schema)):
             return
         keyring = Keyring.from_reference(self._options.keyring) if self._options.keyring else None
-        for key_id, topic in sealed.items():
+        for key_id, topic in encrypted.items():
             if keyring is None:
                 raise no_key(topic, key_id)
             keyring.key(key_id)
@@ -124,8 +124,8 @@ class RowReading:
             yield segment_rows(task.pieces, target)
             return
         # Spark pickles this object before it asks for tasks, so everything that planning found out must be in the task.
-        is_raw, is_sealed = not any(task.pieces[0].schema), self._options.encrypted == "sealed"
-        sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_sealed=is_sealed)
+        is_raw, is_encrypted = not any(task.pieces[0].schema), self._options.encrypted == "sealed"
+        sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_encrypted=is_encrypted)
         shaping = Shaping(sources, target, is_raw=is_raw)
         store = root_store(self._place, self._options)
         yield from TaskReader(store, self._options, shaping, self._bounds).read(task)

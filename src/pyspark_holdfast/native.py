@@ -146,7 +146,7 @@ def reason_of_options(given: Mapping[str, str], asked: ReadOptions) -> str | Non
         return f"verify={asked.verify} is asked for, and Spark's own reader proves nothing"
     if asked.include_tail:
         return "includeTail is asked for, and the tail is not in segments"
-    return "sealed blocks are asked for" if asked.encrypted == "sealed" else None
+    return "encrypted blocks are asked for" if asked.encrypted == "sealed" else None
 
 
 # -- what Spark's own reader can do -----------------------------------------------------------------------
@@ -178,9 +178,9 @@ def _has_alike(kind: pa.DataType) -> bool:
 
 def check_open(found: Iterable[Piece]) -> None:
     """Unscannable if something must be decrypted."""
-    sealed = sorted({piece.topic for piece in found if piece.key_id})
-    if sealed:
-        raise Unscannable(f"records are encrypted topics={','.join(sealed[:10])}")
+    encrypted = sorted({piece.topic for piece in found if piece.key_id})
+    if encrypted:
+        raise Unscannable(f"records are encrypted topics={','.join(encrypted[:10])}")
 
 
 # -- frames -----------------------------------------------------------------------------------------------

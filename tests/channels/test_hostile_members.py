@@ -122,7 +122,7 @@ class Usual(Hostile):
         return msgspec.structs.replace(super().choose_settings(), derived_ids=False)
 
 
-class Sealed(Hostile):
+class Encrypted(Hostile):
     """The same with a key, which Mallory does not have."""
 
     keys = KEYS
@@ -136,14 +136,14 @@ class Sealed(Hostile):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("kind", [Hostile, Usual, Sealed])
+@pytest.mark.parametrize("kind", [Hostile, Usual, Encrypted])
 def test_the_others_deliver_everything_exactly_once(kind, seed):
     kind(seed).run()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("kind", [Hostile, Usual, Sealed])
+@pytest.mark.parametrize("kind", [Hostile, Usual, Encrypted])
 def test_hundreds_of_groups(kind):
     for seed in range(SEEDS, SOAK_SEEDS):
         kind(seed).run()

@@ -86,7 +86,7 @@ class TestLogBackend(PersistenceContract):
         return full_disk(self.log)
 
 
-class TestSealedLogBackend(TestLogBackend):
+class TestEncryptedLogBackend(TestLogBackend):
     participant = "\udcff/ü %2F"
 
     @pytest.fixture

@@ -255,4 +255,4 @@ def test_it_is_shown_whether_a_channel_has_a_key(run: Run, tmp_path: Path) -> No
     assert {line["channel"]: line["sealed"] for line in found} == {"open": False, "secret": True}
     (shown,) = objects(run("channel", "show", tmp_path / "chat", "secret", "--json").stdout)
     assert shown["sealed"] is True
-    assert "every message is sealed" in run("channel", "show", tmp_path / "chat", "secret").stdout
+    assert "every message is encrypted" in run("channel", "show", tmp_path / "chat", "secret").stdout

@@ -60,7 +60,7 @@ def test_a_directory_that_is_not_there(run: Run) -> None:
 
 
 def test_rotation_keeps_the_older_keys(run: Run, tmp_path: Path) -> None:
-    """`keys rotate` puts a new key in front; what was written with the older one is still read, and new is sealed."""
+    """`keys rotate` puts a new key in front; what the older one encrypted is still read."""
     run("keys", "new", "keyring", "--id", "old")
     run("append", "log", "orders", "one", "--keyring", "file:keyring")
     rotated = run("keys", "rotate", "keyring", "--id", "new")

@@ -227,7 +227,7 @@ def test_progress_is_shown_on_a_terminal(spawn: Spawn, log: Path, stuck: Path) -
 
 
 def test_an_encrypted_log_is_shipped_with_its_key(run: Run, secret_log: Path, store: Path) -> None:
-    """Without the key it is refused with the option in the hint; with it the payload reaches the store sealed."""
+    """Without the key it is refused with the option in the hint; with it the payload reaches the store encrypted."""
     refused = run("ship", secret_log, "--store", store)
     assert (refused.exit_code, "hint: give --keyring" in refused.stderr) == (1, True)
     assert not store.exists()

@@ -1,6 +1,6 @@
 """A process with producers that repeat what was not acknowledged, until it is killed.
 
-    python -m tests.crash.key_victim DIRECTORY STORE plain|sealed START START …
+    python -m tests.crash.key_victim DIRECTORY STORE plain|encrypted START START …
 
 One producer per START: it submits a window of records with idempotency keys, from the first that was never acknowledged
 as shipped, and waits for the store; then the next window. Lines on standard output: `shipped name partition offset`,
@@ -44,7 +44,7 @@ def produce(log: Log, producer: int, start: int) -> None:
 def main() -> None:
     directory, store, kind, *starts = sys.argv[1:]
     janitor._SWEEP_S, janitor._SWEEP_BATCHES = 0.02, 1
-    keyring = KEYRING if kind == "sealed" else None
+    keyring = KEYRING if kind == "encrypted" else None
     log = holdfast.open(Path(directory), store=store, settings=SETTINGS, keyring=keyring)
     log.topic("orders", partitions=PARTITIONS)
     for producer, start in enumerate(starts):

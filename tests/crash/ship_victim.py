@@ -1,6 +1,6 @@
 """Processes that ship to an S3 server until they are killed, or do as they are told.
 
-    python -m tests.crash.ship_victim work DIRECTORY ENDPOINT PREFIX CYCLE plain|sealed
+    python -m tests.crash.ship_victim work DIRECTORY ENDPOINT PREFIX CYCLE plain|encrypted
     python -m tests.crash.ship_victim obey DIRECTORY ENDPOINT PREFIX
 
 `work` appends from several threads and seals; lines on standard output: `durable topic partition offset name` and
@@ -176,6 +176,6 @@ def refusal(error: HoldfastError) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1] == "work":
-        work(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]), KEYRING if sys.argv[6] == "sealed" else None)
+        work(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]), KEYRING if sys.argv[6] == "encrypted" else None)
     else:
         obey(sys.argv[2], sys.argv[3], sys.argv[4])

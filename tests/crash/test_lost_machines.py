@@ -33,7 +33,7 @@ class Drill:
 
     def __init__(self, root: Path, kind: str) -> None:
         self.root, self.kind = root, kind
-        self.keyring = key_victim.KEYRING if kind == "sealed" else None
+        self.keyring = key_victim.KEYRING if kind == "encrypted" else None
         self.store = str(root / "store")
         self.starts = [0] * PRODUCERS
         """The first record of each producer that was never acknowledged."""
@@ -107,13 +107,13 @@ def run(drill: Drill, generations: int, acknowledgements: int) -> None:
     assert kinds["keys"] < 20
 
 
-@pytest.mark.parametrize("kind", ["plain", pytest.param("sealed", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("encrypted", marks=pytest.mark.soak)])
 def test_five_lost_machines_leave_no_duplicate_and_lose_nothing(tmp_path, kind):
     run(Drill(tmp_path, kind), 5, 50)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", ["plain", "sealed"])
+@pytest.mark.parametrize("kind", ["plain", "encrypted"])
 def test_many_lost_machines(tmp_path, kind):
     run(Drill(tmp_path, kind), 25, 400)

@@ -40,10 +40,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 class Victim:
     """One process at work, and what it was acknowledged for so far."""
 
-    def __init__(self, directory: Path, endpoint: str, prefix: str, cycle: int, is_sealed: bool) -> None:
+    def __init__(self, directory: Path, endpoint: str, prefix: str, cycle: int, is_encrypted: bool) -> None:
         command = [
             sys.executable, "-m", "tests.crash.ship_victim", "work",
-            str(directory), endpoint, prefix, str(cycle), "sealed" if is_sealed else "plain",
+            str(directory), endpoint, prefix, str(cycle), "encrypted" if is_encrypted else "plain",
         ]  # fmt: skip
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, env={**os.environ, **shipped_logs.ENVIRONMENT}
@@ -81,10 +81,10 @@ class Victim:
 class Run:
     """One log and its victims, one after the other, on a server that comes and goes."""
 
-    def __init__(self, directory: Path, server: S3Server, seed: int, is_sealed: bool) -> None:
+    def __init__(self, directory: Path, server: S3Server, seed: int, is_encrypted: bool) -> None:
         self.directory, self.server = directory, server
-        self.keyring: Keyring | None = KEYRING if is_sealed else None
-        self.prefix = f"killed-{seed}-{is_sealed}"
+        self.keyring: Keyring | None = KEYRING if is_encrypted else None
+        self.prefix = f"killed-{seed}-{is_encrypted}"
         self.rng = Random(seed)
         self.shipped: dict[Place, bytes] = {}
         self.durable: dict[Place, bytes] = {}
@@ -189,10 +189,10 @@ class Run:
 def kill_in_turn(server: S3Server, directory: Path, seed: int, seconds: float) -> None:
     """Two logs, one of them encrypted, each for half of the time."""
     print(f"seed {seed}")
-    for is_sealed in (False, True):
-        own = directory / ("sealed" if is_sealed else "plain")
+    for is_encrypted in (False, True):
+        own = directory / ("encrypted" if is_encrypted else "plain")
         own.mkdir()
-        run = Run(own, server, seed, is_sealed)
+        run = Run(own, server, seed, is_encrypted)
         try:
             run.work(seconds / 2)
         finally:

@@ -39,7 +39,7 @@ class Place:
         self.typed.append({"a": 1})
         self.log.seal()
         self.keyring = Keyring.generate()
-        self.sealed = holdfast.open(path / "encrypted", keyring=self.keyring)
+        self.encrypted = holdfast.open(path / "encrypted", keyring=self.keyring)
         self._made = 0
 
     def new(self) -> pathlib.Path:
@@ -56,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         made = Place(path)
         yield made
         made.log.close()
-        made.sealed.close()
+        made.encrypted.close()
 
 
 def _open(place: Place, **given: Any) -> None:
@@ -121,7 +121,7 @@ def _calls() -> dict[str, Callable[[Place, Any], object]]:
             ),
             "ship": lambda place, value: place.log.ship(value),
             "rebuild_store": lambda place, value: place.log.rebuild_store(timeout=value),
-            "rotate_key": lambda place, value: place.sealed.rotate_key(value),
+            "rotate_key": lambda place, value: place.encrypted.rotate_key(value),
             "flush": lambda place, value: place.log.flush(value),
             "close": lambda place, value: _close(place, value),
             "kept_channel": lambda place, value: place.log.kept_channel(value, "room"),
@@ -208,7 +208,7 @@ def test_nonsense_is_answered_in_our_words(place: Place, name: str) -> None:
             assert error.hint, f"{value!r}: {error.message}"
         except Exception as error:
             raise AssertionError(f"{name}({value!r}) raised {type(error).__name__}: {error}") from error
-    for log in (place.log, place.sealed):  # nonsense poisons nothing
+    for log in (place.log, place.encrypted):  # nonsense poisons nothing
         assert log.topic("orders").append(b"after")
 
 

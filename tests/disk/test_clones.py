@@ -1,7 +1,7 @@
 """A process that is cloned while it runs shares no key and nonce with its clones, nor they with each other.
 
 A VM's memory snapshot that is resumed twice, CRIU and fork all copy whatever a process holds: keys, counters, buffers.
-Here a process is forked in the middle of its sealing; all of them go on and send what they sealed through a pipe. Two
+Here a process is forked while it encrypts; all of them go on and send what they encrypted through a pipe. Two
 messages under one key and nonce are hidden with the same keystream, and that is what is looked for: it shows whatever
 the scheme is. (`tests.golden.counted` is the scheme that had this weakness.)
 """
@@ -18,24 +18,24 @@ pytestmark = pytest.mark.disk
 
 BODY = 64
 CLONES = 4
-SEALS = 50
+TIMES = 50
 FORKING = """
 import os, sys
 from contextlib import nullcontext
-from tests.golden.counted import sealing_as_before
+from tests.golden.counted import encrypting_as_before
 from holdfast import Keyring
 from holdfast.crypto.vault import Vault
 
-clones, seals, size, what, scheme = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
-with sealing_as_before() if scheme == "counted" else nullcontext():
+clones, times, size, what, scheme = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
+with encrypting_as_before() if scheme == "counted" else nullcontext():
     vault = Vault(b"l" * 16, Keyring({"k1": bytes(range(32))}))
     vault.enter(vault.begin(1, b"s" * 32))
     key = vault if what == "journal" else vault.segment_key(b"t" * 32)
 
     def streams(who):
-        for n in range(seals):
+        for n in range(times):
             body = bytes([who, n]) * (size // 2)
-            hidden = bytes(key.seal(body, b"place %d" % n))[-16 - size : -16]
+            hidden = bytes(key.encrypt(body, b"place %d" % n))[-16 - size : -16]
             yield bytes(a ^ b for a, b in zip(hidden, body)).hex()
 
     lines = list(streams(0))
@@ -59,17 +59,17 @@ print("\\n".join(lines))
 
 def keystreams(what: str, scheme: str = "today's") -> list[str]:
     """What all bodies were hidden with, by a process and its clones."""
-    command = [sys.executable, "-c", FORKING, str(CLONES), str(SEALS), str(BODY), what, scheme]
+    command = [sys.executable, "-c", FORKING, str(CLONES), str(TIMES), str(BODY), what, scheme]
     found = subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=60, cwd=Path(__file__).parents[2]
     ).stdout.split()
-    assert len(found) == (CLONES + 2) * SEALS
+    assert len(found) == (CLONES + 2) * TIMES
     return found
 
 
 @pytest.mark.parametrize("what", ["journal", "segment"])
 def test_clones_of_a_process_share_no_key_and_nonce(what: str) -> None:
-    """All that a process and its clones seal, entries and blocks of one segment, has a keystream of its own."""
+    """All that a process and its clones encrypt, entries and blocks of one segment, has a keystream of its own."""
     found = keystreams(what)
     assert len(set(found)) == len(found)
 
@@ -78,4 +78,4 @@ def test_clones_of_a_process_share_no_key_and_nonce(what: str) -> None:
 def test_this_finds_a_scheme_that_counts(what: str) -> None:
     """The first scheme, which only opens today, is caught: clones go on with the same counter."""
     found = keystreams(what, "counted")
-    assert len(set(found)) == 2 * SEALS
+    assert len(set(found)) == 2 * TIMES

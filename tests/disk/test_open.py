@@ -189,7 +189,7 @@ def test_a_child_that_outlives_its_parent_holds_no_lock(tmp_path):
 
 
 def test_every_open_is_a_new_epoch(open_log, tmp_path, keyring):
-    """Each ownership has its own epoch, and each sealed one its own salt."""
+    """Each ownership has its own epoch, and each encrypted one its own salt."""
     for _ in range(3):
         open_log(keyring=keyring).close()
     db = apsw.Connection(str(tmp_path / "log" / "durable.db"))
@@ -325,6 +325,20 @@ def test_keyed_and_unkeyed_are_both_told(open_log, keyring):
         open_log("new", keyring=keyring, cipher=object())
 
 
+class Renamed:
+    """A cipher as they were written for older versions."""
+
+    name = "toy"
+    seal = open = mac = staticmethod(lambda *given: b"")
+
+
+def test_a_cipher_with_the_method_names_of_older_versions_is_told_what_to_rename(open_log):
+    with pytest.raises(Invalid, match="it lacks encrypt, decrypt") as caught:
+        open_log(cipher=Renamed())
+    assert "seal is called encrypt now, and open is called decrypt" in caught.value.hint
+    assert open_log().topics() == []  # nothing was made
+
+
 def test_wrong_keys_fail_closed(open_log, keyring):
     """A wrong key is refused at open; the right one still works afterwards."""
     log = open_log(keyring=keyring)
@@ -338,7 +352,7 @@ def test_wrong_keys_fail_closed(open_log, keyring):
 
 
 def test_rotation_in_place(open_log, keyring, tmp_path):
-    """A new key seals from then on; what older keys sealed stays readable for as long as they are in the ring."""
+    """A new key encrypts from then on; what older keys encrypted stays readable for as long as they are in the ring."""
     log = open_log(keyring=keyring)
     topic = log.topic("t", partitions=2)
     topic.append(b"old", partition=0)

@@ -177,8 +177,8 @@ def test_the_newest_of_many_changes_in_a_group_is_written_once(open_log, monkeyp
     assert loaded(open_log(), "s") == [item("old"), item("snapshot", 99, "99")]
 
 
-def test_bodies_of_a_sealed_log_are_not_in_its_files(open_log, keyring):
-    """A body is in no file in the clear, and the same one sealed twice gives other bytes."""
+def test_bodies_of_an_encrypted_log_are_not_in_its_files(open_log, keyring):
+    """A body is in no file in the clear, and the same one encrypted twice gives other bytes."""
     log = open_log(keyring=keyring)
     for name in ("s", "t"):
         changed(log, name, [item("k", 0, "SECRET BODY " * 9)], append=record(log, b"SECRET RECORD"))
@@ -193,7 +193,7 @@ def test_bodies_of_a_sealed_log_are_not_in_its_files(open_log, keyring):
 
 
 def test_keys_are_rotated_in_between(open_log, keyring):
-    """Items keep the key epoch that sealed them, and are replaced and deleted under newer ones, in one group too."""
+    """Items keep the key epoch that encrypted them, and are replaced and deleted under newer ones, in one group too."""
     log = open_log(keyring=keyring)
     changed(log, "s", [item("a"), item("b"), item("c")])
     newer = keyring.rotated("newer")
@@ -252,13 +252,13 @@ def test_a_change_and_its_record_are_one_commit(open_log):
 class Moody(_Xor):
     """A cipher that refuses some bodies."""
 
-    def seal(self, plaintext, associated):
+    def encrypt(self, plaintext, associated):
         if b"bad" in plaintext:
             raise ConnectionError("the HSM is away")
-        return super().seal(plaintext, associated)
+        return super().encrypt(plaintext, associated)
 
 
-def test_a_change_that_cannot_be_sealed_fails_alone(open_log):
+def test_a_change_that_cannot_be_encrypted_fails_alone(open_log):
     """Neither its items nor its record are there; its neighbours in the group are, in dense offsets."""
     log = open_log(cipher=Moody())
     with stalled(log.topic("t")):
@@ -279,7 +279,7 @@ def test_a_change_that_cannot_be_sealed_fails_alone(open_log):
     assert (payloads(again), loaded(again, "s")) == ([b"1", b"2"], [item("a"), item("d")])
 
 
-def test_records_of_changes_that_cannot_be_sealed_refuse_their_group(open_log):
+def test_records_of_changes_that_cannot_be_encrypted_refuse_their_group(open_log):
     """They become one entry with those of their neighbours: nothing of it is written, and all may try again."""
     log = open_log(cipher=Moody())
     with stalled(log.topic("t")):
@@ -558,8 +558,8 @@ def test_a_cipher_that_adds_too_much_is_refused(open_log):
     """What could not be read back is not written."""
 
     class Padding(_Xor):
-        def seal(self, plaintext, associated):
-            return super().seal(plaintext, associated) + bytes(70_000)
+        def encrypt(self, plaintext, associated):
+            return super().encrypt(plaintext, associated) + bytes(70_000)
 
     log = open_log(cipher=Padding())
     changed(log, "s", [item("k")])
@@ -733,7 +733,7 @@ def test_a_damaged_space_fails_alone_and_can_be_dropped(open_log, tmp_path):
     assert (loaded(log, "s"), loaded(log, "t"), payloads(log)) == ([item("anew")], [item("k"), item("l")], [b"yes"])
 
 
-def test_an_unsealed_item_in_a_sealed_log_is_refused(open_log, keyring, tmp_path):
+def test_a_plain_item_in_an_encrypted_log_is_refused(open_log, keyring, tmp_path):
     """Whoever has no key can put in no item, whatever its key epoch says."""
     log = open_log(keyring=keyring)
     changed(log, "s", [item("a")])
@@ -742,9 +742,9 @@ def test_an_unsealed_item_in_a_sealed_log_is_refused(open_log, keyring, tmp_path
     db.execute("UPDATE space_items SET key_epoch=0, body=?", (b"forged",))
     db.close()
     log = open_log(keyring=keyring)
-    with pytest.raises(Corrupt, match="not sealed"):
+    with pytest.raises(Corrupt, match="not encrypted"):
         loaded(log, "s")
-    with pytest.raises(Corrupt, match="not sealed"):
+    with pytest.raises(Corrupt, match="not encrypted"):
         changed(log, "s", [item("b")])
 
 

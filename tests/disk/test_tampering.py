@@ -6,7 +6,7 @@ then opens it as its owner would, reads everything, loads all spaces and reconci
 exactly the records that were written) and with `read_only=True` (everything outside the damage is still readable).
 
 Without keys, digests find accidents; somebody who recomputes them is not found, and nothing here says so.
-What cannot be found even with keys is said in docs/formats/0003-sealing.md, and has its test here too.
+What cannot be found even with keys is said in docs/formats/0003-encryption.md, and has its test here too.
 
 The normal run samples with a fixed seed; the soak run does all of it. Every test also proves that no error
 and no log record shows a secret.
@@ -55,7 +55,7 @@ MASTER, NEWER, OTHER = b"MASTER-KEY-0123456789-abcdefghij", b"NEWER-KEY-98765432
 FIRST = Keyring({"k1": MASTER})
 ROTATED = Keyring({"k2": NEWER, "k1": MASTER})
 INNER = (b"PAYLOAD", b"KEY-OF", b"KIND-OF", b"HEADER-NAME", b"HEADER-VALUE")
-"""Marks of all that a sealed log hides."""
+"""Marks of all that an encrypted log hides."""
 SECRETS = [
     *(mark.decode() for mark in INNER),
     *(text for key in (MASTER, NEWER) for text in (key.decode(), key.hex(), base64.b64encode(key).decode())),
@@ -844,8 +844,8 @@ def assert_unreadable(subject: Subject, partition: int, offset: int) -> None:
 
 
 @pytest.mark.parametrize("forged", FORGERIES, ids=lambda forged: next(iter(forged)))
-def test_an_entry_with_a_forged_digest_is_refused_by_its_seal(keyed: Subject, forged: dict[str, Any]) -> None:
-    """Whoever changes an entry and makes its digest anew cannot make its seal."""
+def test_an_entry_with_a_forged_digest_is_refused_by_its_cipher(keyed: Subject, forged: dict[str, Any]) -> None:
+    """Whoever changes an entry and makes its digest anew cannot encrypt it."""
     row = forge(keyed, 7, **forged)
     assert_unreadable(keyed, row["partition_id"] - 1, row["first_offset"])
     assert_refused(keyed)
@@ -896,7 +896,7 @@ def test_an_entry_of_a_twin_is_refused_by_its_successor(keyed: Subject) -> None:
             note(caught.value)
 
 
-def test_an_unsealed_entry_in_a_sealed_log_is_refused(subjects: dict[str, Subject], keyed: Subject) -> None:
+def test_a_plain_entry_in_an_encrypted_log_is_refused(subjects: dict[str, Subject], keyed: Subject) -> None:
     """A keyed log takes no entry that says it is plain, however well its digest fits."""
     row = next(row for row in subjects["plain"].history[-1]["entries"] if row["seq"] == 7)
     place = Place(keyed.history[-1]["log"][0]["log_id"], "orders", 0)
@@ -1702,18 +1702,18 @@ class Toy:
     def mac(self, message: bytes) -> bytes:
         return blake2b(message, key=self._key, digest_size=32).digest()
 
-    def seal(self, plaintext: bytes, associated: bytes) -> bytes:
+    def encrypt(self, plaintext: bytes, associated: bytes) -> bytes:
         return self.mac(plaintext + associated) + plaintext[::-1]
 
-    def open(self, sealed: bytes, associated: bytes) -> bytes:
-        plaintext = sealed[32:][::-1]
-        if not compare_digest(self.mac(plaintext + associated), sealed[:32]):
+    def decrypt(self, encrypted: bytes, associated: bytes) -> bytes:
+        plaintext = encrypted[32:][::-1]
+        if not compare_digest(self.mac(plaintext + associated), encrypted[:32]):
             raise ValueError("no")
         return plaintext
 
 
 WRONG_KEYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "a sealed log without a key": ("keyed", {"keyring": None}),
+    "an encrypted log without a key": ("keyed", {"keyring": None}),
     "a plain log with a key": ("plain", {"keyring": FIRST}),
     "a plain log with a cipher": ("plain", {"keyring": None, "cipher": Toy("toy")}),
     "another key under the same id": ("keyed", {"keyring": Keyring({"k2": OTHER, "k1": MASTER})}),
@@ -1760,11 +1760,11 @@ def test_a_cipher_of_another_name_is_refused(tmp_path: Path) -> None:
 # -- (g) plaintext ----------------------------------------------------------------------------------------
 
 
-def test_a_sealed_log_shows_no_plaintext(subjects: dict[str, Subject], crashed: Crash) -> None:
-    """No payload, key, kind or header lies in any file of a sealed log; in a plain one they do."""
-    plain, sealed = (b"".join(subjects[name].files.values()) for name in ("plain", "keyed"))
+def test_an_encrypted_log_shows_no_plaintext(subjects: dict[str, Subject], crashed: Crash) -> None:
+    """No payload, key, kind or header lies in any file of an encrypted log; in a plain one they do."""
+    plain, encrypted = (b"".join(subjects[name].files.values()) for name in ("plain", "keyed"))
     assert [mark for mark in INNER if mark not in plain] == []
-    assert [mark for mark in (*INNER, MASTER, NEWER) if mark in sealed] == []
+    assert [mark for mark in (*INNER, MASTER, NEWER) if mark in encrypted] == []
     wal = crashed.files["durable.db-wal"]
     assert (b"PAYLOAD" in wal) == (b"aes-256-gcm" not in wal)
 

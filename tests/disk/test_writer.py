@@ -225,11 +225,11 @@ class _Xor:
 
     name = "xor"
 
-    def seal(self, plaintext, associated):
+    def encrypt(self, plaintext, associated):
         return bytes(b ^ 0x55 for b in plaintext)
 
-    def open(self, sealed, associated):
-        return bytes(b ^ 0x55 for b in sealed)
+    def decrypt(self, encrypted, associated):
+        return bytes(b ^ 0x55 for b in encrypted)
 
     def mac(self, message):
         from blake3 import blake3
@@ -237,14 +237,14 @@ class _Xor:
         return blake3(message, key=b"m" * 32).digest()
 
 
-def test_a_failing_cipher_fails_only_what_it_was_to_seal(open_log):
+def test_a_failing_cipher_fails_only_what_it_was_to_encrypt(open_log):
     """An injected cipher that refuses one partition's records leaves the others alone."""
 
     class Moody(_Xor):
-        def seal(self, plaintext, associated):
+        def encrypt(self, plaintext, associated):
             if b"bad" in plaintext:
                 raise ConnectionError("the HSM is away")
-            return super().seal(plaintext, associated)
+            return super().encrypt(plaintext, associated)
 
     topic = open_log(cipher=Moody()).topic("t", partitions=2)
     with stalled(topic):
@@ -258,14 +258,14 @@ def test_a_failing_cipher_fails_only_what_it_was_to_seal(open_log):
 
 
 def test_a_failing_cipher_leaves_no_key_behind(open_log):
-    """An idempotency key whose record could not be sealed is not remembered: the retry writes."""
+    """An idempotency key whose record could not be encrypted is not remembered: the retry writes."""
     trouble = [True]
 
     class Flaky(_Xor):
-        def seal(self, plaintext, associated):
+        def encrypt(self, plaintext, associated):
             if trouble[0] and b"x" in plaintext:
                 raise ConnectionError("the HSM is away")
-            return super().seal(plaintext, associated)
+            return super().encrypt(plaintext, associated)
 
     topic = open_log(cipher=Flaky()).topic("t")
     for _ in range(2):

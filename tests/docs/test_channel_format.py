@@ -14,7 +14,7 @@ from holdfast.channels.keeping.snapshot import Buffered, Known, RepairRequest, U
 from holdfast.channels.keeping.storage import decode_known, decode_meta, encode_known, encode_meta
 from holdfast.channels.wire.derived_ids import check_derived_id, with_derived_id
 from holdfast.channels.wire.detect import dialect
-from holdfast.channels.wire.encrypted_messages import ChannelSeal
+from holdfast.channels.wire.encrypted_messages import ChannelCipher
 
 pytestmark = pytest.mark.unit
 
@@ -56,11 +56,11 @@ def test_the_example_of_an_id_is_what_is_written_and_read():
     assert decode_known(examples()["k1 of bob"]) == [known]
 
 
-def test_the_example_of_a_sealed_packet_opens_and_that_of_a_derived_id_is_what_is_made():
+def test_the_example_of_an_encrypted_packet_is_read_and_that_of_a_derived_id_is_what_is_made():
     shown = examples()
-    seal = ChannelSeal("ch", Keyring({"k1": b"\x01" * 32}))
-    assert seal.open(shown["sealed"]) == shown["nim m1"]
-    assert seal.seal(b"")[:10] == shown["sealed"][:10]
+    cipher = ChannelCipher("ch", Keyring({"k1": b"\x01" * 32}))
+    assert cipher.decrypt(shown["sealed"]) == shown["nim m1"]
+    assert cipher.encrypt(b"")[:10] == shown["sealed"][:10]
     salted = msgspec.structs.replace(M1, message_id="0123456789abcdef")
     assert with_derived_id(salted).message_id.encode() == shown["derived m1"]
     check_derived_id(msgspec.structs.replace(M1, message_id=shown["derived m1"].decode()))

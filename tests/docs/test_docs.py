@@ -26,7 +26,7 @@ from holdfast.model.schema import declare
 from holdfast.reader.read_columns import KAFKA, RAW, SEALED, columns_of
 from holdfast.reader.read_options import OPTION_NAMES, parse_options
 from holdfast.reconcile.classify import Finding, Kind
-from holdfast.reconcile.local_pass import Repair
+from holdfast.reconcile.reconcile_report import Repair
 from holdfast.recovery.rebuild import Lost
 from holdfast.segments.retention.retention import Removed
 from holdfast.segments.segment_stats import SegmentStats

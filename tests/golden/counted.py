@@ -1,4 +1,4 @@
-"""Writing as older versions did: in the first scheme of sealing, which holdfast only opens, without page checksums."""
+"""Writing as older versions did: in the first scheme, which holdfast only decrypts, and without page checksums."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast.crypto.cipher import CountedCipher, Random, Source
 from holdfast.segments.file import segment_writer
 
 
-class CountedSealer(CountedCipher):
+class CountedEncryptor(CountedCipher):
     """Nonces that count from zero. Clones of it would share them: never to be used for anything real."""
 
     def __init__(self, source: Source, random: Random | None = None) -> None:
         super().__init__(source)
         self._next = 0
 
-    def seal(self, plaintext: bytes | memoryview, associated: bytes) -> bytes:
+    def encrypt(self, plaintext: bytes | memoryview, associated: bytes) -> bytes:
         count = self._next.to_bytes(8, "big")
         self._next += 1
         return count + self._aead.encrypt(self._domain + count, plaintext, associated)
@@ -34,10 +34,10 @@ def _without_checksums(schema: pa.Schema, **how: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def sealing_as_before() -> Iterator[None]:
-    """Whatever is sealed meanwhile is sealed in the first scheme, in files without page checksums."""
+def encrypting_as_before() -> Iterator[None]:
+    """Whatever is encrypted meanwhile is encrypted in the first scheme, in files without page checksums."""
     with ExitStack() as patches:
         patches.enter_context(patch.object(segment_writer, "parquet_settings", _without_checksums))
         for module in ("vault", "segment_key"):
-            patches.enter_context(patch(f"holdfast.crypto.{module}.sealing_cipher", CountedSealer))
+            patches.enter_context(patch(f"holdfast.crypto.{module}.encrypting_cipher", CountedEncryptor))
         yield

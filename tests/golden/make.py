@@ -16,7 +16,7 @@ lay the same rows out in other bytes, and two of Arrow the same columns.)
     store-1/                        a root of format 1: the same objects under their old names, nothing signed
     damaged/                        logs and objects that must be refused, each in its own way
     expected.json                   what was put into them, and what their segments are
-    vectors.json                    frames, headers, digests, stamps, chain values and seals as hex
+    vectors.json                    frames, headers, digests, stamps, chain values and encrypted bodies as hex
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from unittest.mock import patch
 import apsw
 import msgspec
 import pyarrow as pa
-from tests.golden.counted import CountedSealer, sealing_as_before
+from tests.golden.counted import CountedEncryptor, encrypting_as_before
 from tests.store.old_roots import make_old
 
 import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import digests as chain
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
-from holdfast.crypto.key_hashes import DIGESTS, Concealing
+from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.journal.sqlite.migrations import migrate
@@ -375,10 +375,10 @@ def _as_schema(path: Path, version: int) -> None:
 
 
 def as_before(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Path], Expected]:
-    """A log as it was written before there were page checksums; one with keys, sealed in the first scheme."""
+    """A log as it was written before there were page checksums; one with keys, encrypted in the first scheme."""
 
     def make_older(path: Path) -> Expected:
-        with sealing_as_before():
+        with encrypting_as_before():
             return make_one(path, *keys)
 
     return make_older
@@ -592,7 +592,7 @@ ITEMS = {
 def make_vectors() -> Expected:
     """Pure values: what each codec must give for each input, today and for ever."""
     cipher = store_cipher()
-    salted = AesGcmCipher(SOURCE, sealing=True, random=ManualClock(seed=6).random_bytes)
+    salted = AesGcmCipher(SOURCE, encrypts=True, random=ManualClock(seed=6).random_bytes)
     return {
         "frames": {
             name: {
@@ -638,12 +638,12 @@ def make_vectors() -> Expected:
         },
         "sealing": {
             "commitment": cipher.commitment.hex(),
-            "sealed": [cipher.seal(b"the same body", b"the same header").hex() for _ in range(2)],
+            "sealed": [cipher.encrypt(b"the same body", b"the same header").hex() for _ in range(2)],
         },
         "salted sealing": {
             "commitment": salted.commitment.hex(),
             "mac": salted.mac(b"a message").hex(),
-            "sealed": [salted.seal(b"the same body", b"the same header").hex() for _ in range(2)],
+            "sealed": [salted.encrypt(b"the same body", b"the same header").hex() for _ in range(2)],
         },
     }
 
@@ -699,22 +699,22 @@ def store_documents() -> dict[str, AnyDocument]:
 
 
 def store_batches() -> dict[str, CommitBatch]:
-    """The same entries plain and sealed, in all formats, by their keys. (No real root has all of these.)"""
+    """The same entries plain and encrypted, in all formats, by their keys. (No real root has all of these.)"""
     made = [_commit_batch(1, None, 1), _commit_batch(2, store_cipher(), 1)]
     made += [_commit_batch(3, None, 2), _commit_batch(4, store_cipher(), 2)]
     made += [_commit_batch(5, None, 3), _commit_batch(6, store_cipher(), 3)]
     return {layout.batch_key(batch.epoch, batch.first_seq, batch.last_seq): batch for batch in made}
 
 
-def store_cipher() -> CountedSealer:
-    """What the sealed entries of the store are sealed with: key epoch 5, in the first scheme."""
-    return CountedSealer(SOURCE)
+def store_cipher() -> CountedEncryptor:
+    """What the encrypted entries of the store are encrypted with: key epoch 5, in the first scheme."""
+    return CountedEncryptor(SOURCE)
 
 
 IDEMPOTENCY = [bytes([0xE0 + n]) * 16 for n in range(3)]
-"""Hashes of idempotency keys, before they are concealed."""
+"""Hashes of idempotency keys, before they are encrypted."""
 DIGESTED = [bytes([0xD0 + n]) * 16 for n in range(3)]
-"""Digests of what they stand for, before they are concealed."""
+"""Digests of what they stand for, before they are encrypted."""
 
 
 def store_keys() -> dict[str, KeyObject]:
@@ -723,17 +723,17 @@ def store_keys() -> dict[str, KeyObject]:
     for epoch, cipher, number in ((3, None, 1), (4, store_cipher(), 1), (5, None, 2), (6, store_cipher(), 2)):
         rows = []
         for n in range(3):
-            hashed, digest = _concealed(cipher, n, digests=number > 1)
+            hashed, digest = _encrypted(cipher, n, digests=number > 1)
             rows.append(StoredKey("orders" if n < 2 else "readings.v1", 3, 100 + n, 1 + n, hashed, digest))
         made.append(KeyObject(LOG_ID, epoch, 1, 9, _tail_key(cipher) if cipher else None, tuple(rows), number))
     return {layout.keys_key(keys.epoch, keys.first_seq, keys.last_seq): keys for keys in made}
 
 
-def _concealed(cipher: CountedCipher | None, n: int, *, digests: bool) -> tuple[bytes, bytes]:
+def _encrypted(cipher: CountedCipher | None, n: int, *, digests: bool) -> tuple[bytes, bytes]:
     """A hash and a digest as they lie on a store; the digest of the second key is not known."""
     mac = cipher.mac if cipher else None
-    digest = Concealing(LOG_ID, mac, DIGESTS).conceal(DIGESTED[n]) if digests and n != 1 else commit_batch.NO_DIGEST
-    return Concealing(LOG_ID, mac).conceal(IDEMPOTENCY[n]), digest
+    digest = HashCipher(LOG_ID, mac, DIGESTS).encrypt(DIGESTED[n]) if digests and n != 1 else commit_batch.NO_DIGEST
+    return HashCipher(LOG_ID, mac).encrypt(IDEMPOTENCY[n]), digest
 
 
 def _commit_batch(epoch: int, cipher: CountedCipher | None, number: int) -> CommitBatch:
@@ -746,10 +746,10 @@ def _commit_batch(epoch: int, cipher: CountedCipher | None, number: int) -> Comm
         link = links.get(kind, chain.NO_LINK)
         entry = Entry(seq, kind, 100 * seq, count, 2 * seq, kind, 0, key_epoch, -1, 2**62, link, b"", body, schema)
         head = header_of(Place(LOG_ID, topic, 3), entry)
-        sealed = bytes(cipher.seal(body, head)) if cipher else body
-        links[kind] = chain.digest(head, sealed)
-        entry = entry._replace(digest=links[kind], body=sealed)
-        known = [(place, *_concealed(cipher, place, digests=number > 2)) for place in range(0, min(count, 3), 2)]
+        encrypted = bytes(cipher.encrypt(body, head)) if cipher else body
+        links[kind] = chain.digest(head, encrypted)
+        entry = entry._replace(digest=links[kind], body=encrypted)
+        known = [(place, *_encrypted(cipher, place, digests=number > 2)) for place in range(0, min(count, 3), 2)]
         given = commit_batch.with_idempotent(known) if number > 1 and seq % 2 else b""
         entries.append(TailEntry(topic, 3, entry.seq, *entry[2:], given))
     keys = (_tail_key(cipher),) if cipher else ()

@@ -1,7 +1,7 @@
 """Cutting the power at the steps of something, and looking at what is left.
 
-`record` does something and takes a snapshot before every I/O step, with what was promised at that moment; `examine` lays
-snapshots out in states that the disk may legally be in and holds each against its promise.
+`record` does something and takes a snapshot before every I/O step, with what was promised at that moment; `examine`
+lays snapshots out in states that the disk may legally be in and holds each against its promise.
 """
 
 from __future__ import annotations

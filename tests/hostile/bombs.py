@@ -30,7 +30,7 @@ def forge(path: Path, claimed: pa.Schema, table: pa.Table, **settings: Any) -> N
     """A plain file of one row group that claims to have these columns."""
     stream = io.BytesIO()
     is_raw = claimed.equals(RAW_SCHEMA)
-    settings = {**parquet_settings(claimed, is_sealed=False), "store_schema": False, **settings}
+    settings = {**parquet_settings(claimed, is_encrypted=False), "store_schema": False, **settings}
     with pq.ParquetWriter(stream, table.schema, **settings) as writer:
         writer.write_table(table, row_group_size=table.num_rows)
         data = stream.getvalue()
@@ -38,7 +38,7 @@ def forge(path: Path, claimed: pa.Schema, table: pa.Table, **settings: Any) -> N
         footer = Footer(
             head=head(typed=not is_raw), shape=footers.RAW if is_raw else footers.TYPED, rows=table.num_rows,
             time_min=0, time_max=0, content=bytes(32), groups=(Group(table.num_rows, 0, 0),), blocks=hashes,
-            schema=claimed.serialize().to_pybytes(), sealed_with=None,
+            schema=claimed.serialize().to_pybytes(), encrypted_with=None,
         )  # fmt: skip
         writer.add_key_value_metadata(footer.stamped(digests.plain_stamp))
     path.write_bytes(stream.getvalue())

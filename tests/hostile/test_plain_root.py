@@ -134,12 +134,12 @@ def test_only_what_was_judged_is_in_the_footer_that_arrow_sees(made: roots.Made)
     """Every number of a foreign footer is either refused, or without effect, or one that was looked at."""
     key = next(key for key in made.objects if kind_of(key) == "segment" and "/orders/1/" in key)
     before, footer = split_footer(made.objects[key])
-    own = UnprovenFooter(with_footer(b"", footer), 2**28).admit(RAW_SCHEMA, is_sealed=False, data_end=len(before))
+    own = UnprovenFooter(with_footer(b"", footer), 2**28).admit(RAW_SCHEMA, is_encrypted=False, data_end=len(before))
     refused, same, others = 0, 0, 0
     for content in {rethought(Random(seed), footer) for seed in range(600)}:
         try:
             unproven = UnprovenFooter(with_footer(b"", content), 2**28)
-            admitted = unproven.admit(RAW_SCHEMA, is_sealed=False, data_end=len(before))
+            admitted = unproven.admit(RAW_SCHEMA, is_encrypted=False, data_end=len(before))
         except BadStructure:
             refused += 1
             continue

@@ -13,10 +13,10 @@ from holdfast.errors import Invalid
 from holdfast.model.schema import declare
 from holdfast.reader import read_columns as module
 from holdfast.reader.read_columns import (
+    ENCRYPTED,
     KAFKA,
     PARTITION,
     RAW,
-    SEALED,
     TOPIC,
     Shaping,
     choose,
@@ -55,7 +55,7 @@ def test_typed_topics_have_the_users_columns_behind_ours():
 
 
 def test_everything_may_be_null():
-    assert all(field.nullable for columns in (RAW, SEALED, columns_of(TYPED)) for field in schema_of(columns))
+    assert all(field.nullable for columns in (RAW, ENCRYPTED, columns_of(TYPED)) for field in schema_of(columns))
 
 
 @given(st.lists(st.sampled_from([column.name for column in RAW])))
@@ -70,7 +70,7 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are():
 
 
 @pytest.mark.parametrize(
-    ("columns", "kind"), [(KAFKA, {"is_raw": True}), (SEALED, {"is_raw": False, "is_sealed": True})]
+    ("columns", "kind"), [(KAFKA, {"is_raw": True}), (ENCRYPTED, {"is_raw": False, "is_encrypted": True})]
 )
 def test_names_alone_tell_where_columns_come_from(columns, kind):
     names = [column.name for column in columns]

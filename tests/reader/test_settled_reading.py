@@ -491,7 +491,7 @@ def test_records_that_a_rebuild_found_lost_are_an_error_or_left_out(open_log, op
 
 
 @pytest.fixture
-def sealed(open_log, keyring) -> Log:
+def encrypted(open_log, keyring) -> Log:
     log = open_log(keyring=keyring)
     log.topic("orders").append_batch([b"secret %d" % i for i in range(20)])
     seal(log, "orders")
@@ -507,35 +507,35 @@ def save_keys(tmp_path: Path) -> Callable[[Keyring], str]:
     return save
 
 
-def test_encrypted_topics_are_opened_with_the_keyring_that_is_named(sealed, keyring, save_keys):
-    rows = read(sealed, keyring=save_keys(keyring)).to_arrow()
+def test_encrypted_topics_are_opened_with_the_keyring_that_is_named(encrypted, keyring, save_keys):
+    rows = read(encrypted, keyring=save_keys(keyring)).to_arrow()
     assert rows.column("payload").to_pylist() == [b"secret %d" % i for i in range(20)]
 
 
-def test_without_a_key_a_reader_is_told_which_one_and_can_still_count(sealed):
-    reading = read(sealed)
+def test_without_a_key_a_reader_is_told_which_one_and_can_still_count(encrypted):
+    reading = read(encrypted)
     assert reading.count() == 20
     with pytest.raises(Invalid, match="topic 'orders' is encrypted, and there is no key key_id=k1") as refused:
         reading.to_arrow()
     assert "encrypted=sealed" in refused.value.hint
 
 
-def test_with_another_key_nothing_is_read(sealed, save_keys):
+def test_with_another_key_nothing_is_read(encrypted, save_keys):
     other = save_keys(Keyring.generate(clock=ManualClock(seed=99)))
     with pytest.raises((Invalid, Corrupt)) as refused:
-        read(sealed, keyring=other).to_arrow()
+        read(encrypted, keyring=other).to_arrow()
     assert b"secret" not in str(refused.value).encode()
 
 
-def test_sealed_blocks_are_given_as_they_are_to_those_who_ask(sealed):
-    reading = read(sealed, encrypted="sealed")
+def test_encrypted_blocks_are_given_as_they_are_to_those_who_ask(encrypted):
+    reading = read(encrypted, encrypted="sealed")
     rows = reading.to_arrow()
     assert rows.schema.names[:2] == ["topic", "partition"]
     assert sum(rows.column("rows").to_pylist()) == 20
     assert b"secret" not in b"".join(rows.column("block").to_pylist())
 
 
-def test_sealed_blocks_of_a_plain_topic_do_not_exist(orders):
+def test_encrypted_blocks_of_a_plain_topic_do_not_exist(orders):
     with pytest.raises(Invalid, match="is not encrypted"):
         read(orders, encrypted="sealed").to_arrow()
 

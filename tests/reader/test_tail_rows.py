@@ -576,7 +576,7 @@ def key_file(tmp_path: Path, keyring: Keyring) -> str:
     return f"file:{tmp_path / 'keys'}"
 
 
-def test_sealed_entries_are_opened_also_those_of_an_older_key(open_shipped, root, keyring, tmp_path):
+def test_encrypted_entries_are_decrypted_also_those_of_an_older_key(open_shipped, root, keyring, tmp_path):
     made = Written(open_shipped, keyring=keyring)
     made.append(0, 3)
     rotated = keyring.rotated("k2", clock=ManualClock(seed=9))
@@ -586,7 +586,7 @@ def test_sealed_entries_are_opened_also_those_of_an_older_key(open_shipped, root
     assert values(read(root, keyring=f"file:{tmp_path / 'keys'}").to_arrow()) == kept(made.model)
 
 
-def test_without_a_key_sealed_entries_are_refused_and_can_still_be_counted(open_shipped, root, keyring):
+def test_without_a_key_encrypted_entries_are_refused_and_can_still_be_counted(open_shipped, root, keyring):
     made = Written(open_shipped, keyring=keyring)
     made.append(0, 3)
     reading = read(root)
@@ -595,7 +595,7 @@ def test_without_a_key_sealed_entries_are_refused_and_can_still_be_counted(open_
         reading.to_arrow()
 
 
-def test_with_another_key_sealed_entries_are_refused(open_shipped, root, keyring, tmp_path):
+def test_with_another_key_encrypted_entries_are_refused(open_shipped, root, keyring, tmp_path):
     made = Written(open_shipped, keyring=keyring)
     made.append(0, 3)
     Keyring.generate(clock=ManualClock(seed=99)).save(tmp_path / "keys")
@@ -604,7 +604,7 @@ def test_with_another_key_sealed_entries_are_refused(open_shipped, root, keyring
 
 
 def test_plain_entries_do_not_pass_where_a_key_was_given(written, root, key_file):
-    """Whoever names a keyring expects sealed records: plain ones may have been put there."""
+    """Whoever names a keyring expects encrypted records: plain ones may have been put there."""
     with pytest.raises(Invalid, match="a keyring was given, and the log at this root has no keys"):
         read(root, keyring=key_file).to_arrow()
 

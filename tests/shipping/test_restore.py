@@ -44,12 +44,12 @@ class OwnCipher:
     def __init__(self, key: bytes = b"k") -> None:
         self._key = key
 
-    def seal(self, plaintext: bytes, associated: bytes) -> bytes:
+    def encrypt(self, plaintext: bytes, associated: bytes) -> bytes:
         return self.mac(associated + plaintext)[:8] + bytes(byte ^ 7 for byte in plaintext)
 
-    def open(self, sealed: bytes, associated: bytes) -> bytes:
-        plaintext = bytes(byte ^ 7 for byte in sealed[8:])
-        if self.mac(associated + plaintext)[:8] != sealed[:8]:
+    def decrypt(self, encrypted: bytes, associated: bytes) -> bytes:
+        plaintext = bytes(byte ^ 7 for byte in encrypted[8:])
+        if self.mac(associated + plaintext)[:8] != encrypted[:8]:
             raise NotAuthentic
         return plaintext
 

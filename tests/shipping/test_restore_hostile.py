@@ -74,13 +74,13 @@ _made: dict[str, dict[str, bytes]] = {}
 
 @pytest.fixture
 def made(open_shipped: Callable[..., Log], make_root: Callable[[], Root], keyring: Keyring) -> Callable[..., Root]:
-    """A root with every kind of object: "plain", "sealed", or "twin", another log's."""
+    """A root with every kind of object: "plain", "encrypted", or "twin", another log's."""
 
     def make(kind: str) -> Root:
         if kind not in _made:
             root = make_root()
             opened = lambda name, **options: open_shipped(f"{kind}-{name}", **options)  # noqa: E731
-            ship_everything(opened, root, **({"keyring": keyring} if kind == "sealed" else {}))
+            ship_everything(opened, root, **({"keyring": keyring} if kind == "encrypted" else {}))
             _made[kind] = root.objects()
         copy = make_root()
         for key, data in _made[kind].items():
@@ -94,7 +94,7 @@ RECORDS = 10 + 10 + 20 + 1 + 4 + 1
 """What comes back of it: the first segment is retired."""
 
 
-@pytest.fixture(params=["plain", "sealed"])
+@pytest.fixture(params=["plain", "encrypted"])
 def kind_of_log(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -68,17 +68,17 @@ def flip(data: bytes) -> bytes:
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
-@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
-def test_a_block_that_was_exchanged_is_found_before_the_claim(open_shipped, bring, root, keyring, sealed):
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+def test_a_block_that_was_exchanged_is_found_before_the_claim(open_shipped, bring, root, keyring, encrypted):
     """The manifest object says the hash of the forged file; the footer, which a key has stamped, does not."""
-    secret = {"keyring": keyring} if sealed else {}
+    secret = {"keyring": keyring} if encrypted else {}
     log = open_shipped(segments={**TEN, "rows_max": 200}, **secret)
     log.topic("orders").append_batch([ManualClock(seed=n).random_bytes(5000) for n in range(200)])
     log.seal()
     log.ship(20)
     log.close()
     forge_segment(root, flip)
-    if sealed:
+    if encrypted:
         with pytest.raises(Corrupt, match="not signed"):
             bring(**secret)
         root.sign(layout.manifest_key("orders", 0, 0), keyring)
@@ -100,7 +100,7 @@ def forge_entry(root: Root, body: Callable[[bytes], bytes]) -> str:
     return key
 
 
-def test_an_entry_that_no_key_sealed_is_found_before_the_claim(open_shipped, bring, root, keyring):
+def test_an_entry_that_no_key_encrypted_is_found_before_the_claim(open_shipped, bring, root, keyring):
     """Its digest fits; it does not open."""
     log = open_shipped(keyring=keyring)
     log.topic("orders").append(b"true", durability="shipped")
@@ -109,7 +109,7 @@ def test_an_entry_that_no_key_sealed_is_found_before_the_claim(open_shipped, bri
     with pytest.raises(Corrupt, match="not signed"):
         bring(keyring=keyring)
     root.sign(key, keyring)
-    with pytest.raises(Corrupt, match="does not open") as caught:
+    with pytest.raises(Corrupt, match="does not decrypt") as caught:
         bring(keyring=keyring)
     assert caught.value.path == key
     assert claims(root) == 1
@@ -150,7 +150,7 @@ def test_the_report_lists_policies_and_expiries(open_shipped, bring, root):
     assert any("expired" in told for told in report.not_proved)
 
 
-def test_of_a_sealed_log_all_is_proved(open_shipped, bring, keyring):
+def test_of_an_encrypted_log_all_is_proved(open_shipped, bring, keyring):
     log = open_shipped(segments=TEN, keyring=keyring)
     fill(log, "orders", 1)
     log.topic("orders").append(b"x", durability="shipped")

@@ -293,7 +293,7 @@ def test_keys_of_another_log_are_refused(bring, root, held):
 
 
 def test_keys_that_cannot_be_read_stop_it_before_the_claim(open_shipped, bring, root, keyring, sweep):
-    """They were concealed under a key that the keyring has no more; the records are all under the newer one."""
+    """They were encrypted under a key that the keyring has no more; the records are all under the newer one."""
     log = open_shipped(segments=TEN, keyring=keyring)
     once(log, range(4))
     settled(log, sweep)

@@ -162,7 +162,7 @@ def test_typed_topics_have_a_tail_and_columns_can_be_chosen(spark, open_shipped,
     assert sorted(tuple(row) for row in frame.collect()) == [(1, 0), (2, 1), (2**32 - 1, 2)]
 
 
-def test_a_sealed_tail_is_opened_in_the_executors(spark, open_shipped, store, tmp_path):
+def test_an_encrypted_tail_is_decrypted_in_the_executors(spark, open_shipped, store, tmp_path):
     keyring = Keyring.generate(clock=ManualClock(seed=7))
     keyring.save(tmp_path / "keys")
     log, model = open_shipped(keyring=keyring), []

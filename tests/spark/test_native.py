@@ -383,9 +383,9 @@ def test_an_encrypted_topic_is_opened_by_the_format(spark: SparkSession, tmp_pat
     frame = read(spark, tmp_path / "log", "orders", keyring=f"file:{tmp_path / 'keyring'}")
     assert_format(frame, "records are encrypted topics=orders")
     assert collected(frame) == rows("orders", 2, 20)
-    sealed = read(spark, tmp_path / "log", "orders", encrypted="sealed")
-    assert_format(sealed, "sealed blocks are asked for")
-    assert sealed.count() > 0
+    blocks = read(spark, tmp_path / "log", "orders", encrypted="sealed")
+    assert_format(blocks, "encrypted blocks are asked for")
+    assert blocks.count() > 0
 
 
 def test_columns_that_spark_reads_otherwise_are_read_by_the_format(spark: SparkSession, tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ def test_what_is_not_there_is_told(spark: SparkSession, root: Path, place: str, 
 
 
 def test_an_encrypted_topic_needs_its_key_by_reference(spark: SparkSession, tmp_path: Path) -> None:
-    """With it, it reads as any other; without it, it says so, or gives its sealed blocks."""
+    """With it, it reads as any other; without it, it says so, or gives its encrypted blocks."""
     Keyring.generate("k7").save(tmp_path / "keyring")
     with holdfast.open(tmp_path / "log", keyring=Keyring.from_file(tmp_path / "keyring")) as log:
         fill(log)
@@ -336,10 +336,10 @@ def test_an_encrypted_topic_needs_its_key_by_reference(spark: SparkSession, tmp_
         load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/newer").collect()
     with pytest.raises(AnalysisException, match="no keyring file"):
         load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/nothing").collect()
-    sealed = load(spark, tmp_path / "log", encrypted="sealed")
-    assert sealed.columns == ["topic", "partition", "first_offset", "rows", "time_min", "time_max", "block"]
-    assert sum(each.rows for each in sealed.collect()) == 120
-    assert not any(b"0/1" in bytes(each.block) for each in sealed.collect())
+    blocks = load(spark, tmp_path / "log", encrypted="sealed")
+    assert blocks.columns == ["topic", "partition", "first_offset", "rows", "time_min", "time_max", "block"]
+    assert sum(each.rows for each in blocks.collect()) == 120
+    assert not any(b"0/1" in bytes(each.block) for each in blocks.collect())
     Keyring.generate("k7").save(tmp_path / "other")
     with pytest.raises(Exception, match="did not sign this root"):
         load(spark, tmp_path / "log", keyring=f"file:{tmp_path}/other").collect()

@@ -533,21 +533,21 @@ def test_a_stream_has_no_end(log, option, value):
 
 
 @pytest.fixture
-def sealed(open_log: Callable[..., Log], keyring: Keyring) -> Log:
-    log: Log = open_log("sealed", segments=TEN, keyring=keyring)
+def encrypted(open_log: Callable[..., Log], keyring: Keyring) -> Log:
+    log: Log = open_log("encrypted", segments=TEN, keyring=keyring)
     fill(log, "orders", 2)
     return log
 
 
-def test_an_encrypted_topic_is_opened_with_the_keyring_that_is_named(run, sealed, keyring, sink, tmp_path):
+def test_an_encrypted_topic_is_opened_with_the_keyring_that_is_named(run, encrypted, keyring, sink, tmp_path):
     keyring.save(tmp_path / "keys")
-    run(sealed.path, sink, keyring=f"file:{tmp_path / 'keys'}")
+    run(encrypted.path, sink, keyring=f"file:{tmp_path / 'keys'}")
     assert sink.rows == expected("orders", 0, range(20))
 
 
-def test_an_encrypted_topic_without_a_key_says_so(run, sealed, sink):
+def test_an_encrypted_topic_without_a_key_says_so(run, encrypted, sink):
     with pytest.raises(StreamingQueryException, match="topic 'orders' is encrypted, and there is no key"):
-        run(sealed.path, sink)
+        run(encrypted.path, sink)
     assert sink.rows == []
 
 

@@ -75,11 +75,11 @@ class Hsm:
 
     name = "hsm"
 
-    def seal(self, plaintext: bytes, associated: bytes) -> bytes:
+    def encrypt(self, plaintext: bytes, associated: bytes) -> bytes:
         return plaintext + associated
 
-    def open(self, sealed: bytes, associated: bytes) -> bytes:
-        return sealed + associated
+    def decrypt(self, encrypted: bytes, associated: bytes) -> bytes:
+        return encrypted + associated
 
     def mac(self, message: bytes) -> bytes:
         return message

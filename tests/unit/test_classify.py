@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Invalid
 from holdfast.model.segment import Listed
-from holdfast.reconcile.classify import Classified, Finding, Mark, Tracked, classify, combined
+from holdfast.reconcile.classify import Classified, Finding, Mark, Tracked, classify
 from holdfast.store.layout import segment_name, temporary_name
 
 pytestmark = pytest.mark.unit
@@ -467,7 +468,10 @@ def test_pages_together_equal_the_whole(case, data):
         )
         for place, (start, end) in enumerate(pairwise(bounds))
     ]
-    assert combined(pages) == classify(rows, listing, mark, numbers)
+    columns = zip(*map(msgspec.structs.astuple, pages), strict=True)
+    findings, *counts = columns
+    together = Classified(tuple(chain.from_iterable(findings)), *map(sum, counts))
+    assert together == classify(rows, listing, mark, numbers)
 
 
 def test_judging_needs_neither_journal_nor_arrow():

@@ -1,4 +1,4 @@
-"""Keys, sealing, commitments: fail closed, show nothing, never use a nonce twice."""
+"""Keys, encryption, commitments: fail closed, show nothing, never use a nonce twice."""
 
 from __future__ import annotations
 
@@ -27,46 +27,46 @@ TEXT = "k1:" + base64.b64encode(KEY).decode()
 
 
 def cipher(**changes):
-    options = {"master": KEY, "salt": b"s" * 32, "context": b"log", "sealing": True, **changes}
+    options = {"master": KEY, "salt": b"s" * 32, "context": b"log", "encrypts": True, **changes}
     return AesGcmCipher(
-        Source(options["master"], options["salt"], options["context"]), sealing=options["sealing"],
+        Source(options["master"], options["salt"], options["context"]), encrypts=options["encrypts"],
         random=options.get("random", os.urandom),
     )  # fmt: skip
 
 
-def keystream(sealed: bytes | memoryview, body: bytes) -> bytes:
+def keystream(encrypted: bytes | memoryview, body: bytes) -> bytes:
     """What a body was hidden with: equal ones mean that key and nonce were the same."""
-    hidden = bytes(sealed)[-16 - len(body) : -16]
+    hidden = bytes(encrypted)[-16 - len(body) : -16]
     return bytes(a ^ b for a, b in zip(hidden, body, strict=True))
 
 
 @given(st.binary(max_size=300), st.binary(max_size=50))
-def test_seal_and_open(plaintext, associated):
-    """What was sealed opens, in its place only."""
-    sealer = cipher()
-    sealed = sealer.seal(plaintext, associated)
-    assert len(sealed) == len(plaintext) + OVERHEAD_BYTES
-    assert sealer.open(sealed, associated) == plaintext
+def test_encrypt_and_decrypt(plaintext, associated):
+    """What was encrypted is decrypted, in its place only."""
+    made = cipher()
+    encrypted = made.encrypt(plaintext, associated)
+    assert len(encrypted) == len(plaintext) + OVERHEAD_BYTES
+    assert made.decrypt(encrypted, associated) == plaintext
     with pytest.raises(NotAuthentic):
-        sealer.open(sealed, associated + b"x")
+        made.decrypt(encrypted, associated + b"x")
 
 
 def test_every_changed_byte_is_found():
-    """Any flipped byte of a sealed blob, salt included, and any cut, fails to open."""
-    sealer = cipher()
-    sealed = sealer.seal(b"payload", b"place")
-    for i in range(len(sealed)):
+    """Any flipped byte of an encrypted blob, salt included, and any cut, fails to decrypt."""
+    made = cipher()
+    encrypted = made.encrypt(b"payload", b"place")
+    for i in range(len(encrypted)):
         with pytest.raises(NotAuthentic):
-            sealer.open(sealed[:i] + bytes([sealed[i] ^ 1]) + sealed[i + 1 :], b"place")
+            made.decrypt(encrypted[:i] + bytes([encrypted[i] ^ 1]) + encrypted[i + 1 :], b"place")
         with pytest.raises(NotAuthentic):
-            sealer.open(sealed[:i], b"place")
+            made.decrypt(encrypted[:i], b"place")
 
 
 @pytest.mark.parametrize("size", [64, 50_000], ids=["small", "large"])
-def test_no_two_seals_share_key_and_nonce(size):
-    """The same body in the same place, sealed many times, is hidden by another keystream each time."""
-    sealer, body = cipher(), bytes(size)
-    streams = {keystream(sealer.seal(body, b"place"), body) for _ in range(2_000_000 // size if size > 64 else 20_000)}
+def test_no_two_encryptions_share_key_and_nonce(size):
+    """The same body in the same place, encrypted many times, is hidden by another keystream each time."""
+    made, body = cipher(), bytes(size)
+    streams = {keystream(made.encrypt(body, b"place"), body) for _ in range(2_000_000 // size if size > 64 else 20_000)}
     assert len(streams) == (40 if size > 64 else 20_000)
 
 
@@ -74,46 +74,46 @@ def test_clones_with_a_cloned_random_source_share_no_key_and_nonce():
     """Where even the system's randomness repeats, another body or another place still gives another keystream."""
     stuck = [cipher(random=lambda count: b"r" * count) for _ in range(2)]
     messages = [(bytes([n]) * 64, b"place %d" % place) for n in range(20) for place in range(20)]
-    streams = {keystream(clone.seal(body, place), body) for clone in stuck for body, place in messages}
-    assert len(streams) == len(messages)  # the two clones sealed the same messages: those are the same blobs
-    one, other = (clone.seal(b"the same body", b"and place") for clone in stuck)
+    streams = {keystream(clone.encrypt(body, place), body) for clone in stuck for body, place in messages}
+    assert len(streams) == len(messages)  # the two clones encrypted the same messages: those are the same blobs
+    one, other = (clone.encrypt(b"the same body", b"and place") for clone in stuck)
     assert one == other
 
 
-def test_every_seal_asks_the_random_source_anew():
-    """Randomness is drawn at each seal, as much as a salt has, and never ahead: a clone would have what is ahead."""
+def test_every_encryption_asks_the_random_source_anew():
+    """Randomness is drawn at each encryption, as much as a salt has, and never ahead: a clone would have it, too."""
     asked = []
 
     def random(count):
         asked.append(count)
         return os.urandom(count)
 
-    sealer = cipher(random=random)
+    made = cipher(random=random)
     assert asked == []
     for n in range(1, 6):
-        sealer.seal(b"body", b"place")
+        made.encrypt(b"body", b"place")
         assert asked == [24] * n
 
 
 def test_schemes_cannot_be_switched():
-    """The two schemes have other keys, MACs and commitments, so what one sealed is nothing to the other."""
+    """The two schemes have other keys, MACs and commitments, so what one encrypted is nothing to the other."""
     source = Source(KEY, b"s" * 32, b"log")
-    salted, counted = AesGcmCipher(source, sealing=True), CountedCipher(source)
+    salted, counted = AesGcmCipher(source, encrypts=True), CountedCipher(source)
     assert len({salted.commitment, counted.commitment, salted.mac(b"m"), counted.mac(b"m")}) == 4
     with pytest.raises(NotAuthentic):
-        counted.open(salted.seal(b"x", b""), b"")
+        counted.decrypt(salted.encrypt(b"x", b""), b"")
     with pytest.raises(Unavailable):
-        counted.seal(b"x", b"")
+        counted.encrypt(b"x", b"")
     good = Vault(b"l" * 16, Keyring({"k1": KEY})).begin(3, b"s" * 32)
     for name, kind in ((CountedCipher.name, Invalid), ("aes-256-gcm-siv", Invalid)):
         with pytest.raises(kind):
             vault_with(msgspec.structs.replace(good, scheme=name)).cipher(3)
 
 
-def test_a_cipher_for_opening_never_seals():
-    """An older epoch's cipher cannot reuse its nonces: it refuses to seal."""
+def test_a_cipher_for_decrypting_never_encrypts():
+    """An older epoch's cipher cannot reuse its nonces: it refuses to encrypt."""
     with pytest.raises(Unavailable):
-        cipher(sealing=False).seal(b"x", b"")
+        cipher(encrypts=False).encrypt(b"x", b"")
 
 
 @pytest.mark.parametrize("change", [{"master": b"m" * 32}, {"salt": b"t" * 32}, {"context": b"gol"}])
@@ -121,13 +121,13 @@ def test_every_input_of_a_subkey_matters(change):
     """Another master key, salt or log gives another subkey, MAC key and commitment."""
     one, other = cipher(), cipher(**change)
     with pytest.raises(NotAuthentic):
-        other.open(one.seal(b"x", b""), b"")
+        other.decrypt(one.encrypt(b"x", b""), b"")
     assert one.commitment != other.commitment
     assert one.mac(b"m") != other.mac(b"m")
 
 
 def test_subkeys_are_independent():
-    """Commitment and MAC key reveal nothing that opens: they differ from each other and from the AEAD key."""
+    """Commitment and MAC key reveal nothing that decrypts: they differ from each other and from the AEAD key."""
     one = cipher()
     assert one.commitment != one._mac_key
     assert len({one.commitment, one._mac_key, KEY}) == 3
@@ -244,22 +244,22 @@ def test_stored_epochs_are_proved_before_use():
 
 
 def _stamp(epoch: KeyEpoch) -> bytes:
-    sealing = Vault(b"l" * 16, Keyring({"k1": KEY}))
-    sealing.enter(sealing.begin(epoch.number, epoch.salt))
-    return sealing.stamp(b"row")
+    encrypting = Vault(b"l" * 16, Keyring({"k1": KEY}))
+    encrypting.enter(encrypting.begin(epoch.number, epoch.salt))
+    return encrypting.stamp(b"row")
 
 
 def test_a_keyed_vault_accepts_nothing_plain():
     """Under a key, an entry or row that claims to be plain is not authentic."""
     vault = vault_with(None)
     with pytest.raises(NotAuthentic):
-        vault.open(0, b"body", b"")
+        vault.decrypt(0, b"body", b"")
     assert not vault.verify(0, b"row", digests.plain_stamp(b"row"))
     plain = Vault(b"l" * 16)
-    assert plain.open(0, b"body", b"") == b"body"
+    assert plain.decrypt(0, b"body", b"") == b"body"
     assert plain.verify(0, b"row", plain.stamp(b"row"))
     with pytest.raises(Corrupt):
-        plain.open(1, b"body", b"")
+        plain.decrypt(1, b"body", b"")
 
 
 @pytest.mark.parametrize("count", [1, 24, 32, 256, 257, 100_000])

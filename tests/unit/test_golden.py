@@ -31,7 +31,7 @@ from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Rec
 from holdfast.clock import SystemClock
 from holdfast.crypto import digests as chain
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
-from holdfast.crypto.key_hashes import DIGESTS, Concealing
+from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
 from holdfast.journal.sqlite.migrations import migrate, migrations
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
@@ -263,7 +263,7 @@ def test_the_same_rows_are_written_today(tmp_path: Path, name: str) -> None:
     """With clock, randomness and keys fixed, today's code stores exactly the rows of the golden files.
 
     How another version of Arrow compresses and lays out a file is its own affair; so then are sizes and hashes of
-    files, and the content of sealed ones, which is that of compressed blocks.
+    files, and the content of encrypted ones, which is that of compressed blocks.
     """
     expected = make.make_one(tmp_path / name)
     found, golden_rows = dump(tmp_path / name), dump(GOLDEN / name)
@@ -466,17 +466,17 @@ def test_items_of_spaces_keep_their_bytes() -> None:
     assert make.make_vectors()["items"] == VECTORS["items"]
 
 
-def test_stamps_and_seals_keep_their_bytes() -> None:
-    """Canonical rows, stamps, the key commitment and sealed bodies are the golden ones, and the seals open."""
+def test_stamps_and_encrypted_bodies_keep_their_bytes() -> None:
+    """Canonical rows, stamps, the key commitment and encrypted bodies are the golden ones, and they decrypt."""
     vectors = make.make_vectors()
     assert vectors["stamps"] == VECTORS["stamps"]
     for scheme, cipher in {
         "sealing": CountedCipher(make.SOURCE),
-        "salted sealing": AesGcmCipher(make.SOURCE, sealing=False),
+        "salted sealing": AesGcmCipher(make.SOURCE, encrypts=False),
     }.items():
         assert vectors[scheme] == VECTORS[scheme]
-        for sealed in VECTORS[scheme]["sealed"]:
-            assert cipher.open(bytes.fromhex(sealed), b"the same header") == b"the same body"
+        for encrypted in VECTORS[scheme]["sealed"]:
+            assert cipher.decrypt(bytes.fromhex(encrypted), b"the same header") == b"the same body"
 
 
 # -- the store --------------------------------------------------------------------------------------------
@@ -552,33 +552,33 @@ def test_a_root_of_format_1_is_read_exactly() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_golden_entries_on_the_store_are_those_of_the_journal(number: int) -> None:
-    """Digests match, links lead from entry to entry, and sealed bodies open to the plain ones."""
+    """Digests match, links lead from entry to entry, and encrypted bodies decrypt to the plain ones."""
     stored = [commit_batch.decode((GOLDEN / "store" / key).read_bytes(), key) for key in sorted(make.store_batches())]
-    plain, sealed = (batch for batch in stored if batch.format == number)
+    plain, encrypted = (batch for batch in stored if batch.format == number)
     cipher = make.store_cipher()
-    (key,) = sealed.keys
+    (key,) = encrypted.keys
     assert (key.commitment, key.stamp) == (cipher.commitment, cipher.mac(make.KeyEpoch(*key[:5], b"").message()))
-    for batch in (plain, sealed):
+    for batch in (plain, encrypted):
         entries = [entry_of(batch, place) for place in range(len(batch.entries))]
         assert all(is_whole(*entry) for entry in entries)
         for _, run in groupby(entries, lambda entry: entry[0].prefix):
             assert all(b.link == a.digest for (_, a), (_, b) in pairwise(run))
     for number, row in enumerate(plain.entries):
-        place, entry = entry_of(sealed, number)
-        assert cipher.open(entry.body, header_of(place, entry)) == row.body
+        place, entry = entry_of(encrypted, number)
+        assert cipher.decrypt(entry.body, header_of(place, entry)) == row.body
 
 
-def test_golden_idempotency_keys_are_concealed_and_come_back() -> None:
+def test_golden_idempotency_keys_are_encrypted_and_come_back() -> None:
     """In a log with keys nothing on the store shows the hashes; whoever has the key gets them."""
     found = [key_object.decode((GOLDEN / "store" / key).read_bytes(), key) for key in make.store_keys()]
     cipher = make.store_cipher()
-    known, digests = Concealing(make.LOG_ID, cipher.mac), Concealing(make.LOG_ID, cipher.mac, DIGESTS)
-    for plain, sealed in (found[:2], found[2:]):
+    known, digests = HashCipher(make.LOG_ID, cipher.mac), HashCipher(make.LOG_ID, cipher.mac, DIGESTS)
+    for plain, encrypted in (found[:2], found[2:]):
         assert [row.hash for row in plain.rows] == make.IDEMPOTENCY
-        assert [known.reveal(row.hash) for row in sealed.rows] == make.IDEMPOTENCY
-        assert not any(row.hash in make.IDEMPOTENCY for row in sealed.rows)
+        assert [known.decrypt(row.hash) for row in encrypted.rows] == make.IDEMPOTENCY
+        assert not any(row.hash in make.IDEMPOTENCY for row in encrypted.rows)
     first, none, last = (row.digest for row in found[3].rows)
-    assert [digests.reveal(first), none, digests.reveal(last)] == [make.DIGESTED[0], NO_DIGEST, make.DIGESTED[2]]
+    assert [digests.decrypt(first), none, digests.decrypt(last)] == [make.DIGESTED[0], NO_DIGEST, make.DIGESTED[2]]
     assert [row.digest for row in found[2].rows] == [make.DIGESTED[0], NO_DIGEST, make.DIGESTED[2]]
     assert {row.digest for keys in found[:2] for row in keys.rows} == {NO_DIGEST}
 
@@ -715,8 +715,8 @@ def test_the_worked_example_of_a_chain_value_is_right() -> None:
     assert VECTORS["chains"]["first of a partition"] == value.hex()
 
 
-def test_the_worked_example_of_sealing_is_right() -> None:
-    """0003: keys, commitment, salt, sealed body, digest and stamp of that record in a keyed log, in both versions."""
+def test_the_worked_example_of_encryption_is_right() -> None:
+    """0003: keys, commitment, salt, encrypted body, digest and stamp of that record with keys, in both versions."""
     master, salt, context = bytes(range(32)), bytes(range(64, 96)), bytes(range(16)) + struct.pack(">Q", 1)
     uses = (b"aead", b"mac", b"commitment", b"salt", b"body")
     aead, mac, commitment, *own = (hkdf(master, salt, b"holdfast 2 " + use + b"|" + context) for use in uses)
@@ -724,20 +724,20 @@ def test_the_worked_example_of_sealing_is_right() -> None:
     tag = AESGCM(own[1]).encrypt(bytes(12), b"", body)
     body_salt = blake3(fresh + tag + header, key=own[0]).digest(length=24)
     body_key = blake3(b"hfj1" + body_salt, key=aead).digest()
-    sealed = body_salt + AESGCM(body_key).encrypt(b"hfj1" + bytes(8), body, header)
-    digest = worked_digest(header, sealed)
+    encrypted = body_salt + AESGCM(body_key).encrypt(b"hfj1" + bytes(8), body, header)
+    digest = worked_digest(header, encrypted)
     stamp = blake3(head_row(digest, 1), key=mac).digest()
     aead_1, mac_1, commitment_1 = (hkdf(master, salt, b"holdfast 1 " + use + b"|" + context) for use in uses[:3])
-    sealed_1 = bytes(8) + AESGCM(aead_1).encrypt(b"hfj1" + bytes(8), body, header)
+    encrypted_1 = bytes(8) + AESGCM(aead_1).encrypt(b"hfj1" + bytes(8), body, header)
     assert examples("0003") == {
         "master": master, "salt": salt, "context": context, "aead": aead, "mac": mac, "commitment": commitment,
         "salt_key": own[0], "tag_key": own[1], "fresh": fresh, "body_salt": body_salt, "body_key": body_key,
-        "header": header, "sealed": sealed, "digest": digest, "stamp": stamp, "aead 1": aead_1, "mac 1": mac_1,
-        "commitment 1": commitment_1, "sealed 1": sealed_1,
+        "header": header, "sealed": encrypted, "digest": digest, "stamp": stamp, "aead 1": aead_1, "mac 1": mac_1,
+        "commitment 1": commitment_1, "sealed 1": encrypted_1,
     }  # fmt: skip
     source = Source(master, salt, context)
-    assert AesGcmCipher(source, sealing=True, random=lambda count: fresh).seal(body, header) == sealed
-    assert CountedCipher(source).open(sealed_1, header) == body
+    assert AesGcmCipher(source, encrypts=True, random=lambda count: fresh).encrypt(body, header) == encrypted
+    assert CountedCipher(source).decrypt(encrypted_1, header) == body
 
 
 def store_sections() -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Objects of idempotency keys: what goes in comes out, nothing else is accepted; and what conceals their hashes."""
+"""Objects of idempotency keys: what goes in comes out, nothing else is accepted; and what encrypts their hashes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Corrupt, Invalid
-from holdfast.crypto.key_hashes import Concealing
+from holdfast.crypto.key_hashes import HashCipher
 from holdfast.recovery.key_walk import KeyWalk
 from holdfast.root.acknowledged import acknowledged, takeovers
 from holdfast.root.objects import key_object, row_stream
@@ -101,11 +101,11 @@ def test_forged_bytes_never_raise_anything_else() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_hashes_are_concealed_by_log_and_key(key_hash: bytes) -> None:
-    one, other = (Concealing(LOG_ID, lambda message, key=key: (key + message)[:32]) for key in (b"a", b"b"))
-    assert one.reveal(one.conceal(key_hash)) == key_hash
-    assert len({one.conceal(key_hash), other.conceal(key_hash), key_hash}) == 3
-    assert Concealing(LOG_ID, None).conceal(key_hash) == key_hash
+def test_hashes_are_encrypted_by_log_and_key(key_hash: bytes) -> None:
+    one, other = (HashCipher(LOG_ID, lambda message, key=key: (key + message)[:32]) for key in (b"a", b"b"))
+    assert one.decrypt(one.encrypt(key_hash)) == key_hash
+    assert len({one.encrypt(key_hash), other.encrypt(key_hash), key_hash}) == 3
+    assert HashCipher(LOG_ID, None).encrypt(key_hash) == key_hash
 
 
 # -- what counts ------------------------------------------------------------------------------------------

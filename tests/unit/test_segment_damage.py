@@ -28,20 +28,20 @@ BATCH = raw_batch(50, 4)
 PLACE = head(50)
 
 
-def opener(sealed):
-    return VAULT.open_segment if sealed else None
+def opener(encrypted):
+    return VAULT.stored_segment_key if encrypted else None
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "sealed"])
-def sealed(request):
+@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
+def encrypted(request):
     return request.param
 
 
 @pytest.fixture
-def small(tmp_path, sealed):
+def small(tmp_path, encrypted):
     """A small file: its path, content and facts."""
     path = tmp_path / "segment"
-    facts = write(path, PLACE, [BATCH], vault=VAULT if sealed else None)
+    facts = write(path, PLACE, [BATCH], vault=VAULT if encrypted else None)
     return path, path.read_bytes(), facts
 
 
@@ -50,7 +50,7 @@ def read(path, facts, key, place=PLACE):
         return pa.Table.from_batches(list(reader.batches(0, 2**63)), RAW_SCHEMA)
 
 
-def test_every_flipped_byte_is_found(small, sealed):
+def test_every_flipped_byte_is_found(small, encrypted):
     """With the manifest's facts, no byte of a file can change without Corrupt, which says where."""
     path, content, facts = small
     damaged = bytearray(content)
@@ -58,19 +58,19 @@ def test_every_flipped_byte_is_found(small, sealed):
         damaged[i] ^= 1 << i % 8
         path.write_bytes(damaged)
         with pytest.raises(Corrupt) as caught:
-            read(path, facts, opener(sealed))
+            read(path, facts, opener(encrypted))
         found = caught.value
         assert (found.path, found.topic, found.partition, found.offset) == (str(path), "orders", 2, 50)
         assert "span=50..53" in found.message
         damaged[i] = content[i]
     path.write_bytes(content)
-    assert read(path, facts, opener(sealed)).num_rows == 4
+    assert read(path, facts, opener(encrypted)).num_rows == 4
 
 
-def test_without_facts_a_flipped_byte_never_gives_wrong_data(small, sealed):
+def test_without_facts_a_flipped_byte_never_gives_wrong_data(small, encrypted):
     """Without a manifest a change is found, or it is one that changes no record."""
     path, content, facts = small
-    expected = read(path, facts, opener(sealed))
+    expected = read(path, facts, opener(encrypted))
     footer = len(content) - int.from_bytes(content[-8:-4], "little") - 8
     damaged = bytearray(content)
     found = 0
@@ -78,7 +78,7 @@ def test_without_facts_a_flipped_byte_never_gives_wrong_data(small, sealed):
         damaged[i] ^= 1 << i % 8
         path.write_bytes(damaged)
         try:
-            with SegmentReader(path, None, None, opener(sealed)) as reader:
+            with SegmentReader(path, None, None, opener(encrypted)) as reader:
                 assert reader.head == PLACE
                 assert pa.Table.from_batches(list(reader.batches(0, 2**63))).equals(expected)
                 reader.verify()
@@ -89,7 +89,7 @@ def test_without_facts_a_flipped_byte_never_gives_wrong_data(small, sealed):
     assert found > 0.6 * len(content)  # Arrow sees neither statistics nor the schema beside ours
 
 
-def test_every_cut_is_found(small, sealed):
+def test_every_cut_is_found(small, encrypted):
     """A file that lost its end, its beginning, or gained a byte is Corrupt, with facts and without."""
     path, content, facts = small
     cuts = [content[:n] for n in range(0, len(content), 7)]
@@ -97,7 +97,7 @@ def test_every_cut_is_found(small, sealed):
         path.write_bytes(damaged)
         for place, about in ((PLACE, facts), (None, None)):
             with pytest.raises(Corrupt):
-                read(path, about, opener(sealed), place)
+                read(path, about, opener(encrypted), place)
 
 
 @settings(max_examples=150, deadline=None)
@@ -130,51 +130,51 @@ def test_other_parquet_files_are_not_segments(tmp_path):
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_another_segments_file_is_refused(tmp_path, sealed, change):
+def test_another_segments_file_is_refused(tmp_path, encrypted, change):
     """A whole and authentic file of another place does not pass for this one, with facts of either."""
     here, there = tmp_path / "here", tmp_path / "there"
     other = msgspec.structs.replace(PLACE, **change)
-    vault = VAULT if sealed else None
+    vault = VAULT if encrypted else None
     facts = write(here, PLACE, [BATCH], vault=vault)
     others = write(there, other, [BATCH], vault=vault, salt=b"t" * 32)
     with pytest.raises(Corrupt):
-        read(there, facts, opener(sealed))
+        read(there, facts, opener(encrypted))
     with pytest.raises(Corrupt, match="another segment"):
-        read(there, others, opener(sealed))
+        read(there, others, opener(encrypted))
 
 
 @pytest.mark.parametrize("field", ["rows", "size", "time_min", "time_max", "content", "footer", "key_id"])
-def test_a_manifest_that_says_something_else_is_found(small, sealed, field):
+def test_a_manifest_that_says_something_else_is_found(small, encrypted, field):
     """Each fact of the manifest is compared."""
     path, _, facts = small
     value = getattr(facts, field)
     other = value + 1 if isinstance(value, int) else bytes(len(value)) if isinstance(value, bytes) else "k9"
     with pytest.raises(Corrupt):
-        read(path, msgspec.structs.replace(facts, **{field: other}), opener(sealed))
+        read(path, msgspec.structs.replace(facts, **{field: other}), opener(encrypted))
 
 
-def test_verify_compares_the_sha256(small, sealed):
+def test_verify_compares_the_sha256(small, encrypted):
     """The transport hash is checked by verify, which alone reads the whole file."""
     path, _, facts = small
     with (
-        SegmentReader(path, PLACE, msgspec.structs.replace(facts, sha256=b"x" * 32), opener(sealed)) as reader,
+        SegmentReader(path, PLACE, msgspec.structs.replace(facts, sha256=b"x" * 32), opener(encrypted)) as reader,
         pytest.raises(Corrupt, match="SHA-256"),
     ):
         reader.verify()
 
 
-def test_damage_names_the_first_record_concerned(tmp_path, sealed):
+def test_damage_names_the_first_record_concerned(tmp_path, encrypted):
     """Damage in the middle leaves what is before it readable, and says where it begins."""
     path = tmp_path / "segment"
     whole = raw_batch(0, 60_000)
     shape = msgspec.structs.replace(SMALL, row_group_rows=20_000, block_rows=10_000)
-    facts = write(path, head(), [whole], vault=VAULT if sealed else None, shape=shape)
+    facts = write(path, head(), [whole], vault=VAULT if encrypted else None, shape=shape)
     metadata = pq.read_metadata(path)
     last = metadata.row_group(2).column(metadata.num_columns - 1)
     content = bytearray(path.read_bytes())
     content[last.data_page_offset + last.total_compressed_size - 1] ^= 1
     path.write_bytes(content)
-    with SegmentReader(path, head(), facts, opener(sealed)) as reader:
+    with SegmentReader(path, head(), facts, opener(encrypted)) as reader:
         assert sum(batch.num_rows for batch in reader.batches(0, 20_000)) == 20_000
         for call in (lambda: list(reader.batches(59_000, 60_000)), reader.verify):
             with pytest.raises(Corrupt) as caught:
@@ -273,7 +273,7 @@ def test_a_plain_file_does_not_pass_in_a_log_with_keys(tmp_path):
     """Whoever rebuilds a log with keys from files takes no plain one."""
     write(tmp_path / "segment", PLACE, [BATCH])
     with pytest.raises(Corrupt, match="not encrypted"):
-        SegmentReader(tmp_path / "segment", None, None, VAULT.open_segment)
+        SegmentReader(tmp_path / "segment", None, None, VAULT.stored_segment_key)
 
 
 def test_a_footer_that_the_key_did_not_make_is_refused(tmp_path, monkeypatch):
@@ -284,44 +284,44 @@ def test_a_footer_that_the_key_did_not_make_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(footers.Footer, "stamped", lambda self, stamp: stamped(self, digests.plain_stamp))
     facts = writer.finish()
     with pytest.raises(Corrupt, match="key did not make"):
-        SegmentReader(tmp_path / "segment", None, None, VAULT.open_segment)
+        SegmentReader(tmp_path / "segment", None, None, VAULT.stored_segment_key)
     with pytest.raises(Corrupt, match="key did not make"):
-        read(tmp_path / "segment", facts, VAULT.open_segment)
+        read(tmp_path / "segment", facts, VAULT.stored_segment_key)
 
 
 @pytest.mark.parametrize("field", encrypted_blocks.Place._fields)
-def test_a_sealed_block_opens_only_as_it_was_sealed(tmp_path, monkeypatch, field):
-    """Place, count and times beside a block are bound by its seal."""
-    seal = encrypted_blocks.Sealer.seal
+def test_an_encrypted_block_decrypts_only_as_it_was_encrypted(tmp_path, monkeypatch, field):
+    """Place, count and times beside a block are bound by its encryption."""
+    encrypt = encrypted_blocks.BlockEncryptor.encrypt
 
     def mislabelled(self, batch):
-        place, block = seal(self, batch)
+        place, block = encrypt(self, batch)
         return place._replace(**{field: getattr(place, field) + (1 if field.startswith("time") else 0)}), (
             block if field.startswith("time") else block[:-1] + bytes([block[-1] ^ 1])
         )
 
-    monkeypatch.setattr(encrypted_blocks.Sealer, "seal", mislabelled)
+    monkeypatch.setattr(encrypted_blocks.BlockEncryptor, "encrypt", mislabelled)
     facts = write(tmp_path / "segment", PLACE, [BATCH], vault=VAULT)
-    with pytest.raises(Corrupt, match="does not open"):
-        read(tmp_path / "segment", facts, VAULT.open_segment)
-    with SegmentReader(tmp_path / "segment", PLACE, facts, VAULT.open_segment) as reader, pytest.raises(Corrupt):
+    with pytest.raises(Corrupt, match="does not decrypt"):
+        read(tmp_path / "segment", facts, VAULT.stored_segment_key)
+    with SegmentReader(tmp_path / "segment", PLACE, facts, VAULT.stored_segment_key) as reader, pytest.raises(Corrupt):
         reader.verify()
 
 
-def test_sealed_blocks_out_of_order_are_found(tmp_path, monkeypatch):
+def test_encrypted_blocks_out_of_order_are_found(tmp_path, monkeypatch):
     """Blocks that are swapped, dropped or doubled leave a gap that is seen."""
     table = encrypted_blocks.table
     for order in ([1, 0], [0, 0], [0]):
         monkeypatch.setattr(encrypted_blocks, "table", lambda blocks, order=order: table([blocks[i] for i in order]))
         facts = write(tmp_path / "segment", head(), [raw_batch(0, 60)], vault=VAULT)
         with pytest.raises(Corrupt, match="dense"):
-            read(tmp_path / "segment", facts, VAULT.open_segment, head())
+            read(tmp_path / "segment", facts, VAULT.stored_segment_key, head())
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_key_a_sealed_file_can_be_inspected_only(tmp_path):
+def test_without_a_key_an_encrypted_file_can_be_inspected_only(tmp_path):
     """Head, facts and bytes can be checked without the key; records cannot be read."""
     facts = write(tmp_path / "segment", PLACE, [BATCH], vault=VAULT)
     with SegmentReader(tmp_path / "segment", None, None, None) as reader:
@@ -331,7 +331,7 @@ def test_without_a_key_a_sealed_file_can_be_inspected_only(tmp_path):
             list(reader.batches(0, 2**63))
 
 
-def test_nothing_of_a_record_is_in_a_sealed_file(tmp_path):
+def test_nothing_of_a_record_is_in_an_encrypted_file(tmp_path):
     """Payload, key, kind and headers are nowhere in the file."""
     secret = b"top-secret-payload-0123456789"
     columns = [
@@ -340,26 +340,26 @@ def test_nothing_of_a_record_is_in_a_sealed_file(tmp_path):
     ]  # fmt: skip
     batch = pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
     write(tmp_path / "plain", head(), [batch])
-    write(tmp_path / "sealed", head(), [batch], vault=VAULT)
+    write(tmp_path / "encrypted", head(), [batch], vault=VAULT)
     assert secret in (tmp_path / "plain").read_bytes()
-    assert secret not in (tmp_path / "sealed").read_bytes()
+    assert secret not in (tmp_path / "encrypted").read_bytes()
 
 
 def test_wrong_and_unknown_keys_fail_closed(tmp_path):
     """Another key under the same id is Invalid and named; an id that the keyring lacks is Invalid too."""
     facts = write(tmp_path / "segment", PLACE, [BATCH], vault=VAULT)
     with pytest.raises(Invalid, match="'k1' is not the key"):
-        read(tmp_path / "segment", facts, keyed_vault(seed=8).open_segment)
+        read(tmp_path / "segment", facts, keyed_vault(seed=8).stored_segment_key)
     with pytest.raises(Invalid, match="no key 'k1'"):
-        read(tmp_path / "segment", facts, Vault(LOG_ID, Keyring({"k2": b"z" * 32})).open_segment)
+        read(tmp_path / "segment", facts, Vault(LOG_ID, Keyring({"k2": b"z" * 32})).stored_segment_key)
 
 
-def test_a_failing_disk_is_corrupt(small, sealed, monkeypatch):
+def test_a_failing_disk_is_corrupt(small, encrypted, monkeypatch):
     """What cannot be read is damage like any other, and keeps its cause."""
     path, _, facts = small
     import os
 
-    with SegmentReader(path, PLACE, facts, opener(sealed)) as reader:
+    with SegmentReader(path, PLACE, facts, opener(encrypted)) as reader:
 
         def failing(descriptor, count, at):
             raise OSError(5, "Input/output error")

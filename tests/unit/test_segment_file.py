@@ -45,7 +45,7 @@ def vault_of(shape):
 
 
 def opener(shape):
-    return VAULT.open_segment if shape.startswith("sealed") else None
+    return VAULT.stored_segment_key if shape.startswith("sealed") else None
 
 
 @pytest.fixture(params=SHAPES)
@@ -116,8 +116,8 @@ def test_footer_pairs(segment, shape):
     reader, _ = segment
     content = reader.path.read_bytes()
     pairs = footers.decode_pairs(pq.read_metadata(reader.path).metadata)
-    sealed = {"key_id", "scheme", "salt", "commitment"} if shape.startswith("sealed") else set()
-    assert {name.removeprefix("holdfast.") for name in pairs} == sealed | {
+    encrypted = {"key_id", "scheme", "salt", "commitment"} if shape.startswith("sealed") else set()
+    assert {name.removeprefix("holdfast.") for name in pairs} == encrypted | {
         "format", "shape", "log", "topic", "partition", "number", "first", "rows", "epoch", "schema", "previous",
         "time_min", "time_max", "content", "chain", "groups", "blocks", "arrow_schema", "mac",
     }  # fmt: skip
@@ -135,8 +135,8 @@ def test_large_files_have_many_blocks(tmp_path):
     batch = pa.RecordBatch.from_arrays([*raw_batch(0, 6000).columns[:5], payloads], schema=RAW_SCHEMA)
     unpacked = FileShape(row_group_rows=2500)
     facts = write(tmp_path / "segment", head(), [batch], shape=unpacked)
-    sealed = write(tmp_path / "sealed", head(), [batch], vault=VAULT, shape=unpacked)
-    for name, about, key in (("segment", facts, None), ("sealed", sealed, VAULT.open_segment)):
+    encrypted = write(tmp_path / "encrypted", head(), [batch], vault=VAULT, shape=unpacked)
+    for name, about, key in (("segment", facts, None), ("encrypted", encrypted, VAULT.stored_segment_key)):
         with SegmentReader(tmp_path / name, head(), about, key) as reader:
             assert about.size > 2 * BLOCK_BYTES
             assert reader.verify() == about
@@ -206,7 +206,7 @@ def test_row_groups_that_cannot_matter_are_not_read(segment, monkeypatch):
     assert len(seen) <= 2  # one ahead
 
 
-def test_sealed_blocks_that_cannot_matter_are_not_opened(tmp_path):
+def test_encrypted_blocks_that_cannot_matter_are_not_decrypted(tmp_path):
     """Of an encrypted row group only the blocks are opened that may hold what is asked for."""
     batch = raw_batch(0, 90)
     facts = write(tmp_path / "segment", head(), [batch], vault=VAULT)
@@ -214,13 +214,13 @@ def test_sealed_blocks_that_cannot_matter_are_not_opened(tmp_path):
 
     class Counting:
         def __init__(self, key):
-            self.key, self.sealed_with, self.mac = key, key.sealed_with, key.mac
+            self.key, self.encrypted_with, self.mac = key, key.encrypted_with, key.mac
 
-        def open(self, sealed, associated):
-            opened.append(len(sealed))
-            return self.key.open(sealed, associated)
+        def decrypt(self, encrypted, associated):
+            opened.append(len(encrypted))
+            return self.key.decrypt(encrypted, associated)
 
-    with SegmentReader(tmp_path / "segment", head(), facts, lambda w: Counting(VAULT.open_segment(w))) as reader:
+    with SegmentReader(tmp_path / "segment", head(), facts, lambda w: Counting(VAULT.stored_segment_key(w))) as reader:
         assert joined(reader.batches(45, 46)).equals(table(batch.slice(45, 1)))
     assert len(opened) == 1
 
@@ -300,7 +300,7 @@ def test_other_columns_are_refused(tmp_path):
 
 
 def test_forbidden_nulls_are_found_inside_of_columns(tmp_path):
-    """A null in a field that has none is refused at any depth, also where sealing would hide it."""
+    """A null in a field that has none is refused at any depth, also where encryption would hide it."""
     kind = RAW_SCHEMA.field("headers").type
     batch = raw_batch(0, 2)
     inner = pa.StructArray.from_arrays([pa.array(["a", None]), pa.array([b"", b""])], fields=list(kind.value_type))

@@ -9,7 +9,7 @@ from tests.segment_data import LOG_ID, head, keyed_vault, raw_batch, write
 
 from holdfast import Corrupt, Invalid, Keyring, Unavailable
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, NotAuthentic, Source
-from holdfast.crypto.segment_key import opening_key, sealing_key
+from holdfast.crypto.segment_key import decrypting_key, encrypting_key
 from holdfast.crypto.vault import Vault
 from holdfast.segments.file.segment_reader import SegmentReader
 
@@ -23,31 +23,31 @@ class Rot13:
 
     name = "rot13"
 
-    def seal(self, plaintext, associated):
+    def encrypt(self, plaintext, associated):
         return bytes(b ^ 13 for b in plaintext) + bytes([len(associated) % 256])
 
-    def open(self, sealed, associated):
-        if sealed[-1] != len(associated) % 256:
+    def decrypt(self, encrypted, associated):
+        if encrypted[-1] != len(associated) % 256:
             raise ZeroDivisionError
-        return bytes(b ^ 13 for b in sealed[:-1])
+        return bytes(b ^ 13 for b in encrypted[:-1])
 
     def mac(self, message):
         return bytes([13]) * 32
 
 
-def test_what_a_segment_key_seals_its_twin_opens():
-    """The key found by SealedWith opens and stamps alike, and refuses to seal."""
-    key = sealing_key(RING, None, LOG_ID, SALT)
-    twin = opening_key(RING, None, LOG_ID, key.sealed_with)
-    assert twin.open(key.seal(b"rows", b"place"), b"place") == b"rows"
+def test_what_a_segment_key_encrypts_its_twin_decrypts():
+    """The key found by EncryptedWith decrypts and stamps alike, and refuses to encrypt."""
+    key = encrypting_key(RING, None, LOG_ID, SALT)
+    twin = decrypting_key(RING, None, LOG_ID, key.encrypted_with)
+    assert twin.decrypt(key.encrypt(b"rows", b"place"), b"place") == b"rows"
     assert twin.mac(b"m") == key.mac(b"m")
     with pytest.raises(NotAuthentic):
-        twin.open(key.seal(b"rows", b"place"), b"elsewhere")
+        twin.decrypt(key.encrypt(b"rows", b"place"), b"elsewhere")
     with pytest.raises(Unavailable):
-        twin.seal(b"", b"")
+        twin.encrypt(b"", b"")
 
 
-def test_two_seals_of_the_same_data_never_share_key_and_nonce(tmp_path):
+def test_two_encryptions_of_the_same_data_never_share_key_and_nonce(tmp_path):
     """The same records written twice have nothing in common but their length, under two salts and under one."""
     vault, batch = keyed_vault(), raw_batch(0, 90)
     salts = {"one": b"1" * 32, "two": b"2" * 32, "clone": b"2" * 32}
@@ -61,20 +61,20 @@ def test_two_seals_of_the_same_data_never_share_key_and_nonce(tmp_path):
 
 def test_segments_and_the_journal_share_neither_keys_nor_nonces():
     """One master key and one salt give other subkeys in another use, and another nonce prefix."""
-    key = sealing_key(RING, None, LOG_ID, SALT)
-    journal = AesGcmCipher(Source(RING.key("k1"), SALT, LOG_ID + bytes(8)), sealing=False)
-    same_context = AesGcmCipher(Source(RING.key("k1"), SALT, b"segment|" + LOG_ID), sealing=False)
+    key = encrypting_key(RING, None, LOG_ID, SALT)
+    journal = AesGcmCipher(Source(RING.key("k1"), SALT, LOG_ID + bytes(8)), encrypts=False)
+    same_context = AesGcmCipher(Source(RING.key("k1"), SALT, b"segment|" + LOG_ID), encrypts=False)
     for cipher in (journal, same_context):
         with pytest.raises(NotAuthentic):
-            cipher.open(key.seal(b"rows", b""), b"")
+            cipher.decrypt(key.encrypt(b"rows", b""), b"")
     with pytest.raises(Invalid, match="prefix"):
-        AesGcmCipher(Source(RING.key("k1"), SALT, b"", b"long prefix"), sealing=False)
+        AesGcmCipher(Source(RING.key("k1"), SALT, b"", b"long prefix"), encrypts=False)
 
 
 def test_another_log_or_salt_is_another_key():
     """Salt and log id are part of the key; the commitment finds a difference before anything is opened."""
-    good = sealing_key(RING, None, LOG_ID, SALT).sealed_with
-    for log_id, sealed_with in (
+    good = encrypting_key(RING, None, LOG_ID, SALT).encrypted_with
+    for log_id, encrypted_with in (
         (b"x" * 16, good),
         (LOG_ID, msgspec.structs.replace(good, salt=b"t" * 32)),
         (LOG_ID, msgspec.structs.replace(good, commitment=bytes(32))),
@@ -83,47 +83,47 @@ def test_another_log_or_salt_is_another_key():
         (LOG_ID, msgspec.structs.replace(good, key_id="k2")),
     ):
         with pytest.raises(Invalid):
-            opening_key(RING, None, log_id, sealed_with)
+            decrypting_key(RING, None, log_id, encrypted_with)
     with pytest.raises(Corrupt, match="salt"):
-        opening_key(RING, None, LOG_ID, msgspec.structs.replace(good, salt=b""))
+        decrypting_key(RING, None, LOG_ID, msgspec.structs.replace(good, salt=b""))
     with pytest.raises(Invalid, match="salt"):
-        sealing_key(RING, None, LOG_ID, b"short")
+        encrypting_key(RING, None, LOG_ID, b"short")
     with pytest.raises(Invalid, match="encrypted"):
-        opening_key(None, None, LOG_ID, good)
+        decrypting_key(None, None, LOG_ID, good)
 
 
 def test_a_plain_vault_has_no_segment_key():
-    """Without keys there is nothing to seal with, and nothing sealed opens."""
+    """Without keys there is nothing to encrypt with, and nothing encrypted is decrypted."""
     assert Vault(LOG_ID).segment_key(SALT) is None
     with pytest.raises(Invalid):
-        Vault(LOG_ID).open_segment(Vault(LOG_ID, RING).segment_key(SALT).sealed_with)
+        Vault(LOG_ID).stored_segment_key(Vault(LOG_ID, RING).segment_key(SALT).encrypted_with)
 
 
-def test_older_keys_open_what_they_sealed(tmp_path):
+def test_older_keys_decrypt_what_they_encrypted(tmp_path):
     """After a rotation new segments have the new key, and old ones still open."""
     old = Vault(LOG_ID, RING)
     new = Vault(LOG_ID, RING.rotated("k2"))
     batch = raw_batch(0, 10)
     facts = write(tmp_path / "old", head(), [batch], vault=old)
     assert write(tmp_path / "new", head(), [batch], vault=new).key_id == "k2"
-    with SegmentReader(tmp_path / "old", head(), facts, new.open_segment) as reader:
+    with SegmentReader(tmp_path / "old", head(), facts, new.stored_segment_key) as reader:
         assert reader.verify().key_id == "k1"
 
 
-def test_the_users_own_cipher_seals_segments(tmp_path):
+def test_the_users_own_cipher_encrypts_segments(tmp_path):
     """An injected cipher is named in the file, and whatever it raises means: not authentic."""
     vault, batch = Vault(LOG_ID, cipher=Rot13()), raw_batch(0, 50)
     facts = write(tmp_path / "segment", head(), [batch], vault=vault)
     assert facts.key_id == ""
-    with SegmentReader(tmp_path / "segment", head(), facts, vault.open_segment) as reader:
+    with SegmentReader(tmp_path / "segment", head(), facts, vault.stored_segment_key) as reader:
         assert reader.verify() == facts
         assert sum(part.num_rows for part in reader.batches(0, 50)) == 50
-        assert (reader.sealed_with.scheme, reader.sealed_with.commitment) == ("rot13", b"")
+        assert (reader.encrypted_with.scheme, reader.encrypted_with.commitment) == ("rot13", b"")
     key = vault.segment_key(SALT)
     with pytest.raises(NotAuthentic):
-        key.open(key.seal(b"x", b"a"), b"ab")
+        key.decrypt(key.encrypt(b"x", b"a"), b"ab")
     with (
-        SegmentReader(tmp_path / "segment", head(), facts, Vault(LOG_ID, RING).open_segment) as reader,
+        SegmentReader(tmp_path / "segment", head(), facts, Vault(LOG_ID, RING).stored_segment_key) as reader,
         pytest.raises(Invalid, match="another cipher"),
     ):
         next(reader.batches(0, 50))

@@ -108,7 +108,7 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether ids are derived from what they name, and messages under other ids refused. All participants alike."""
 
     keyring: str = ""
-    """The key that participants share, by reference (`env:NAME`, `file:PATH`): seals every message of every channel."""
+    """The key that participants share, by reference (`env:NAME`, `file:PATH`): it encrypts every message."""
 
     accept_unknown_channels: bool = False
     """Whether a message may create the channel that it names."""

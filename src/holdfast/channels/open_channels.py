@@ -25,7 +25,7 @@ from holdfast.channels.protocol.steps import Resume
 from holdfast.channels.wire.channel_keys import ChannelKeys
 from holdfast.channels.wire.detect import detect, dialect
 from holdfast.channels.wire.dialect import DialectName
-from holdfast.channels.wire.encrypted_messages import SealedDialect, is_sealed, route_of
+from holdfast.channels.wire.encrypted_messages import EncryptedDialect, is_encrypted, route_of
 from holdfast.channels.wire.message import SdsMessage
 from holdfast.errors import Corrupt, Full, HoldfastError, Invalid, NotFound
 
@@ -108,35 +108,35 @@ class OpenChannels:
 
     def decode(self, data: bytes) -> Taken:
         """A message in the wire format of its channel; which one that is, the bytes tell."""
-        if is_sealed(data):
-            return self._decode_sealed(data)
+        if is_encrypted(data):
+            return self._decode_encrypted(data)
         taken = self._decode_plain(data)
         message = taken[0]
         if self._routes:
             channel = self._channels.get(message.channel_id)
-            if channel is not None and channel.state.rules.sealed:
-                raise self._not_sealed(message)
+            if channel is not None and channel.state.rules.encrypted:
+                raise self._not_encrypted(message)
         return taken
 
-    def _not_sealed(self, message: SdsMessage) -> Invalid:
+    def _not_encrypted(self, message: SdsMessage) -> Invalid:
         self._warn_of_keys()
         return Invalid(
-            f"the channel has a key, and the message is not sealed channel={message.channel_id!r}",
+            f"the channel has a key, and the message is not encrypted channel={message.channel_id!r}",
             hint="drop it: anybody may have made it; all participants need the key",
         )
 
-    def _decode_sealed(self, data: bytes) -> Taken:
+    def _decode_encrypted(self, data: bytes) -> Taken:
         channel = self._routes.get(route_of(data))
         if channel is None:
             self._warn_of_keys()
             raise Invalid(
-                "a message is sealed, and no key of an open channel opens it",
+                "a message is encrypted, and no key of an open channel decrypts it",
                 hint="its channel is not open, or all participants need the same key: see keys=…",
             )
         message, written = channel.state.rules.dialect.read(data)
         if message.channel_id != channel.id:
             raise Invalid(
-                f"a sealed message names another channel channel={channel.id!r}",
+                f"an encrypted message names another channel channel={channel.id!r}",
                 hint="drop it: somebody who has the key means harm",
             )
         return message, channel.dialect, written
@@ -146,8 +146,8 @@ class OpenChannels:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "messages are refused that are sealed with a key that is not here, or not sealed although their "
-                "channel has a key: do all participants have the same one?",
+                "messages are refused that are encrypted with a key that is not here, or not encrypted although "
+                "their channel has a key: do all participants have the same one?",
                 extra={"action": "channel_key_mismatch"},
             )
 
@@ -190,7 +190,7 @@ class OpenChannels:
                 hint="remove_channel() some, or raise channels.channels_max",
             )
         if self._keys.has(message.channel_id):
-            raise self._not_sealed(message)
+            raise self._not_encrypted(message)
         return self.ensure(message.channel_id, name)
 
     def forget(self) -> None:
@@ -208,16 +208,16 @@ class OpenChannels:
         if any(not buffered.missing for buffered in state.incoming.values()):
             channel.take(Resume())
         self._channels[channel_id] = channel
-        if isinstance(rules.dialect, SealedDialect):
-            self._routes = {**self._routes, **dict.fromkeys(rules.dialect.seal.routes, channel)}
+        if isinstance(rules.dialect, EncryptedDialect):
+            self._routes = {**self._routes, **dict.fromkeys(rules.dialect.cipher.routes, channel)}
         self._spoken = sorted({one.dialect for one in list(self._channels.values())})
         return channel
 
     def _rules(self, channel_id: str, name: DialectName | None, data: ChannelData) -> tuple[Rules, ChannelData]:
         spoken = dialect(data.meta.dialect or name or self._settings.dialect)
-        seal = self._keys.seal(channel_id)
-        if seal is None:
-            if data.meta.sealed:  # else it would go on in the clear, with everybody who listens
+        cipher = self._keys.cipher(channel_id)
+        if cipher is None:
+            if data.meta.encrypted:  # else it would go on in the clear, with everybody who listens
                 raise Invalid(
                     f"the channel was used with a key, and none is given channel={channel_id!r}",
                     hint="give keys=… as before; or remove_channel() to begin anew without",
@@ -226,8 +226,8 @@ class OpenChannels:
         # Answers that somebody else kept are plain bytes: they are not sent.
         ours = tuple(msgspec.structs.replace(one, data=b"") for one in data.meta.responses)
         data = msgspec.structs.replace(data, meta=msgspec.structs.replace(data.meta, responses=ours))
-        sealed = SealedDialect(spoken, seal)
-        return Rules(channel_id, self._participant_id, sealed, self._settings, sealed=True), data
+        encrypted = EncryptedDialect(spoken, cipher)
+        return Rules(channel_id, self._participant_id, encrypted, self._settings, encrypted=True), data
 
     def _kept(self, channel_id: str) -> ChannelData:
         try:

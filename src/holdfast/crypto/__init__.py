@@ -1,1 +1,1 @@
-"""Keys, sealing and proofs: who may read (`keyring`, `cipher`, `vault`) and what was there (`chain`)."""
+"""Keys, encryption and proofs: who may read (`keyring`, `cipher`, `vault`), who wrote it (`digests`, `signatures`)."""

@@ -1,29 +1,29 @@
-"""Sealing: AES-256-GCM, every body under a key of its own.
+"""Encryption: AES-256-GCM, every body under a key of its own.
 
-Hazard: GCM breaks completely when one (key, nonce) pair seals two messages. A log makes that easy to do. After a
+Hazard: GCM breaks completely when one (key, nonce) pair encrypts two messages. A log makes that easy to do. After a
 crash the torn tail is cut and the *same offsets are written again with other bytes*; and a process can be cloned
 while it runs (a VM's memory snapshot that is resumed twice, CRIU, fork), and then both go on with every counter
 and every key that it had. So nothing that a process remembers makes a nonce. Every key epoch has a random salt, which
-is durable before its first use and gives the epoch's keys (HKDF-SHA-256 of the master key); and every *seal* makes a
-salt of 24 bytes of its own, which gives the key of that one body. The nonce is a constant.
+is durable before its first use and gives the epoch's keys (HKDF-SHA-256 of the master key); and every
+*encryption* makes a salt of 24 bytes of its own, which gives the key of that one body. The nonce is a constant.
 
-A seal's salt is keyed BLAKE3 of 24 bytes from the system's random source, drawn at that moment and never before, of
-a GMAC of the body and of what it is bound to. One of them is enough: where the random source is fresh, salts differ,
-whatever is sealed (2⁴⁸ seals of one epoch, those of its clones included, meet with a chance below 2⁻⁹⁶); where even
-the random source was cloned, as by a hypervisor that does not tell its guest, other bodies and other places have other
-salts, and the same body in the same place gives the same blob, which shows that it is the same and nothing else.
-Readers need not know how a salt was made.
+A body's salt is keyed BLAKE3 of 24 bytes from the system's random source, drawn at that moment and never before, of
+a GMAC of the body and of what it is bound to. One of them is enough. Where the random source is fresh, salts differ,
+whatever is encrypted (2⁴⁸ bodies of one epoch, those of its clones included, share a salt with a chance below 2⁻⁹⁶).
+Where even the random source was cloned, as by a hypervisor that does not tell its guest, other bodies and other places
+have other salts, and the same body in the same place gives the same blob, which shows that it is the same and nothing
+else. Readers need not know how a salt was made.
 
-GCM does not commit to its key: a crafted blob may open under two. Each epoch therefore stores a commitment
-derived beside its keys, and a key that does not reproduce it is refused before anything is opened. With the
+GCM does not commit to its key: a crafted blob may decrypt under two. Each epoch therefore stores a commitment
+derived beside its keys, and a key that does not reproduce it is refused before anything is decrypted. With the
 commitment proved the epoch's key is the only possible one, and it gives each salt, which is part of the blob, one key:
-so a blob, too, opens under one key at most.
+so a blob, too, decrypts under one key at most.
 
-Sealed blob: 24-byte salt ‖ ciphertext ‖ 16-byte tag. Overhead: 40 bytes.
+Encrypted blob: 24-byte salt ‖ ciphertext ‖ 16-byte tag. Overhead: 40 bytes.
 
-`CountedCipher` is the scheme before this one: a counter as nonce, under the epoch's own key. It opens what it sealed
-and never seals again. Keys, MACs and commitments of the two come from different derivations, so that a changed
-scheme name is a commitment that does not match.
+`CountedCipher` is the scheme before this one: a counter as nonce, under the epoch's own key. It decrypts what it
+encrypted and never encrypts again. Keys, MACs and commitments of the two come from different derivations, so that a
+changed scheme name is a commitment that does not match.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ SYSTEM_RANDOM: Random = SystemClock().random_bytes
 
 
 class NotAuthentic(Exception):
-    """A blob does not open: another key, another place, or changed bytes. Callers say which and where."""
+    """A blob does not decrypt: another key, another place, or changed bytes. Callers say which and where."""
 
 
 class PayloadCipher(Protocol):
-    """What seals entries, when it is not holdfast's own: an HSM, a KMS client, a test double.
+    """What encrypts entries, when it is not holdfast's own: an HSM, a KMS client, a test double.
 
-    All three verbs are called from several threads, also at the same time: entries and segments are sealed beside
-    each other. That no key and nonce are used twice, also not by clones of a running process, is the cipher's affair.
+    All three verbs are called from several threads, also at the same time: entries and segments are encrypted side by
+    side. The cipher itself must never use a key and nonce twice, not even in clones of a running process.
     """
 
     name: str
     """Names scheme and key, without secrets; stored with the log and compared when it is opened again."""
 
-    def seal(self, plaintext: bytes, associated: bytes) -> bytes:
-        """Seal, binding `associated`; never twice under one nonce. An exception fails only what was being sealed."""
+    def encrypt(self, plaintext: bytes, associated: bytes) -> bytes:
+        """Encrypt, binding `associated`; never twice under one nonce. An exception fails only what it was given."""
 
-    def open(self, sealed: bytes, associated: bytes) -> bytes:
-        """Open, or raise: whatever is raised means that the blob is not authentic."""
+    def decrypt(self, encrypted: bytes, associated: bytes) -> bytes:
+        """Decrypt, or raise: whatever is raised means that the blob is not authentic."""
 
     def mac(self, message: bytes) -> bytes:
         """A 32-byte keyed hash for control rows."""
@@ -101,25 +101,25 @@ class AesGcmCipher:
 
     name = "aes-256-gcm-salted"
 
-    def __init__(self, source: Source, *, sealing: bool, random: Random = SYSTEM_RANDOM) -> None:
+    def __init__(self, source: Source, *, encrypts: bool, random: Random = SYSTEM_RANDOM) -> None:
         _check_domain(source)
         self._key = source.derive("2 aead")
         self._mac_key = source.derive("2 mac")
         self.commitment = source.derive("2 commitment")
         self._domain = source.domain
         self._nonce = source.domain + bytes(8)
-        self._sealing = sealing
+        self._encrypts = encrypts
         self._random = random
-        if sealing:
+        if encrypts:
             self._salt_key = source.derive("2 salt")
-            # Its tags are seen by nobody, so that it may have one nonce: it is a universal hash, three times as fast
-            # as BLAKE3, which makes a random function of it.
+            # Nobody sees its tags, so one nonce is enough: it serves as a universal hash, three times as fast as
+            # BLAKE3, which then makes a random function of it.
             self._tag = AESGCM(source.derive("2 body")).encrypt
 
-    def seal(self, plaintext: bytes | memoryview, associated: bytes) -> bytes | memoryview:
-        """Seal under a key that nothing else has."""
-        if not self._sealing:
-            raise Unavailable("this key epoch seals no more", hint="reopen the log: it starts a new key epoch")
+    def encrypt(self, plaintext: bytes | memoryview, associated: bytes) -> bytes | memoryview:
+        """Encrypt under a key that nothing else has."""
+        if not self._encrypts:
+            raise Unavailable("this key epoch no longer encrypts", hint="reopen the log: it starts a new key epoch")
         # One function, few steps: after each fsync all of this runs cold, and single appends wait for it.
         seed = self._random(_BODY_SALT_BYTES) + self._tag(_NO_NONCE, b"", plaintext) + associated
         salt = blake3(seed, key=self._salt_key).digest(length=_BODY_SALT_BYTES)
@@ -132,11 +132,11 @@ class AesGcmCipher:
         aead.encrypt_into(self._nonce, plaintext, associated, blob[_BODY_SALT_BYTES:])
         return blob
 
-    def open(self, sealed: bytes | memoryview, associated: bytes) -> bytes:
-        """Open, or raise NotAuthentic."""
-        if len(sealed) < OVERHEAD_BYTES:
+    def decrypt(self, encrypted: bytes | memoryview, associated: bytes) -> bytes:
+        """Decrypt, or raise NotAuthentic."""
+        if len(encrypted) < OVERHEAD_BYTES:
             raise NotAuthentic
-        blob = memoryview(sealed)
+        blob = memoryview(encrypted)
         try:
             key = blake3(self._domain + blob[:_BODY_SALT_BYTES], key=self._key).digest()
             return AESGCM(key).decrypt(self._nonce, blob[_BODY_SALT_BYTES:], associated)
@@ -149,9 +149,9 @@ class AesGcmCipher:
 
 
 class CountedCipher:
-    """The first scheme: nonce = prefix ‖ counter, under the epoch's own key. Only opens.
+    """The first scheme: nonce = prefix ‖ counter, under the epoch's own key. It only decrypts.
 
-    Sealed blob: 8-byte counter (big endian) ‖ ciphertext ‖ 16-byte tag.
+    Encrypted blob: 8-byte counter (big endian) ‖ ciphertext ‖ 16-byte tag.
     """
 
     name = "aes-256-gcm"
@@ -163,15 +163,15 @@ class CountedCipher:
         self._mac_key = source.derive("1 mac")
         self.commitment = source.derive("1 commitment")
 
-    def seal(self, plaintext: bytes | memoryview, associated: bytes) -> bytes:
+    def encrypt(self, plaintext: bytes | memoryview, associated: bytes) -> bytes:
         """Never: clones of a process would use a nonce twice."""
-        raise Unavailable("this key epoch seals no more", hint="reopen the log: it starts a new key epoch")
+        raise Unavailable("this key epoch no longer encrypts", hint="reopen the log: it starts a new key epoch")
 
-    def open(self, sealed: bytes | memoryview, associated: bytes) -> bytes:
-        """Open, or raise NotAuthentic."""
-        if len(sealed) < _COUNTER_BYTES + _TAG_BYTES:
+    def decrypt(self, encrypted: bytes | memoryview, associated: bytes) -> bytes:
+        """Decrypt, or raise NotAuthentic."""
+        if len(encrypted) < _COUNTER_BYTES + _TAG_BYTES:
             raise NotAuthentic
-        blob = memoryview(sealed)
+        blob = memoryview(encrypted)
         try:
             return self._aead.decrypt(self._domain + blob[:_COUNTER_BYTES], blob[_COUNTER_BYTES:], associated)
         except InvalidTag:
@@ -187,22 +187,22 @@ OwnCipher = AesGcmCipher | CountedCipher
 AnyCipher = OwnCipher | PayloadCipher
 
 
-def sealing_cipher(source: Source, random: Random) -> OwnCipher:
+def encrypting_cipher(source: Source, random: Random) -> OwnCipher:
     """A cipher for a salt that was never used, in the scheme of today."""
-    return AesGcmCipher(source, sealing=True, random=random)
+    return AesGcmCipher(source, encrypts=True, random=random)
 
 
-def opening_cipher(scheme: str, source: Source) -> OwnCipher:
-    """The cipher of something that was stored under this scheme; it never seals again."""
+def decrypting_cipher(scheme: str, source: Source) -> OwnCipher:
+    """The cipher of something that was stored under this scheme; it never encrypts again."""
     check_scheme(scheme)
-    return CountedCipher(source) if scheme == CountedCipher.name else AesGcmCipher(source, sealing=False)
+    return CountedCipher(source) if scheme == CountedCipher.name else AesGcmCipher(source, encrypts=False)
 
 
 def check_scheme(scheme: str) -> None:
-    """Refuse what none of our own ciphers sealed."""
+    """Refuse what none of our own ciphers encrypted."""
     if scheme not in (AesGcmCipher.name, CountedCipher.name):
         raise Invalid(
-            f"this was sealed with another cipher scheme={scheme}",
+            f"this was encrypted with another cipher scheme={scheme}",
             hint="open it with the keyring or cipher it was written with; a newer holdfast may have written it",
         )
 
@@ -215,5 +215,8 @@ def _check_domain(source: Source) -> None:
 def check_cipher(cipher: PayloadCipher | None) -> PayloadCipher | None:
     """A cipher of the caller's own, or none."""
     if cipher is not None:
-        having(cipher, ("name", "seal", "open", "mac"), "cipher", "give an object with what holdfast.PayloadCipher has")
+        hint = "give an object with what holdfast.PayloadCipher has: name, encrypt, decrypt, mac"
+        if hasattr(cipher, "seal") and not hasattr(cipher, "encrypt"):
+            hint = "rename its methods: seal is called encrypt now, and open is called decrypt"
+        having(cipher, ("name", "encrypt", "decrypt", "mac"), "cipher", hint)
     return cipher

@@ -1,4 +1,4 @@
-"""What can be set about sealing. Keys are named here, never given."""
+"""What can be set about encryption. Keys are named here, never given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class CryptoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether and with which keys a log is sealed."""
+    """Whether and with which keys a log is encrypted."""
 
     encrypt: bool = False
     """Insist on encryption: without a usable key the log does not open. A keyring alone also encrypts."""

@@ -1,14 +1,14 @@
-"""Hashes of idempotency keys as they lie on a store, and digests of what they stand for: concealed in a log with keys.
+"""Hashes of idempotency keys as they lie on a store, and digests of what they stand for: encrypted in a log with keys.
 
 An idempotency key may be an order number, and whoever can guess it can hash it: the bare hash would tell that it was
 used. So each 16-byte hash goes through AES-256, one block, under a key that only the log's key epoch gives. That is a
 permutation: equal hashes stay equal, which tells nothing where each occurs once; the same hash gives the same bytes
-again, so objects stay a function of what is durable; and whoever has the keyring gets the hash back. It conceals and
+again, so objects stay a function of what is durable; and whoever has the keyring gets the hash back. It hides and
 proves nothing: the object that holds it is authenticated as a whole.
 
-What was appended under a key may be one of a few: its digest would tell which. So that is concealed the same way,
-under a key of its own, on the store and in the journal. The key's hash is in it: equal records under other keys look
-different.
+What was appended under a key may be one of a few values: its digest would tell which. So that is encrypted the same
+way, under a key of its own, on the store and in the journal. The key's hash is in it: equal records under other keys
+look different.
 
 A log without keys keeps its hashes as they are, as it keeps its records.
 """
@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 Purpose = tuple[str, bytes]
 KEYS: Purpose = ("holdfast 1 idempotency keys on a store", b"holdfast 1 idempotency keys|")
 DIGESTS: Purpose = ("holdfast 1 idempotency digests", b"holdfast 1 idempotency digests|")
-"""What is concealed: how its key is derived, and from what."""
+"""What is encrypted: how its key is derived, and from what."""
 
 
-class Concealing:
-    """Conceals and reveals hashes of one log; of a log with keys, under one key epoch."""
+class HashCipher:
+    """Encrypts and decrypts hashes of one log; in a log with keys, under one key epoch."""
 
     def __init__(self, log_id: bytes, mac: Callable[[bytes], bytes] | None, purpose: Purpose = KEYS) -> None:
         self._cipher: Cipher[ECB] | None = None
@@ -39,10 +39,10 @@ class Concealing:
             # Each block is a hash that occurs once: no pattern is there to be seen.
             self._cipher = Cipher(AES(key), ECB())  # noqa: S305
 
-    def conceal(self, hashes: bytes) -> bytes:
+    def encrypt(self, hashes: bytes) -> bytes:
         """Hashes, one behind the other, as they may lie on a store."""
         return hashes if self._cipher is None else self._cipher.encryptor().update(hashes)
 
-    def reveal(self, hashes: bytes) -> bytes:
-        """The hashes that were concealed."""
+    def decrypt(self, hashes: bytes) -> bytes:
+        """The hashes that were encrypted."""
         return hashes if self._cipher is None else self._cipher.decryptor().update(hashes)

@@ -1,8 +1,8 @@
 """Master keys by name, and the ways to refer to them without writing them down.
 
 A keyring is text: keys separated by commas or line ends, each `id:base64` of 32 bytes, `#` starts a comment.
-The first key seals; all of them open, which is how rotation works: put a new key in front and keep the old
-ones for as long as anything sealed with them is to be read.
+The first key encrypts; all of them decrypt, which is how rotation works: put a new key in front and keep the old
+ones for as long as anything encrypted with them is to be read.
 
 Keys come by reference only: an environment variable, a file, a callable (for a secret manager), or a text
 `env:NAME` / `file:PATH` in the settings. A keyring never shows its keys: not in repr, not in errors, and it
@@ -36,7 +36,7 @@ logger = logging.getLogger("holdfast.crypto")
 
 
 class Keyring:
-    """Master keys by id; the first one seals, all of them open.
+    """Master keys by id; the first one encrypts, all of them decrypt.
 
     >>> keyring = Keyring.generate("2026-11")
     >>> keyring

@@ -1,10 +1,10 @@
-"""The key of one segment file: sealed once, opened for as long as the file lives.
+"""The key of one segment file: it encrypts once, and decrypts for as long as the file lives.
 
 Each *attempt* to write a segment draws a fresh 32-byte salt, so it has keys that no other attempt has: a segment that
 is written again after a crash, with the same offsets and the same number, shares none with the first attempt. Within
 a file every block has a key of its own (see `cipher`), so that clones of a process in the middle of a segment share
-none either. The salt and a commitment to the keys stand in the file's footer (`SealedWith`). With them and the keyring
-a file opens without a database, which is what Spark's executors and a rebuild from files do.
+none either. The salt and a commitment to the keys stand in the file's footer (`EncryptedWith`). With them and the
+keyring a file is readable without a database, which is what Spark's executors and a rebuild from files do.
 
 Segment keys come from the same master keys as key epochs and never meet them: another derivation context and
 another nonce prefix. Nothing is stored here.
@@ -24,8 +24,8 @@ from holdfast.crypto.cipher import (
     Random,
     Source,
     check_scheme,
-    opening_cipher,
-    sealing_cipher,
+    decrypting_cipher,
+    encrypting_cipher,
 )
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, Invalid
@@ -33,7 +33,7 @@ from holdfast.errors import Corrupt, Invalid
 _DOMAIN = b"hfs1"
 
 
-class SealedWith(msgspec.Struct, frozen=True):
+class EncryptedWith(msgspec.Struct, frozen=True):
     """Everything about a segment's key but the key; stored in the file's footer."""
 
     key_id: str
@@ -45,20 +45,20 @@ class SealedWith(msgspec.Struct, frozen=True):
 
 
 class SegmentKey:
-    """Seals, opens and stamps for one segment file."""
+    """Encrypts, decrypts and stamps for one segment file."""
 
-    def __init__(self, sealed_with: SealedWith, cipher: AnyCipher) -> None:
-        self.sealed_with = sealed_with
+    def __init__(self, encrypted_with: EncryptedWith, cipher: AnyCipher) -> None:
+        self.encrypted_with = encrypted_with
         self._cipher = cipher
 
-    def seal(self, plaintext: bytes, associated: bytes) -> bytes | memoryview:
-        """Seal, binding `associated`."""
-        return self._cipher.seal(plaintext, associated)
+    def encrypt(self, plaintext: bytes, associated: bytes) -> bytes | memoryview:
+        """Encrypt, binding `associated`."""
+        return self._cipher.encrypt(plaintext, associated)
 
-    def open(self, sealed: bytes, associated: bytes) -> bytes:
-        """Open, or raise NotAuthentic."""
+    def decrypt(self, encrypted: bytes, associated: bytes) -> bytes:
+        """Decrypt, or raise NotAuthentic."""
         try:
-            return self._cipher.open(sealed, associated)
+            return self._cipher.decrypt(encrypted, associated)
         except NotAuthentic:
             raise
         except Exception as error:  # an injected cipher may say no in any way it likes
@@ -69,46 +69,46 @@ class SegmentKey:
         return self._cipher.mac(message)
 
 
-def sealing_key(
+def encrypting_key(
     keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, salt: bytes, random: Random = SYSTEM_RANDOM
 ) -> SegmentKey | None:
     """The key for one attempt to write a segment, under a salt that was never used; None when the log is plain."""
     if cipher is not None:
-        return SegmentKey(SealedWith("", cipher.name, salt, b""), cipher)
+        return SegmentKey(EncryptedWith("", cipher.name, salt, b""), cipher)
     if keyring is None:
         return None
     if len(salt) != SALT_BYTES:
         raise Invalid(f"a segment's salt has the wrong length bytes={len(salt)}", hint=f"draw {SALT_BYTES} bytes")
-    own = sealing_cipher(_source(keyring, keyring.current, log_id, salt), random)
-    return SegmentKey(SealedWith(keyring.current, own.name, salt, own.commitment), own)
+    own = encrypting_cipher(_source(keyring, keyring.current, log_id, salt), random)
+    return SegmentKey(EncryptedWith(keyring.current, own.name, salt, own.commitment), own)
 
 
-def opening_key(
-    keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, sealed_with: SealedWith
+def decrypting_key(
+    keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, encrypted_with: EncryptedWith
 ) -> SegmentKey:
-    """The key of a finished segment, proved by its commitment; it never seals again."""
+    """The key of a finished segment, proved by its commitment; it never encrypts again."""
     if cipher is not None:
-        if cipher.name != sealed_with.scheme:
+        if cipher.name != encrypted_with.scheme:
             raise Invalid(
-                f"this segment was sealed with another cipher scheme={sealed_with.scheme}",
+                f"this segment was encrypted with another cipher scheme={encrypted_with.scheme}",
                 hint="open it with the keyring or cipher it was written with",
             )
-        return SegmentKey(sealed_with, cipher)
+        return SegmentKey(encrypted_with, cipher)
     if keyring is None:
         raise Invalid("this segment is encrypted", hint="open it with keyring=Keyring.from_env(…) or from_file(…)")
-    check_scheme(sealed_with.scheme)
-    if len(sealed_with.salt) != SALT_BYTES:
+    check_scheme(encrypted_with.scheme)
+    if len(encrypted_with.salt) != SALT_BYTES:
         raise Corrupt("a segment's salt has the wrong length")
-    source = _source(keyring, sealed_with.key_id, log_id, sealed_with.salt)
-    own = opening_cipher(sealed_with.scheme, source)
-    # GCM does not commit to its key: a key that does not reproduce the commitment must open nothing. A scheme that was
-    # switched in the footer ends here, too: schemes derive their commitments apart.
-    if not digests.same(own.commitment, sealed_with.commitment):
+    source = _source(keyring, encrypted_with.key_id, log_id, encrypted_with.salt)
+    own = decrypting_cipher(encrypted_with.scheme, source)
+    # GCM does not commit to its key: a key that does not reproduce the commitment must decrypt nothing. A scheme that
+    # was switched in the footer ends here, too: schemes derive their commitments apart.
+    if not digests.same(own.commitment, encrypted_with.commitment):
         raise Invalid(
-            f"key {sealed_with.key_id!r} is not the key that this segment was sealed with",
+            f"key {encrypted_with.key_id!r} is not the key that this segment was encrypted with",
             hint="the keyring holds another key under this id; give the original one",
         )
-    return SegmentKey(sealed_with, own)
+    return SegmentKey(encrypted_with, own)
 
 
 def _source(keyring: Keyring, key_id: str, log_id: bytes, salt: bytes) -> Source:

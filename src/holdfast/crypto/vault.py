@@ -1,11 +1,11 @@
-"""The keys of one log: which key epoch seals now, and how to open what any epoch sealed.
+"""The keys of one log: which key epoch encrypts now, and how to decrypt what any epoch encrypted.
 
-A log is keyed or it is not, from its first day. The vault hides the difference: without keys, sealing keeps
+A log is keyed or it is not, from its first day. The vault hides the difference: without keys, encrypting keeps
 the bytes as they are and stamps are plain digests, under the epoch number 0. So no other module asks whether
 the log is encrypted, and none can forget to.
 
 The vault stores nothing. Whoever owns the database stores the `KeyEpoch` that `begin` returns, durably,
-*before* `enter` makes it the sealing one, and hands stored epochs back through `fetch`.
+*before* `enter` makes it the current one, and hands stored epochs back through `fetch`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from holdfast.crypto.cipher import (
     PayloadCipher,
     Random,
     Source,
-    opening_cipher,
-    sealing_cipher,
+    decrypting_cipher,
+    encrypting_cipher,
 )
-from holdfast.crypto.key_hashes import DIGESTS, Concealing
+from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.segment_key import SealedWith, SegmentKey, opening_key, sealing_key
+from holdfast.crypto.segment_key import EncryptedWith, SegmentKey, decrypting_key, encrypting_key
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Corrupt, Invalid
 
@@ -53,7 +53,7 @@ class KeyEpoch(msgspec.Struct, frozen=True):
 
 
 class Vault:
-    """Seals, opens and stamps for one log."""
+    """Encrypts, decrypts and stamps for one log."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class Vault:
         self._random = random
         self._fetch: Callable[[int], KeyEpoch | None] = lambda number: None
         self._ciphers: dict[int, AnyCipher] = {}
-        self._concealing: dict[int, Concealing] = {}
+        self._hash_ciphers: dict[int, HashCipher] = {}
         self._proved: set[str] = set()
-        """Ids of keys that opened a stored epoch: they are the keys that they should be."""
+        """Ids of keys that reproduced a stored epoch's commitment: they are the keys that they should be."""
         self.epoch = PLAIN
 
     @property
@@ -101,14 +101,14 @@ class Vault:
         key_id = ring.current if ring is not None else ""
         cipher: AnyCipher | None = self._injected
         if cipher is None:
-            cipher = sealing_cipher(self._source(number, key_id, salt, ring), self._random)
+            cipher = encrypting_cipher(self._source(number, key_id, salt, ring), self._random)
         commitment = cipher.commitment if isinstance(cipher, OwnCipher) else b""
         draft = KeyEpoch(number, cipher.name, key_id, salt, commitment, b"")
         self._ciphers[number] = cipher
         return msgspec.structs.replace(draft, stamp=cipher.mac(draft.message()))
 
     def enter(self, epoch: KeyEpoch, keyring: Keyring | None = None) -> None:
-        """Seal and stamp under this epoch from now on; it was stored."""
+        """Encrypt and stamp under this epoch from now on; it was stored."""
         self._keyring = keyring or self._keyring
         self.epoch = epoch.number
 
@@ -121,22 +121,22 @@ class Vault:
                 hint="make it with keyring.rotated('new-id'): older keys stay behind the new one",
             )
 
-    def seal(self, body: bytes | memoryview, associated: bytes) -> bytes | memoryview:
-        """Seal a body under the present epoch; without keys, the body as it is."""
+    def encrypt(self, body: bytes | memoryview, associated: bytes) -> bytes | memoryview:
+        """Encrypt a body under the present epoch; without keys, the body as it is."""
         if self.epoch == PLAIN:
             return body
         cipher = self._ciphers[self.epoch]
         if not isinstance(cipher, OwnCipher):
-            return cipher.seal(bytes(body), associated)  # whoever injects a cipher is promised bytes
-        return cipher.seal(body, associated)
+            return cipher.encrypt(bytes(body), associated)  # whoever injects a cipher is promised bytes
+        return cipher.encrypt(body, associated)
 
-    def open(self, number: int, body: bytes, associated: bytes) -> bytes:
-        """Open a body that epoch `number` sealed; raises NotAuthentic."""
+    def decrypt(self, number: int, body: bytes, associated: bytes) -> bytes:
+        """Decrypt a body that epoch `number` encrypted; raises NotAuthentic."""
         if number == PLAIN:
             return self._plain(body)
         cipher = self.cipher(number)
         try:
-            return cipher.open(body, associated)
+            return cipher.decrypt(body, associated)
         except NotAuthentic:
             raise
         except Exception as error:  # an injected cipher may say no in any way it likes
@@ -150,12 +150,12 @@ class Vault:
         """How epoch `number` stamps."""
         return digests.plain_stamp if number == PLAIN else self.cipher(number).mac
 
-    def concealing(self, number: int) -> Concealing:
-        """What conceals digests under epoch `number`."""
-        found = self._concealing.get(number)
+    def hash_cipher(self, number: int) -> HashCipher:
+        """What encrypts digests under epoch `number`."""
+        found = self._hash_ciphers.get(number)
         if found is None:
             mac = None if number == PLAIN else self.stamp_under(number)
-            found = self._concealing[number] = Concealing(self.log_id, mac, DIGESTS)
+            found = self._hash_ciphers[number] = HashCipher(self.log_id, mac, DIGESTS)
         return found
 
     def verify(self, number: int, message: bytes, stamp: bytes) -> bool:
@@ -165,7 +165,7 @@ class Vault:
         return digests.same(self.cipher(number).mac(message), stamp)
 
     def cipher(self, number: int) -> AnyCipher:
-        """The cipher of a stored epoch, its key proved; for opening and verifying only."""
+        """The cipher of a stored epoch, its key proved; for decrypting and verifying only."""
         cipher = self._ciphers.get(number)
         if cipher is None:
             cipher = self._ciphers[number] = self._admit(number)
@@ -173,16 +173,16 @@ class Vault:
 
     def segment_key(self, salt: bytes) -> SegmentKey | None:
         """The key for one attempt to write a segment, under a fresh salt and the current key; None without keys."""
-        return sealing_key(self._keyring, self._injected, self.log_id, salt, self._random)
+        return encrypting_key(self._keyring, self._injected, self.log_id, salt, self._random)
 
     @property
-    def segment_opener(self) -> Callable[[SealedWith], SegmentKey] | None:
+    def segment_keys(self) -> Callable[[EncryptedWith], SegmentKey] | None:
         """How readers of this log's segments find their keys; None in a log without keys, which has none to find."""
-        return self.open_segment if self.keyed else None
+        return self.stored_segment_key if self.keyed else None
 
-    def open_segment(self, sealed_with: SealedWith) -> SegmentKey:
-        """The key of a finished segment, proved by its commitment; for opening and verifying only."""
-        return opening_key(self._keyring, self._injected, self.log_id, sealed_with)
+    def stored_segment_key(self, encrypted_with: EncryptedWith) -> SegmentKey:
+        """The key of a finished segment, proved by its commitment; for decrypting and verifying only."""
+        return decrypting_key(self._keyring, self._injected, self.log_id, encrypted_with)
 
     def _plain(self, body: bytes) -> bytes:
         # A keyed log holds no plain entry: one that claims to be plain was put there.
@@ -200,7 +200,7 @@ class Vault:
             if epoch.key_id in self._proved:  # the key is right: then the row is not
                 raise Corrupt(f"a key epoch does not match its key key_epoch={number}")
             raise Invalid(
-                f"key {epoch.key_id!r} is not the key that this log was sealed with",
+                f"key {epoch.key_id!r} is not the key that this log was encrypted with",
                 hint="the keyring holds another key under this id; give the original one",
             )
         if not digests.same(cipher.mac(epoch.message()), epoch.stamp):
@@ -209,13 +209,13 @@ class Vault:
         return cipher
 
     def _cipher_of(self, epoch: KeyEpoch) -> AnyCipher:
-        """The cipher that a stored epoch names; it can open and verify."""
+        """The cipher that a stored epoch names; it can decrypt and verify."""
         if self._injected is None:
             source = self._source(epoch.number, epoch.key_id, epoch.salt, self._keyring)
-            return opening_cipher(epoch.scheme, source)
+            return decrypting_cipher(epoch.scheme, source)
         if self._injected.name != epoch.scheme:
             raise Invalid(
-                f"this log was sealed with another cipher scheme={epoch.scheme}",
+                f"this log was encrypted with another cipher scheme={epoch.scheme}",
                 hint="open it with the keyring or cipher it was written with",
             )
         return self._injected

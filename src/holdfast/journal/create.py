@@ -78,7 +78,7 @@ class FoundKey(NamedTuple):
 
 
 class FoundTail(NamedTuple):
-    """Entries that are brought along, and what was needed to seal them."""
+    """Entries that are brought along, and what is needed to decrypt them."""
 
     entries: Iterable[Entry] = ()
     """In the order of commits; partition ids as `partition_ids` gives them."""
@@ -306,7 +306,7 @@ class _Founding:
         """Insert the idempotency keys, as many as the window holds; returns the last one's id."""
         last = 0
         for last, key in enumerate(self._tail.keys, 1):
-            digest = self.vault.concealing(self.vault.epoch).conceal(key.digest) if key.digest else b""
+            digest = self.vault.hash_cipher(self.vault.epoch).encrypt(key.digest) if key.digest else b""
             draft = KeyRow(last, key.hash, key.partition_id, key.record, key.seq, digest, self.vault.epoch, b"")
             self._backend.store_key(stamped(draft, self.vault))
         if last > self._tail.keys_max:

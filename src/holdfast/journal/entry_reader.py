@@ -1,7 +1,7 @@
 """Reading entries back: page by page, each proved before it is opened.
 
 A page is one short read transaction. For every entry, in this order: its length against the limit (before
-the body is even fetched), its place (dense offsets, linked to the entry before), its digest, its seal, its
+the body is even fetched), its place (dense offsets, linked to the entry before), its digest, its encryption, its
 frame. The first thing that is wrong raises `Corrupt` with the place; nothing after it is returned, and
 nothing damaged is ever returned as good.
 """
@@ -63,7 +63,7 @@ class Reader:
         if entry.kind not in KINDS or entry.codec not in CODECS or (entry.kind == TYPED) != bool(entry.schema):
             raise self._corrupt(f"an entry is of an unknown kind={entry.kind} codec={entry.codec}", entry.first)
         try:
-            return self._vault.open(entry.key_epoch, entry.body, header_of(place, entry))
+            return self._vault.decrypt(entry.key_epoch, entry.body, header_of(place, entry))
         except NotAuthentic:
             raise self._corrupt("an entry is not authentic", entry.first) from None
 

@@ -179,7 +179,7 @@ class Journal:
             raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
 
     def rotate(self, keyring: Keyring) -> None:
-        """Seal under the keyring's current key from now on; durable when this returns."""
+        """Encrypt under the keyring's current key from now on; durable when this returns."""
         self.settle(self.queue.put_control([RotateKey(keyring)]))
 
     def note_shipped(self, shipping: ShippingRow, shipments: Sequence[ShipmentRow]) -> Unit:

@@ -39,7 +39,7 @@ class JournalStats(msgspec.Struct, frozen=True):
     queue_bytes: int
     records_total: int
     bytes_total: int
-    """Stored bytes of entries, sealed where the log is."""
+    """Stored bytes of entries, encrypted where the log is."""
     groups_total: int
     entries_total: int
     repeats_total: int

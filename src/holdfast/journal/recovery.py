@@ -9,7 +9,7 @@ looked at; readers prove each entry that they read.
 An owner is refused at the first problem. Whoever only looks is told all of them and may read what is left.
 
 Taking ownership is one transaction: a new epoch, a new key epoch with a fresh salt, the log's row. It is
-durable before the writer seals or acknowledges anything.
+durable before the writer encrypts or acknowledges anything.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import Marks
-from holdfast.reconcile.local_pass import ReconcileReport
+from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.retention.retention import RetentionReport
 from holdfast.segments.segment_stats import SegmentStats
 from holdfast.shipping.shipping_stats import ShippingStats

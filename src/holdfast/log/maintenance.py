@@ -15,8 +15,10 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log.log_context import LogContext
-from holdfast.reconcile.local_pass import Reconciler, ReconcileReport
+from holdfast.reconcile.local_side import LocalSide
 from holdfast.reconcile.reconcile_loop import ReconcileLoop
+from holdfast.reconcile.reconcile_pass import Reconciler
+from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.local_root import Publishing
 from holdfast.segments.retention.retention import Retention, RetentionReport
@@ -57,7 +59,8 @@ class Maintenance:
         else:  # only to say what would go
             self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
         self._counters = counters
-        self._reconciler = Reconciler(journal, manifest, directory, self._roller, settings.reconcile, clock)
+        side = LocalSide(journal, manifest, directory, self._roller)
+        self._reconciler = Reconciler(side, settings.reconcile, clock)
         self._loop: ReconcileLoop | None = None
         if self._roller is not None and settings.reconcile.pass_interval_ms:
             self._loop = ReconcileLoop(self._reconciler, settings.reconcile, clock)

@@ -28,8 +28,8 @@ from holdfast.store.address import parse_url
 from holdfast.store.port import Store
 
 if TYPE_CHECKING:
-    from holdfast.reconcile.local_pass import ReconcileReport
-    from holdfast.reconcile.store_pass import StoreReconciler
+    from holdfast.reconcile.reconcile_pass import Reconciler
+    from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Shipper, Unshipped
     from holdfast.shipping.shipping_stats import ShippingStats
@@ -47,7 +47,7 @@ class StoreBinding:
     def __init__(self, context: LogContext) -> None:
         self._context = context
         self._shipper = _shipper_for(context)
-        self._reconciler: StoreReconciler | None = None
+        self._reconciler: Reconciler | None = None
         self._lock = Lock()
         self._has_answered = True
         """Whether the first answer was waited for; a coroutine that opens a log does that in `async with`."""
@@ -95,18 +95,18 @@ class StoreBinding:
         """Compare the manifest with the store."""
         return self.reconciler().run(fix=fix, deep=deep, limit=limit)
 
-    def reconciler(self) -> StoreReconciler:
+    def reconciler(self) -> Reconciler:
         """The one that goes on where its last call stopped."""
-        from holdfast.reconcile.store_pass import StoreReconciler
+        from holdfast.reconcile.reconcile_pass import Reconciler
+        from holdfast.reconcile.store_side import StoreSide
 
         _, settings, clock, journal, manifest = self._context
         shipper = self._shipper
         epoch = None if shipper is None else lambda: shipper.claim(_CLAIM_S)
         with self._lock:
             if self._reconciler is None:
-                self._reconciler = StoreReconciler(
-                    journal, manifest, settings.store, settings.reconcile, clock, epoch, self.rebuild
-                )
+                side = StoreSide(journal, manifest, settings.store, clock, epoch, self.rebuild)
+                self._reconciler = Reconciler(side, settings.reconcile, clock)
             return self._reconciler
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class KeyRow(NamedTuple):
     record: int
     seq: int
     digest: bytes
-    """Of what was appended under the key, concealed in a log with keys; empty where an older version wrote the row."""
+    """Of what was appended under the key, encrypted in a log with keys; empty where an older version wrote the row."""
     key_epoch: int
     stamp: bytes
 

@@ -2,7 +2,7 @@
 
 The header names the entry's place: log, topic, partition, offsets, commit, key epoch, kind, times, and the
 digest of the partition's entry before it. It is not stored as such; reader and writer rebuild it from the
-row's columns. It is what a sealed body is bound to (associated data) and what the digest covers, so a row
+row's columns. It is what an encrypted body is bound to (associated data) and what the digest covers, so a row
 cannot be moved, swapped, relabelled, reordered or replayed without being found (docs/formats/0002-entry.md).
 """
 

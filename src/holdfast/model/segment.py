@@ -55,7 +55,7 @@ class SegmentFacts(msgspec.Struct, frozen=True):
     footer: bytes
     """BLAKE3 of the file's footer (16 bytes), which holds the hashes of all blocks of the file."""
     key_id: str
-    """The key that sealed it; empty when it is plain."""
+    """The key that encrypted it; empty when it is plain."""
 
 
 def chain_value(head: SegmentHead, rows: int, content: bytes) -> bytes:

@@ -77,7 +77,7 @@ class TaskReader:
         if self._keyring is not None and not piece.key_id:
             raise Corrupt("a segment of this log is not encrypted, and a keyring was given", path=piece.key)
         vault = Vault(log, self._keyring)
-        opener = vault.segment_opener if piece.key_id else None
+        opener = vault.segment_keys if piece.key_id else None
         return SegmentReader(
             piece.key, piece.head(log), piece.facts(), opener,
             source=open_bytes(self._store.files, piece.key, piece.size), compare_blocks=self._options.verify != "off",
@@ -86,7 +86,7 @@ class TaskReader:
 
     def _batches(self, reader: SegmentReader, piece: Piece) -> Iterator[pa.RecordBatch]:
         if self._options.encrypted == "sealed":
-            if reader.sealed_with is None:
+            if reader.encrypted_with is None:
                 raise Invalid(f"topic {piece.topic!r} is not encrypted", hint="leave encrypted=sealed out")
             return reader.stored_blocks(piece.share)
         there = set(reader.schema.names)
@@ -101,7 +101,7 @@ def no_key(topic: str, key_id: str) -> Invalid:
     return Invalid(
         f"topic {topic!r} is encrypted, and there is no key key_id={key_id}",
         hint="name a keyring that driver and executors find: option keyring = env:NAME or file:PATH;"
-        " or read its sealed blocks with encrypted=sealed",
+        " or read its encrypted blocks with encrypted=sealed",
     )
 
 

@@ -61,7 +61,7 @@ _TYPED = (
     Column("_offset", "_offset", pa.int64()),
     Column("_time", "_time", TIME),
 )
-SEALED = (
+ENCRYPTED = (
     Column("topic", TOPIC, pa.string()),
     Column("partition", PARTITION, pa.int32()),
     *(Column(field.name, field.name, field.type) for field in BLOCK_SCHEMA),
@@ -89,9 +89,9 @@ def choose(columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Colu
     return tuple(by_name[name] for name in names)
 
 
-def sources_of(names: Sequence[str], *, is_raw: bool, is_sealed: bool = False) -> tuple[str, ...]:
+def sources_of(names: Sequence[str], *, is_raw: bool, is_encrypted: bool = False) -> tuple[str, ...]:
     """Where Spark's columns of these names come from: all that a task must know of them."""
-    known = {column.name: column.source for column in (SEALED if is_sealed else KAFKA if is_raw else _TYPED)}
+    known = {column.name: column.source for column in (ENCRYPTED if is_encrypted else KAFKA if is_raw else _TYPED)}
     return tuple(known.get(name, name) for name in names)
 
 

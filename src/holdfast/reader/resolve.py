@@ -14,7 +14,7 @@ from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.model.schema import TopicSchema
 from holdfast.reader.offsets import EARLIEST, LATEST, Mark, Where
 from holdfast.reader.open_root import SettledRoot
-from holdfast.reader.read_columns import SEALED, Column, choose, columns_of
+from holdfast.reader.read_columns import ENCRYPTED, Column, choose, columns_of
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import Bounds, Piece, pieces_of
 from holdfast.root.objects.documents import SegmentDocument, TopicDocument
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
 def shape_of(topics: Sequence[TopicDocument], options: ReadOptions) -> Shape:
     """The columns of these topics, which must be of one kind and, if typed, of one schema."""
     if options.encrypted == "sealed":
-        return Shape(choose(SEALED, options.columns), frozenset())
+        return Shape(choose(ENCRYPTED, options.columns), frozenset())
     if not topics:
         return Shape(choose(columns_of(None, kafka_names=options.kafka_names), options.columns), frozenset())
     kinds: dict[bytes, tuple[TopicDocument, tuple[TopicSchema, ...]]] = {}

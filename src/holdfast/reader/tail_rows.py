@@ -6,7 +6,7 @@ batches removed, before the task is read: so a reader looks at the tail first an
 from segments as far as they reach and the rest from batches, and looks again where a batch has gone meanwhile. Whatever
 was given stays given, by offset; what is found nowhere, however often it is looked for, is Corrupt.
 
-Entries are proved as in a journal: their digests, their links to those before them, their seals. The rows of one
+Entries are proved as in a journal: their digests, their links to those before them, their encryption. The rows of one
 partition come in the order of offsets; several partitions take turns. Unlike what is settled, the same question asked
 again may have a longer answer. Runs in Spark's executors; opens no database.
 """
@@ -382,20 +382,20 @@ class TailReader:
             raise self._corrupt(message, taking, entry.first)
 
     def _opened(self, taking: _Taking, entry: Entry) -> bytes:
-        is_sealed = entry.key_epoch != 0
-        if is_sealed and not self._vault.keyed:
+        is_encrypted = entry.key_epoch != 0
+        if is_encrypted and not self._vault.keyed:
             key_id = self._keys[entry.key_epoch].key_id  # a batch has all that its entries name
             raise Invalid(
                 f"topic {taking.topic!r} is encrypted, and there is no key key_id={key_id}",
                 hint="name a keyring that executors find: option keyring = env:NAME or file:PATH",
             )
-        if self._vault.keyed and not is_sealed:
+        if self._vault.keyed and not is_encrypted:
             raise Invalid(
                 f"records of topic {taking.topic!r} are not encrypted, but a keyring was given key={self._key}",
                 hint="if the log has no keys, leave keyring out; if it has, somebody else put these records there",
             )
         try:
-            return self._vault.open(entry.key_epoch, entry.body, header_of(taking.place, entry))
+            return self._vault.decrypt(entry.key_epoch, entry.body, header_of(taking.place, entry))
         except NotAuthentic:
             raise self._corrupt("an entry is not authentic", taking, entry.first) from None
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from itertools import groupby
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -115,7 +115,7 @@ def classify(
     It may come in pages: `after` is the row before the page and `last` says whether the page is the last one. A page
     judges the files whose numbers lie behind `after` and up to its last row; the last page judges all numbers behind
     `after`, and names that are not ours. Other files may be in `listing` and are passed over. Rows of one number
-    belong on one page. `combined` puts pages together, and the result is that of the whole.
+    belong on one page. All pages together find and count what the whole would.
 
     >>> mark = Mark(index=0, offset=10)
     >>> row = Tracked(0, 0, 10, 512, "00000000000000000000-0011223344556677.parquet", "live")
@@ -126,19 +126,6 @@ def classify(
     for _, rows in groupby(manifest, attrgetter("number")):
         page.take(list(rows))
     return page.finish(last=last)
-
-
-def combined(pages: Iterable[Classified]) -> Classified:
-    """The pages of one partition, in their order, as one."""
-    parts = list(pages)
-    return Classified(
-        findings=tuple(finding for part in parts for finding in part.findings),
-        checked_segments=sum(part.checked_segments for part in parts),
-        checked_files=sum(part.checked_files for part in parts),
-        in_flight=sum(part.in_flight for part in parts),
-        bytes_expected=sum(part.bytes_expected for part in parts),
-        bytes_actual=sum(part.bytes_actual for part in parts),
-    )
 
 
 class _Page:
@@ -175,7 +162,8 @@ class _Page:
         if number > seen:
             self._judge(rows[0], alone=not repeats)
         for row in repeats:
-            self._find_repeat(row)
+            detail = "the manifest lists this number more than once"
+            self._add("overlap", number, detail, name=row.name, first=row.first, rows=row.rows)
 
     def finish(self, *, last: bool) -> Classified:
         """Judge what no row has claimed, and the end of the manifest."""
@@ -185,13 +173,9 @@ class _Page:
             self._judge_unclaimed(name, size, last=last)
         self._findings.sort(key=_by_number)
         return Classified(
-            tuple(self._findings),
-            self._checked_segments,
-            self._checked_files,
-            self._in_flight,
-            self._bytes_expected,
-            self._bytes_actual,
-        )
+            tuple(self._findings), self._checked_segments, self._checked_files, self._in_flight,
+            self._bytes_expected, self._bytes_actual,
+        )  # fmt: skip
 
     def _is_above(self, number: int) -> bool:
         return number > (-1 if self._mark.index is None else self._mark.index)
@@ -225,44 +209,14 @@ class _Page:
 
     def _meet(self, number: int, first: int) -> None:
         """Find what lies between the last judged row and one that begins here: nothing, if all is well."""
-        if first < self._end:
-            self._findings.append(
-                Finding(
-                    "overlap",
-                    number=number,
-                    first=first,
-                    rows=self._end - first,
-                    expected=self._end,
-                    actual=first,
-                    detail="begins before the end of the segment before it",
-                )
-            )
-        due = self._judged + 1
-        if first > self._end or number > due:
+        end, due = self._end, self._judged + 1
+        if first < end:
+            detail = "begins before the end of the segment before it"
+            self._add("overlap", number, detail, first=first, rows=end - first, expected=end, actual=first)
+        if first > end or number > due:
             lacking = f"segments are not in the manifest from={due} to={number - 1}"
-            self._findings.append(
-                Finding(
-                    "gap",
-                    number=due,
-                    first=self._end,
-                    rows=max(0, first - self._end),
-                    expected=self._end,
-                    actual=first,
-                    detail=lacking if number > due else "records are in no segment",
-                )
-            )
-
-    def _find_repeat(self, row: Tracked) -> None:
-        self._findings.append(
-            Finding(
-                "overlap",
-                number=row.number,
-                name=row.name,
-                first=row.first,
-                rows=row.rows,
-                detail="the manifest lists this number more than once",
-            )
-        )
+            detail = lacking if number > due else "records are in no segment"
+            self._add("gap", due, detail, first=end, rows=max(0, first - end), expected=end, actual=first)
 
     def _judge_live(self, row: Tracked, size: int | None) -> None:
         self._bytes_expected += row.bytes
@@ -285,19 +239,13 @@ class _Page:
         self._find(row, "untracked", size, "its segment is expired", garbage=provable)
 
     def _find(self, row: Tracked, kind: Kind, size: int | None, detail: str, *, garbage: bool = False) -> None:
-        self._findings.append(
-            Finding(
-                kind,
-                number=row.number,
-                name=row.name,
-                first=row.first,
-                rows=row.rows,
-                expected=row.bytes,
-                actual=size,
-                detail=detail,
-                garbage=garbage,
-            )
-        )
+        self._add(
+            kind, row.number, detail, name=row.name, first=row.first, rows=row.rows, expected=row.bytes, actual=size,
+            garbage=garbage,
+        )  # fmt: skip
+
+    def _add(self, kind: Kind, number: int | None, detail: str, **facts: Any) -> None:
+        self._findings.append(Finding(kind, number=number, detail=detail, **facts))
 
     def _judge_unclaimed(self, name: str, size: int, *, last: bool) -> None:
         finished = parse_segment_name(name)
@@ -317,9 +265,7 @@ class _Page:
             detail = "a finished file above the mark that nobody is sealing"
         else:
             detail = "the manifest names another file for this number, or none"
-        self._findings.append(
-            Finding("untracked", number=number, name=name, actual=size, detail=detail, garbage=unfinished)
-        )
+        self._add("untracked", number, detail, name=name, actual=size, garbage=unfinished)
 
     def _is_ours(self, number: int | None, *, last: bool) -> bool:
         if number is None:

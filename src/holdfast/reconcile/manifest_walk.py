@@ -53,14 +53,9 @@ class ManifestWalk:
     """Goes through the slots of one partition, up to its mark."""
 
     def __init__(
-        self,
-        of: Walked,
-        sizes: Mapping[int, int],
-        due: Callable[[int, int], bytes],
-        fetch: Callable[[int], bytes | None],
-        *,
-        deep: bool,
-    ) -> None:
+        self, of: Walked, sizes: Mapping[int, int], due: Callable[[int, int], bytes],
+        fetch: Callable[[int], bytes | None], *, deep: bool,
+    ) -> None:  # fmt: skip
         self._of = of
         self._sizes = sizes
         self._due = due
@@ -95,7 +90,10 @@ class ManifestWalk:
             return Slot(slot, number)
         if isinstance(document, StartDocument) and self._starts < self._of.slots - self._of.segments:
             self._starts += 1
-            return self._judge_start(slot, document, found)
+            if document.number == number:
+                return Slot(slot, None)
+            detail = f"the start of an ownership names another segment than the next number={document.number}"
+            return Slot(slot, None, "content_mismatch", detail, None, len(found or b""), number)
         return self._judge_wrong(slot, document, found)
 
     def _find_place(self, slot: int, document: ManifestDocument) -> None:
@@ -104,12 +102,6 @@ class ManifestWalk:
             self._number = document.number
             self._starts = slot - document.number
 
-    def _judge_start(self, slot: int, document: StartDocument, found: bytes | None) -> Slot:
-        if document.number == self._number:
-            return Slot(slot, None)
-        detail = f"the start of an ownership names another segment than the next number={document.number}"
-        return Slot(slot, None, "content_mismatch", detail, None, len(found or b""), self._number)
-
     def _judge_wrong(self, slot: int, document: ManifestDocument | None, found: bytes | None) -> Slot:
         """Something else than the next segment's object, and no start, is here, or nothing is."""
         problem: Kind = "missing" if found is None else "content_mismatch"
@@ -117,21 +109,18 @@ class ManifestWalk:
         is_segment = None if self._is_unsure else self._is_segment(slot)
         if is_segment is None:
             self._is_unsure = True
-            return Slot(
-                slot, None, problem, "the object of a segment or of a takeover is missing or damaged", None, actual
-            )
+            detail = "the object of a segment or of a takeover is missing or damaged"
+            return Slot(slot, None, problem, detail, None, actual)
         if not is_segment:
             self._starts += 1
             detail = "the object of a takeover is missing or damaged"
             return Slot(slot, None, problem, detail, None, actual, self._number)
         number, self._number = self._number, self._number + 1
-        detail = "the manifest object is not there" if found is None else self._difference(document)
+        if document is not None:
+            detail = "the manifest object says something else than the log's own manifest"
+        else:
+            detail = "the manifest object is not there" if found is None else "the manifest object is damaged"
         return Slot(slot, number, problem, detail, self._due(number, slot), actual)
-
-    def _difference(self, document: ManifestDocument | None) -> str:
-        if document is None:
-            return "the manifest object is damaged"
-        return "the manifest object says something else than the log's own manifest"
 
     def _is_segment(self, slot: int) -> bool | None:
         """Whether a slot that cannot be read belongs to the next segment, or to a start; None when either could be."""

@@ -1,7 +1,7 @@
 """Opening entries of a tail, so that nothing is taken over that cannot be read later.
 
-A sealed entry is opened with the log's keys: whoever has none cannot have made it. The frame of its records must hold
-as many as the entry says. Of a log without keys only the latter is proved, and that is consistency, not origin.
+An encrypted entry is decrypted with the log's keys: whoever has none cannot have made it. The frame of its records must
+hold as many as the entry says. Of a log without keys only the latter is proved, and that is consistency, not origin.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class EntryProof:
 
     def __call__(self, batch: CommitBatch, entry: TailEntry, header: bytes) -> None:
         """Open one entry; raises NotAuthentic, BadFrame, or Invalid where a key is missing."""
-        self._demand.require(is_sealed=bool(entry.key_epoch), path=TAIL)
+        self._demand.require(is_encrypted=bool(entry.key_epoch), path=TAIL)
         if entry.key_epoch and entry.key_epoch not in self._known:
             key = next(key for key in batch.keys if key.number == entry.key_epoch)
             self._known[key.number] = KeyEpoch(*key)
-        _require_frame(entry, self._vault.open(entry.key_epoch, bytes(entry.body), header))
+        _require_frame(entry, self._vault.decrypt(entry.key_epoch, bytes(entry.body), header))
 
 
 def _require_frame(entry: TailEntry, body: bytes) -> None:

@@ -2,7 +2,7 @@
 
 A file gets its name when its hash is the one in its manifest object and its content is synced; so whatever has its name
 is whole, also after a crash, and is not fetched again. Then it says itself what it is, and every block of it is
-compared with its hash in the footer. The footer of a sealed one is stamped by its key: so whoever lacks the key can
+compared with its hash in the footer. The footer of an encrypted one is stamped by its key: so whoever lacks the key can
 have made or changed none of it. A file that came in one piece is proved in memory, before it is written. Memory: one
 piece per file, a few files at a time.
 """
@@ -81,23 +81,23 @@ class KeyDemand:
     def __init__(self, keyring: Keyring | None, cipher: PayloadCipher | None) -> None:
         self._keyring = keyring
         self._is_keyed = keyring is not None or cipher is not None
-        self._is_sealed = False
+        self._is_encrypted = False
 
     def expect(self, key_ids: set[str]) -> None:
         """Fail at once where a key is missing, before much is fetched; each segment proves its key later."""
         for key_id in sorted(key_ids - {""}):
-            self.require(is_sealed=True, path="")
+            self.require(is_encrypted=True, path="")
             if self._keyring is not None:
                 self._keyring.key(key_id)
 
-    def require(self, *, is_sealed: bool, path: str) -> None:
-        """Something that is sealed or plain was found."""
-        self._is_sealed = self._is_sealed or is_sealed
-        if self._is_sealed and not self._is_keyed:
+    def require(self, *, is_encrypted: bool, path: str) -> None:
+        """Something that is encrypted or plain was found."""
+        self._is_encrypted = self._is_encrypted or is_encrypted
+        if self._is_encrypted and not self._is_keyed:
             raise Invalid("this log is encrypted", hint="give its keyring: --keyring env:NAME or file:PATH")
-        if self._is_sealed and not is_sealed:
+        if self._is_encrypted and not is_encrypted:
             raise Corrupt("something on the store is not encrypted, but its log is", path=path)
-        if self._is_keyed and not self._is_sealed:
+        if self._is_keyed and not self._is_encrypted:
             raise Invalid("this log is not encrypted, but a key was given", hint="restore it without that key")
 
 
@@ -157,15 +157,15 @@ class SegmentFetching:
         self._here.add(key)
 
     def _prove(self, key: str, path: Path, segment: SegmentDocument, content: bytes | None = None) -> None:
-        """The file says itself what it is, and its blocks are those that it had; a sealed one proves it by its key."""
-        head, opener = head_of(segment), self._vault.segment_opener
+        """The file says itself what it is, and its blocks are as written; an encrypted one proves it by its key."""
+        head, opener = head_of(segment), self._vault.segment_keys
         source = None if content is None else _Memory(content)
         with SegmentReader(path, head, facts_of(segment), opener, source=source) as reader:
-            is_sealed = reader.sealed_with is not None
-            self._keys.require(is_sealed=is_sealed, path=key)
-            if not is_sealed:
+            is_encrypted = reader.encrypted_with is not None
+            self._keys.require(is_encrypted=is_encrypted, path=key)
+            if not is_encrypted:
                 _read_through(reader)
-        if is_sealed:
+        if is_encrypted:
             # Without facts to believe, the reader proves the footer by its key: that this is the key, and that nobody
             # else made the file. The footer has the hashes of the blocks, so nobody else made those.
             with SegmentReader(path, head, None, opener, source=source) as reader:

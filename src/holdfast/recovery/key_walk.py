@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from holdfast.crypto.cipher import PayloadCipher
-from holdfast.crypto.key_hashes import DIGESTS, KEYS, Concealing, Purpose
+from holdfast.crypto.key_hashes import DIGESTS, KEYS, HashCipher, Purpose
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.root.objects.commit_batch import NO_DIGEST, CommitBatch, TailKey, idempotent
@@ -51,7 +51,7 @@ class KeyWalk:
         self._ends = ends
         self._last_seq = max(1, last_seq)
         self._starts = {where: _starts(manifest) for where, manifest in manifests.items()}
-        self._concealing: dict[tuple[TailKey | None, Purpose], Concealing] = {}
+        self._hash_ciphers: dict[tuple[TailKey | None, Purpose], HashCipher] = {}
 
     def keys(self, objects: Callable[[], Iterable[KeyObject]], batches: Iterable[CommitBatch]) -> Iterator[FoundKey]:
         """All keys that count; objects in the order of their commits, and batches after them."""
@@ -96,32 +96,32 @@ class KeyWalk:
         return all(row.seq <= start.adopted_seq or row.record < start.first for start in starts)
 
     def _revealed(self, key: TailKey | None, purpose: Purpose, hashes: list[bytes]) -> list[bytes]:
-        """What was concealed; empty in the place of a digest that there is none of."""
+        """What was encrypted; empty in the place of a digest that there is none of."""
         if not hashes:
             return []
         by = (key, purpose)
-        if by not in self._concealing:
-            self._concealing[by] = concealed_by(self._log_id, self._keyring, self._cipher, key, purpose)
-        content = self._concealing[by].reveal(b"".join(hashes))
+        if by not in self._hash_ciphers:
+            self._hash_ciphers[by] = hash_cipher_of(self._log_id, self._keyring, self._cipher, key, purpose)
+        content = self._hash_ciphers[by].decrypt(b"".join(hashes))
         found = [content[at : at + _HASH_BYTES] for at in range(0, len(content), _HASH_BYTES)]
         if purpose == DIGESTS:
             return [b"" if given == NO_DIGEST else one for given, one in zip(hashes, found, strict=True)]
         return found
 
 
-def concealed_by(
+def hash_cipher_of(
     log_id: bytes,
     keyring: Keyring | None,
     cipher: PayloadCipher | None,
     key: TailKey | None,
     purpose: Purpose = KEYS,
-) -> Concealing:
-    """What reveals hashes that a key epoch conceals; raises Invalid where its key is missing, and Corrupt."""
+) -> HashCipher:
+    """What decrypts hashes that a key epoch encrypted; raises Invalid where its key is missing, and Corrupt."""
     if key is None:
-        return Concealing(log_id, None)
+        return HashCipher(log_id, None)
     vault = Vault(log_id, keyring, cipher)  # one for each: numbers of key epochs may come again in later lives
     vault.attach(lambda number: KeyEpoch(*key) if number == key.number else None)
-    return Concealing(log_id, vault.stamp_under(key.number), purpose)
+    return HashCipher(log_id, vault.stamp_under(key.number), purpose)
 
 
 def _starts(manifest: StoreManifest) -> list[StartDocument]:

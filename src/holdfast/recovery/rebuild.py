@@ -213,8 +213,8 @@ class _Rebuild:
             self._progress("reading segments", self._read)
             found.setdefault(key, [])
             try:
-                with SegmentReader(path, None, None, vault.segment_opener) as reader:
-                    if reader.sealed_with is not None and not vault.keyed:
+                with SegmentReader(path, None, None, vault.segment_keys) as reader:
+                    if reader.encrypted_with is not None and not vault.keyed:
                         raise Invalid("this log is encrypted", hint="give its keyring or cipher")
                     head, facts, schema = reader.head, reader.verify(), reader.schema
             except Corrupt as damage:

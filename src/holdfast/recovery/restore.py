@@ -42,7 +42,7 @@ from holdfast.reader.read_options import check_log_id
 from holdfast.recovery import restore_report
 from holdfast.recovery.entry_proof import EntryProof
 from holdfast.recovery.fetching import KeyDemand, Progress, SegmentFetching, Steps
-from holdfast.recovery.key_walk import concealed_by
+from holdfast.recovery.key_walk import hash_cipher_of
 from holdfast.recovery.restore_report import RestoreReport
 from holdfast.recovery.restored_database import Counting, RestoredDatabase, RestoreOptions, Seen, counting, settled_in
 from holdfast.recovery.spooling import Spool
@@ -297,9 +297,9 @@ class _Restore:
         keys = self._spool.fetch_keys(info)
         if keys.log_id != self._log_id:
             raise Corrupt("an object of idempotency keys belongs to another log", path=info.key)
-        self._keys.require(is_sealed=keys.key is not None, path=info.key)
+        self._keys.require(is_encrypted=keys.key is not None, path=info.key)
         try:
-            concealed_by(self._log_id, self._keyring, self._cipher, keys.key)
+            hash_cipher_of(self._log_id, self._keyring, self._cipher, keys.key)
         except Invalid as missing:
             if not self._options.accept_loss:
                 raise

@@ -278,7 +278,7 @@ class _Copying:
         """Where it is now, the file says by its own stamp what its manifest object says of it."""
         files = self._new.files
         with SegmentReader(
-            key, head_of(segment), None, self._vault.segment_opener, source=open_bytes(files, key, segment.size)
+            key, head_of(segment), None, self._vault.segment_keys, source=open_bytes(files, key, segment.size)
         ) as reader:
             said = msgspec.structs.replace(reader.facts, sha256=bytes.fromhex(segment.sha256))
         if said != facts_of(segment):

@@ -219,7 +219,7 @@ class _Walker:
         try:
             self._open(self._batch, entry, header_of(place, _row(entry, 0)))
         except NotAuthentic:
-            raise self._corrupt("an entry does not open: its key did not seal it", entry) from None
+            raise self._corrupt("an entry does not decrypt: its key did not encrypt it", entry) from None
         except BadFrame as bad:
             raise self._corrupt(f"an entry does not hold the records that it says: {bad}", entry) from None
 

@@ -29,10 +29,10 @@ class SegmentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes in one row group; sealing needs memory for about four of them."""
 
     block_rows: int = 16_384
-    """Records in one sealed block of an encrypted segment."""
+    """Records in one block of an encrypted segment."""
 
     block_bytes: int = 2**20
-    """Bytes in one sealed block: what has to be opened to read a single record."""
+    """Bytes in one block of an encrypted segment: what has to be decrypted to read a single record."""
 
     compression_level: int = 1
     """The level of zstd."""

@@ -78,7 +78,7 @@ def sample_meta(lamport: int = 1, prefix: str = "") -> ChannelMeta:
         responses=(RepairResponse(HistoryEntry(prefix + "r1", b"", "zed"), 1_700_000_002_000, b"\0bytes\xff"),),
         met=("seen elsewhere", "\udcfe"),
         dialect="rfc",
-        sealed=True,
+        encrypted=True,
         lost=("\udcfe",),
         filter_ids=300,
         filter_rolled=True,

@@ -13,7 +13,7 @@ from holdfast.channels import Bus, Channels, ChannelSettings, Link, MemoryPersis
 from holdfast.channels.keeping.snapshot import ChannelMeta, RepairResponse
 from holdfast.channels.wire.detect import detect
 from holdfast.channels.wire.detect import dialect as dialect_named
-from holdfast.channels.wire.encrypted_messages import ChannelSeal
+from holdfast.channels.wire.encrypted_messages import ChannelCipher
 from holdfast.errors import Invalid, NotFound
 from holdfast.testing import ManualClock
 
@@ -47,7 +47,7 @@ def test_who_has_the_key_talks_as_before(dialect):
 
 
 @both
-def test_everything_that_goes_out_is_sealed(dialect):
+def test_everything_that_goes_out_is_encrypted(dialect):
     """Content, ephemeral content, resends, repairs and syncs: no packet shows what is in it, or whose it is."""
     clock = ManualClock(NOW * 1000)
     quick = {"repair_t_min_ms": 0, "repair_t_max_ms": 100, "resend_interval_ms": 1}
@@ -67,7 +67,7 @@ def test_everything_that_goes_out_is_sealed(dialect):
     lacks = dialect_named(dialect).encode(
         message("ask", lamport=NOW // 1000, sender="carol", requests=[entry(message_id, "alice")])
     )
-    door.receive(ChannelSeal(ROOM, KEYS).seal(lacks))
+    door.receive(ChannelCipher(ROOM, KEYS).encrypt(lacks))
     clock.advance(10)
     alice.run_buffer_sweep()
     alice.run_repair_sweep()
@@ -84,14 +84,14 @@ def test_everything_that_goes_out_is_sealed(dialect):
 
 
 @both
-def test_a_channel_with_a_key_takes_nothing_that_is_not_sealed(dialect, caplog):
+def test_a_channel_with_a_key_takes_nothing_that_is_not_encrypted(dialect, caplog):
     """Nor one without what is: both say why, count it, and warn once."""
     keyed, plain = member("alice", dialect), member("bob", dialect, keys=None)
     with caplog.at_level(logging.WARNING, "holdfast.channels"):
         for number in range(3):
-            with pytest.raises(Invalid, match="has a key, and the message is not sealed"):
+            with pytest.raises(Invalid, match="has a key, and the message is not encrypted"):
                 keyed.unwrap_received_message(wire(dialect, f"b{number}", lamport=1))
-            with pytest.raises(Invalid, match="no key of an open channel opens it"):
+            with pytest.raises(Invalid, match="no key of an open channel decrypts it"):
                 plain.unwrap_received_message(keyed.wrap_outgoing_message(SECRET, ROOM))
     assert [one.action for one in caplog.records] == ["channel_key_mismatch"] * 2
     assert keyed.refused_total == plain.refused_total == 3
@@ -103,7 +103,7 @@ def test_a_stranger_does_not_create_a_plain_channel_where_there_is_a_key(dialect
     channels = Channels(
         "alice", settings=ChannelSettings(dialect=dialect, accept_unknown_channels=True), keys={"secret": KEYS}
     )
-    with pytest.raises(Invalid, match="not sealed"):
+    with pytest.raises(Invalid, match="not encrypted"):
         channels.unwrap_received_message(wire(dialect, "b1", channel="secret"))
     assert channels.channels() == []
     channels.unwrap_received_message(wire(dialect, "b1", channel="open"))
@@ -139,9 +139,9 @@ def test_a_packet_opens_in_its_own_channel_alone(dialect):
     route = alice.wrap_outgoing_message(b"x", "other")[:10]
     with pytest.raises(Invalid, match="not authentic"):
         bob.unwrap_received_message(route + packet[10:])
-    sealed_here = ChannelSeal("other", KEYS).seal(wire(dialect, "b1", channel=ROOM))
+    encrypted_here = ChannelCipher("other", KEYS).encrypt(wire(dialect, "b1", channel=ROOM))
     with pytest.raises(Invalid, match="names another channel"):
-        bob.unwrap_received_message(sealed_here)
+        bob.unwrap_received_message(encrypted_here)
     assert bob.channel("other").stats().delivered_total == bob.channel(ROOM).stats().delivered_total == 0
 
 
@@ -156,7 +156,7 @@ def test_a_packet_that_is_sent_again_is_a_duplicate(dialect):
 
 @both
 def test_keys_are_rotated_member_by_member_and_nothing_is_lost(dialect):
-    """First everybody opens with the new key, then everybody seals with it, then the old one goes."""
+    """First everybody decrypts with the new key, then everybody encrypts with it, then the old one goes."""
     old = Keyring({"old": b"1" * 32})
     behind = Keyring({"old": b"1" * 32, "new": b"2" * 32})
     front = Keyring({"another-name": b"2" * 32, "old": b"1" * 32})
@@ -169,12 +169,12 @@ def test_keys_are_rotated_member_by_member_and_nothing_is_lost(dialect):
 
 
 def test_clones_of_a_process_never_use_a_key_twice(monkeypatch):
-    """The same bytes, sealed a thousand times: each has a salt of its own, and so a key."""
-    seal = ChannelSeal(ROOM, KEYS)
-    packets = [seal.seal(b"the same") for _ in range(1_000)]
+    """The same bytes, encrypted a thousand times: each has a salt of its own, and so a key."""
+    cipher = ChannelCipher(ROOM, KEYS)
+    packets = [cipher.encrypt(b"the same") for _ in range(1_000)]
     assert len({packet[10:34] for packet in packets}) == 1_000
-    twin = [ChannelSeal(ROOM, KEYS, random=lambda size: b"x" * size) for _ in range(2)]
-    assert twin[0].seal(b"one")[10:34] != twin[1].seal(b"two")[10:34]
+    twin = [ChannelCipher(ROOM, KEYS, random=lambda size: b"x" * size) for _ in range(2)]
+    assert twin[0].encrypt(b"one")[10:34] != twin[1].encrypt(b"two")[10:34]
 
 
 @both
@@ -189,7 +189,7 @@ def test_a_channel_that_had_a_key_does_not_open_without(dialect):
     assert len(again.channel(ROOM).outgoing()) == 1
     plain = MemoryPersistence()
     member("bob", dialect, keys=None, persistence=plain).wrap_outgoing_message(b"open", ROOM)
-    assert member("bob", dialect, persistence=plain).channel(ROOM).snapshot().sealed
+    assert member("bob", dialect, persistence=plain).channel(ROOM).snapshot().encrypted
 
 
 @both
@@ -233,7 +233,7 @@ def test_keys_by_environment_file_function_and_setting(monkeypatch, tmp_path):
     for alice in talkers:
         bob = member("bob")
         assert bob.unwrap_received_message(alice.wrap_outgoing_message(SECRET, ROOM)).content == SECRET
-        shown = f"{alice!r} {alice.channel(ROOM)!r} {alice.channel(ROOM).state.rules.dialect.seal!r} {vars(alice)!r}"
+        shown = f"{alice!r} {alice.channel(ROOM)!r} {alice.channel(ROOM).state.rules.dialect.cipher!r} {vars(alice)!r}"
         assert "11111111" not in shown
         assert "MTEx" not in shown
     with pytest.raises(NotFound):
@@ -275,7 +275,7 @@ def test_a_stranger_on_the_network_changes_nothing_for_those_who_have_the_key(di
     assert all(SECRET not in packet for packet in captured)
 
 
-def test_over_udp_the_largest_content_fits_with_its_seal():
+def test_over_udp_the_largest_content_fits_when_it_is_encrypted():
     """What is refused is refused before anything is kept."""
     with member("alice") as alice, UdpTransport(alice, peers=[("127.0.0.1", 9)]) as here:
         with pytest.raises(Invalid, match="carries"):
@@ -291,5 +291,5 @@ def test_the_largest_message_fits_and_nothing_larger_is_opened(dialect):
     content = bytes(2**20)
     assert bob.unwrap_received_message(alice.wrap_outgoing_message(content, ROOM)).content == content
     route = alice.wrap_outgoing_message(b"x", ROOM)[:10]
-    with pytest.raises(Invalid, match="no sealed message"):
+    with pytest.raises(Invalid, match="no encrypted message"):
         bob.unwrap_received_message(route + bytes(6 * 2**20))

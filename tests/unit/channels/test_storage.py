@@ -131,7 +131,7 @@ def test_what_nim_sds_accepts_is_accepted_and_the_rest_refused(case):
 
 def golden(version: Literal[2, 3] = 2) -> dict[str, bytes]:
     """What the golden files are made of; whoever changes a version breaks snapshots that are on disk."""
-    meta = msgspec.structs.replace(sample_meta(5), sealed=version > 2)
+    meta = msgspec.structs.replace(sample_meta(5), encrypted=version > 2)
     history = (sample_message("h1"), sample_message("h2", b"", "h1"), sample_message("\udcff", b"\0"))
     return {
         "meta": encode_meta(meta, version),
@@ -152,7 +152,7 @@ def test_version_two_is_written_as_it_always_was():
 def test_version_two_is_read_as_it_always_was():
     """From the recorded bytes to the values that they were made of."""
     recorded = {name: bytes.fromhex(data) for name, data in json.loads(GOLDEN.read_text())["bytes"].items()}
-    meta = msgspec.structs.replace(sample_meta(5), sealed=False, lost=(), filter_ids=0, filter_rolled=False)
+    meta = msgspec.structs.replace(sample_meta(5), encrypted=False, lost=(), filter_ids=0, filter_rolled=False)
     named = {entry.message.message_id: entry.message for entry in (*meta.outgoing, *meta.incoming)}
     assert decode_meta(recorded["meta"]) == meta
     assert decode_meta(recorded["named"], elsewhere=named) == meta
@@ -610,7 +610,7 @@ def google_written(meta: ChannelMeta, version: int) -> bytes:
         written.f6.append(types.KeyValue(f1=raw(one.entry.message_id), f2=body).SerializeToString())
     written.f7.extend(map(raw, meta.met))
     written.f8 = meta.dialect.encode()
-    written.f15 = int(meta.sealed)
+    written.f15 = int(meta.encrypted)
     written.f9, written.f10 = meta.filter_ids, int(meta.filter_rolled)
     written.f11.extend(map(raw, meta.lost))
     return written.SerializeToString()

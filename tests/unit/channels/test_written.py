@@ -16,7 +16,7 @@ from holdfast.channels.keeping.written import Written
 from holdfast.channels.protocol.machine import step
 from holdfast.channels.protocol.state import ChannelState, Rules
 from holdfast.channels.protocol.steps import Receive, Send
-from holdfast.channels.wire.encrypted_messages import ChannelSeal, SealedDialect
+from holdfast.channels.wire.encrypted_messages import ChannelCipher, EncryptedDialect
 from holdfast.channels.wire.message import SdsMessage
 from holdfast.channels.wire.nim import NIM
 from holdfast.channels.wire.protobuf import delimited, fields
@@ -100,14 +100,14 @@ def test_what_a_stranger_adds_is_not_stored(name):
     assert found is None
 
 
-def test_a_sealed_packet_is_stored_as_it_is_inside_and_another_format_is_encoded():
+def test_an_encrypted_packet_is_stored_as_it_is_inside_and_another_format_is_encoded():
     """Nothing of a packet's cipher is kept, and `nim` is the only format that is."""
     usual = message("b1", "a1")
-    sealed = SealedDialect(NIM, ChannelSeal(ROOM, Keyring.generate()))
-    packet, written = sealed.write(usual)
+    encrypted = EncryptedDialect(NIM, ChannelCipher(ROOM, Keyring.generate()))
+    packet, written = encrypted.write(usual)
     assert written is not None
     assert written.stored == store_message(usual)
-    assert sealed.read(packet) == (usual, NIM.read(NIM.encode(usual))[1])
+    assert encrypted.read(packet) == (usual, NIM.read(NIM.encode(usual))[1])
     assert RFC.write(usual) == (RFC.encode(usual), None)
     assert RFC.read(RFC.encode(usual)) == (usual, None)
 

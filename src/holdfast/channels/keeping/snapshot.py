@@ -63,7 +63,7 @@ class ChannelMeta(msgspec.Struct, frozen=True, gc=False):
     """Ids that count as delivered although they are not in history: marked so, or lost."""
     dialect: DialectName | Literal[""] = ""
     """Empty where a version of the encoding does not say."""
-    sealed: bool = False
+    encrypted: bool = False
     """Its messages travel under a key: without one it must not be opened again."""
     lost: tuple[str, ...] = ()
     """Those of `met` that nobody has: our filter must not say that we do."""

@@ -43,7 +43,7 @@ Migration = Callable[[bytes], bytes]
 _F1, _F2, _F3, _F4, _F5, _F6, _F7, _F8, _, _, _F11, _F12 = (bytes((number << 3 | 2,)) for number in range(1, 13))
 _N9, _N10 = (bytes((number << 3,)) for number in (9, 10))
 _N1, _N2, _N3, _N4 = (bytes((number << 3,)) for number in range(1, 5))
-_SEALED = b"\x78\x01"
+_ENCRYPTED = b"\x78\x01"
 _BYTES = 2
 _MET, _LOST = 0x3A, 0x5A
 
@@ -72,8 +72,8 @@ def encode_meta(
     if version > 1:
         parts += [delimited(_F7, raw(message_id)) for message_id in meta.met]
         parts.append(delimited(_F8, meta.dialect.encode()))
-        if meta.sealed:
-            parts.append(_SEALED)
+        if meta.encrypted:
+            parts.append(_ENCRYPTED)
     if version > 2:
         parts += [_N9, varint(meta.filter_ids), _N10, varint(meta.filter_rolled)]
         parts += [delimited(_F11, raw(message_id)) for message_id in meta.lost]

@@ -50,7 +50,7 @@ class Rules(msgspec.Struct, frozen=True):
     """Empty: no repair, and no message is recognised as our own."""
     dialect: Dialect
     settings: ChannelSettings
-    sealed: bool = False
+    encrypted: bool = False
     """Messages travel under a key."""
 
     @property
@@ -261,7 +261,7 @@ class ChannelState:
             responses=tuple(self.responses.values()),
             met=tuple(self.met),
             dialect=self.rules.dialect.name,
-            sealed=self.rules.sealed,
+            encrypted=self.rules.encrypted,
             lost=tuple(self.lost),
             filter_ids=len(self.filter),
             filter_rolled=self.filter.rolled,

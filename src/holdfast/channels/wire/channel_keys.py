@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from holdfast.channels.wire.encrypted_messages import ChannelSeal
+from holdfast.channels.wire.encrypted_messages import ChannelCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
 
@@ -33,10 +33,10 @@ class ChannelKeys:
         """Whether a channel has a key."""
         return self._of(channel_id) is not None
 
-    def seal(self, channel_id: str) -> ChannelSeal | None:
-        """What seals a channel's messages; None if it has no key."""
+    def cipher(self, channel_id: str) -> ChannelCipher | None:
+        """What encrypts a channel's messages; None if it has no key."""
         given = self._of(channel_id)
-        return None if given is None else ChannelSeal(channel_id, _keyring(given))
+        return None if given is None else ChannelCipher(channel_id, _keyring(given))
 
 
 def _keyring(given: Given) -> Keyring:

@@ -1,7 +1,7 @@
 """The keys of a log under examination: which of its key epochs can be trusted to check anything.
 
 A key that opens none of the newest key epochs is a wrong key and is refused. Once one opens, an epoch that
-does not is damage, unless the keyring simply lacks its key; then what it sealed stays unchecked. The log's
+does not is damage, unless the keyring simply lacks its key; then what it encrypted stays unchecked. The log's
 id, which all keys depend on, is stored twice; the copy that proves itself is used.
 """
 
@@ -88,6 +88,6 @@ class Keys:
         return OK, ""
 
     def _lacks(self, number: int) -> bool:
-        """Whether the keyring has no key of the name that this epoch was sealed under."""
+        """Whether the keyring has no key of the name that this epoch was encrypted under."""
         stored = fetch_key_epoch(self._backend, number)
         return self._keyring is not None and stored is not None and stored.key_id not in self._keyring

@@ -134,7 +134,7 @@ def tell_status(root: Root, options: ReadOptions, *, as_json: bool) -> int:
 
 
 def _topics(root: SettledRoot, options: ReadOptions) -> tuple[list[RootTopic], set[str]]:
-    """All topics, and the names of the keys that their segments are sealed with."""
+    """All topics, and the names of the keys that their segments are encrypted with."""
     ends = ends_on_store(root, options.store.read_bytes_max) if root.is_shipped_to() else {}
     keys: set[str] = set()
     found = []

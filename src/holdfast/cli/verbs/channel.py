@@ -232,7 +232,7 @@ def _line(owner: str, channel: str, data: ChannelData) -> ChannelLine:
     return ChannelLine(
         participant=_id(owner), channel=_id(channel), dialect=meta.dialect or None, history=len(data.history),
         unacknowledged=len(meta.outgoing), waiting=len(meta.incoming), missing=len(_missing(meta.incoming)),
-        lamport=meta.lamport, sealed=meta.sealed,
+        lamport=meta.lamport, sealed=meta.encrypted,
     )  # fmt: skip
 
 
@@ -267,7 +267,7 @@ def _report(owner: str, channel: str, data: ChannelData, now: int) -> ChannelRep
         requests=[_repair(request, now) for request in meta.requests],
         responses=[_repair(response, now) for response in meta.responses],
         met=[_id(message_id) for message_id in meta.met],
-        sealed=meta.sealed,
+        sealed=meta.encrypted,
     )
 
 
@@ -313,7 +313,7 @@ def _show(report: ChannelReport, *, as_json: bool) -> None:
             ("participant", report.participant),
             ("channel", report.channel),
             ("dialect", report.dialect),
-            ("key", "every message is sealed" if report.sealed else "none"),
+            ("key", "every message is encrypted" if report.sealed else "none"),
             ("lamport", report.lamport),
             ("history", f"{report.history} messages"),
             ("marked as met", f"{len(report.met)} ids"),

@@ -32,7 +32,7 @@ Examples:
   holdfast keys rotate keyring --id 2026-12
   holdfast keys list keyring --log data
 Lose the keyring and the log is lost: keep a copy elsewhere. Older keys stay behind
-the new one for as long as anything sealed with them is read."""
+the new one for as long as anything encrypted with them is read."""
 
 
 class KeyLine(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ def _tell(lines: list[KeyLine], as_json: bool) -> None:
             emit_json(line)
         return
     wide = 6 if lines[0].sealing is not None else 3
-    columns = ("key", "current", "in keyring", "log seals with it", "entries", "segments")[:wide]
+    columns = ("key", "current", "in keyring", "log encrypts with it", "entries", "segments")[:wide]
     emit_table(columns, [[_word(value) for value in msgspec.structs.astuple(line)[:wide]] for line in lines])
 
 

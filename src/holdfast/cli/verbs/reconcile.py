@@ -22,7 +22,7 @@ from holdfast.cli.progress import Working
 from holdfast.cli.text import iso
 from holdfast.log_directory import Directory
 from holdfast.reconcile.classify import Finding
-from holdfast.reconcile.local_pass import ReconcileReport, Repair
+from holdfast.reconcile.reconcile_report import ReconcileReport, Repair
 
 EPILOG = """\b
 Findings: missing, size_mismatch, content_mismatch (--deep), untracked, overlap, gap.

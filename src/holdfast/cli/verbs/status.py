@@ -40,7 +40,7 @@ The store itself is not asked."""
 
 
 class KeyName(msgspec.Struct, frozen=True):
-    """A key that something in the log is sealed with, by name."""
+    """A key that something in the log is encrypted with, by name."""
 
     scheme: str
     key_id: str

@@ -1,6 +1,6 @@
 """What a group is about to change in spaces, before it is durable.
 
-Two steps for each change: `prepare` proves the space if the writer has not met it, and seals; it may raise, and has
+Two steps for each change: `prepare` proves the space if the writer has not met it, and encrypts; it may raise, and has
 changed nothing then. `apply` cannot fail. So a unit that only changes a space needs no savepoint. What is applied lies
 in dictionaries, where a later change of the same item replaces an earlier one; at the group's end `store` hands it to
 the database, one statement of each kind, and after the commit `accept` makes it what is committed.
@@ -15,8 +15,8 @@ from holdfast.errors import Invalid
 from holdfast.journal.backend import Backend
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.spaces import (
+    ENCRYPTED_BYTES_MAX,
     ITEMS_MAX,
-    SEALED_BYTES_MAX,
     Item,
     Spaces,
     Weights,
@@ -28,11 +28,11 @@ from holdfast.journal.state.spaces import (
 from holdfast.journal.state.state_digest import GONE, Vouched
 from holdfast.model.control_rows import ItemRow, SpaceRow, stamped
 
-Sealed = list[tuple[ItemRow, int]]
+Encrypted = list[tuple[ItemRow, int]]
 """Items that are ready to be stored, with their weights."""
 
-Seal = Callable[[bytes, bytes], bytes | memoryview]
-"""Seals a body, bound to a header."""
+Encrypt = Callable[[bytes, bytes], bytes | memoryview]
+"""Encrypts a body, bound to a header."""
 
 
 class _Pending:
@@ -101,16 +101,16 @@ class SpaceChanges:
         self.added = 0
         """How many spaces there are more, or fewer."""
 
-    def prepare(self, change: ChangeSpace, seal: Seal) -> Sealed:
-        """The items that a change puts, sealed; raises if they cannot be, or the space is damaged or full."""
+    def prepare(self, change: ChangeSpace, encrypt: Encrypt) -> Encrypted:
+        """The items that a change puts, encrypted; raises if they cannot be, or the space is damaged or full."""
         if change.drop or not (change.puts or change.deletes):
             return []
         pending = self._pending.get(change.name) or self._begin(change.name)
         if pending.items + len(change.puts) > ITEMS_MAX:
             self._check_room(pending, change)
-        return self._sealed(pending.id, change.puts, seal)
+        return self._encrypted(pending.id, change.puts, encrypt)
 
-    def apply(self, change: ChangeSpace, sealed: Sealed) -> None:
+    def apply(self, change: ChangeSpace, encrypted: Encrypted) -> None:
         """Do what was prepared."""
         if change.drop:
             self._drop(change.name)
@@ -119,7 +119,7 @@ class SpaceChanges:
         if pending is not None:
             for key in change.deletes:
                 pending.delete(key)
-            for row, weight in sealed:
+            for row, weight in encrypted:
                 pending.put(row, weight)
 
     def saved(self, names: Iterable[bytes]) -> Saved:
@@ -185,16 +185,16 @@ class SpaceChanges:
         if row is not None:
             self._dropped[name] = row.id
 
-    def _sealed(self, space_id: int, puts: Iterable[Item], seal: Seal) -> Sealed:
+    def _encrypted(self, space_id: int, puts: Iterable[Item], encrypt: Encrypt) -> Encrypted:
         log_id, epoch = self._vault.log_id, self._vault.epoch
         stamp_of = self._vault.stamp_under(epoch)
-        found: Sealed = []
+        found: Encrypted = []
         for key, number, body in puts:
             head = header(log_id, space_id, key, number, epoch)
-            sealed = bytes(seal(body, head))
-            if len(sealed) > SEALED_BYTES_MAX:
+            encrypted = bytes(encrypt(body, head))
+            if len(encrypted) > ENCRYPTED_BYTES_MAX:
                 raise Invalid("the cipher makes an item's body too long", hint="use one that adds less than 64 KiB")
-            found.append((ItemRow(space_id, key, number, epoch, sealed), weigh(stamp_of, head, sealed)))
+            found.append((ItemRow(space_id, key, number, epoch, encrypted), weigh(stamp_of, head, encrypted)))
         return found
 
     def _store_items(self, pending: Iterable[_Pending]) -> None:

@@ -1,6 +1,6 @@
 """What a group is about to change: entries, heads, keys, spaces and counters, before they are durable.
 
-Staging allocates offsets and sequence numbers, packs each run into an entry, seals it and links it to the
+Staging allocates offsets and sequence numbers, packs each run into an entry, encrypts it and links it to the
 partition's entry before. Nothing of it is visible until the commit; when a unit fails, its part is taken
 back and its offsets go to the next one, so that offsets stay dense.
 """
@@ -100,7 +100,7 @@ class Staging:
                 raise Unavailable(f"records could not be packed: {error.message}", hint=error.hint) from error
 
     def add(self, run: Run) -> None:
-        """Stage a run; raises if it cannot be packed or sealed, leaving nothing staged."""
+        """Stage a run; raises if it cannot be packed or encrypted, leaving nothing staged."""
         if not len(run):
             return
         columns = Columns.of(run.rows, extras=run.extras) if run.columns is None else run.columns
@@ -122,7 +122,7 @@ class Staging:
         count = len(columns)
         place = (first, count, self._group, kind, PLAIN_CODEC, self._vault.epoch, time_min, time_max, link)
         head = header(partition.place, self.next_seq, *place, schema)
-        body = cast("bytes", self.seal(plain, head))  # of a plain typed entry any buffer: all that follows takes one
+        body = cast("bytes", self.encrypt(plain, head))  # of a plain typed entry any buffer: all that follows takes one
         digest = digests.digest(head, body)
         self.entries.append(Entry(self.next_seq, partition.id, *place, digest, body, schema))
         self.heads[partition] = (first + count, digest, before + len(body))
@@ -152,14 +152,14 @@ class Staging:
             rows.append(stamped(row, self._vault))
         return rows
 
-    def seal(self, body: bytes | memoryview, head: bytes) -> bytes | memoryview:
-        """Seal a body, bound to its header."""
+    def encrypt(self, body: bytes | memoryview, head: bytes) -> bytes | memoryview:
+        """Encrypt a body, bound to its header."""
         try:
-            return self._vault.seal(body, head)
+            return self._vault.encrypt(body, head)
         except HoldfastError:
             raise
-        except Exception as error:  # an injected cipher: its failure is that of what it was to seal
-            raise Unavailable("the cipher could not seal; nothing was written", hint="see the cause") from error
+        except Exception as error:  # an injected cipher: its failure is that of what it was to encrypt
+            raise Unavailable("the cipher could not encrypt; nothing was written", hint="see the cause") from error
 
     def _settle_repeats(self, run: Run, first: int) -> tuple[list[int], dict[bytes, Keyed]]:
         """Give known keys their original receipts; returns the positions that are new, and their keys."""
@@ -201,15 +201,15 @@ class Staging:
             return None
         if row.partition_id not in self._partitions or not self._vault.verify(row.key_epoch, row.message(), row.stamp):
             raise Corrupt("a remembered idempotency key does not match its stamp", path=str(self._backend.path))
-        digest = self._vault.concealing(row.key_epoch).reveal(row.digest) if row.digest else b""
+        digest = self._vault.hash_cipher(row.key_epoch).decrypt(row.digest) if row.digest else b""
         return self._partitions[row.partition_id], row.record, row.seq, digest
 
     def _key_rows(self, fresh: list[tuple[int, tuple[bytes, Keyed]]]) -> list[KeyRow]:
         epoch = self._vault.epoch
-        concealed = self._vault.concealing(epoch).conceal(b"".join(where[3] for _, (_, where) in fresh))
+        encrypted = self._vault.hash_cipher(epoch).encrypt(b"".join(where[3] for _, (_, where) in fresh))
         rows = []
         for at, (number, (key, (partition, record, seq, _))) in enumerate(fresh):
-            digest = concealed[_HASH_BYTES * at : _HASH_BYTES * (at + 1)]
+            digest = encrypted[_HASH_BYTES * at : _HASH_BYTES * (at + 1)]
             rows.append(stamped(KeyRow(number, key, partition.id, record, seq, digest, epoch, b""), self._vault))
         return rows
 

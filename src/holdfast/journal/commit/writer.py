@@ -4,7 +4,7 @@ It owns the only writing connection and all heads. For each group it begins a tr
 and units in order of arrival, stores entries, heads and the log's counters, and commits: that is the fsync.
 Only then are the marks published, then the group, and with it every ticket in it.
 
-Failing alone. A run that cannot be packed or sealed, and a unit whose operations fail, get no offset; the
+Failing alone. A run that cannot be packed or encrypted, and a unit whose operations fail, get no offset; the
 rest of the group commits. Units run behind a savepoint, but for those that only change a space: they fail before they
 have changed anything. Records that such units append are gathered into one entry, whose failure is the whole group's.
 
@@ -222,13 +222,13 @@ class Writer:
         change, *runs = unit.operations
         assert isinstance(change, ChangeSpace)
         try:
-            sealed = staging.spaces.prepare(change, staging.seal)
+            encrypted = staging.spaces.prepare(change, staging.encrypt)
         except HoldfastError as error:
             if self._backend.transaction_ended():
                 raise
             self._fail_unit(unit, error)
             return
-        staging.spaces.apply(change, sealed)
+        staging.spaces.apply(change, encrypted)
         for run in runs:
             assert isinstance(run, Run)
             staging.gather(run)
@@ -294,7 +294,7 @@ class Writer:
             case Run():
                 staging.add(operation)
             case ChangeSpace():
-                staging.spaces.apply(operation, staging.spaces.prepare(operation, staging.seal))
+                staging.spaces.apply(operation, staging.spaces.prepare(operation, staging.encrypt))
             case CreateTopic():
                 self._topics.store(backend, vault, operation, self._clock)
             case AddSchema():

@@ -79,7 +79,7 @@ class SetPolicy:
 
 
 class RotateKey:
-    """Operation: seal under a new key epoch from the next group on."""
+    """Operation: encrypt under a new key epoch from the next group on."""
 
     __slots__ = ("change", "epoch", "keyring")
 

@@ -3,11 +3,11 @@
 A *space* is a set of items, each with a key, a number (the order in which its owner wants them back) and a body. Its
 row says how many there are and what they add up to, is stamped, and is one of the rows that the log's own row vouches
 for. So an item that was edited, swapped, lost, added, moved from another space or put back as it once was is found
-when its space is loaded, and a space that is gone or was put back when the log is opened. Bodies are sealed like
+when its space is loaded, and a space that is gone or was put back when the log is opened. Bodies are encrypted like
 entries, bound to their place; names, keys and numbers are not hidden. Spaces live in this database and nowhere else:
 they are not shipped, and a log that was rebuilt or restored has none.
 
-An item weighs as much as a stamp over its header and body, made under the key epoch that sealed it; a space's sum is
+An item weighs as much as a stamp over its header and body, made under the key epoch that encrypted it; a space's sum is
 that of its items' weights modulo 2²⁵⁶. Nobody without the key can tell what an item weighs, so nobody can choose among
 older ones until the sum fits.
 
@@ -40,8 +40,8 @@ from holdfast.model.control_rows import ItemRow, SpaceRow
 
 BODY_BYTES_MAX = 16 * 2**20
 ITEMS_MAX = 100_000
-SEALED_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
-"""A sealed body, whatever the cipher adds to it; anything longer is refused, unread."""
+ENCRYPTED_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
+"""An encrypted body, whatever the cipher adds to it; anything longer is refused, unread."""
 _NUMBERS = range(-(2**63), 2**63)
 _KNOWN_MAX = 1_000_000
 """How many weights are kept in memory; a space whose weights were let go is proved again when it changes."""
@@ -120,7 +120,7 @@ def _too_many(name: bytes) -> Invalid:
 
 
 def header(log_id: bytes, space_id: int, key: bytes, number: int, key_epoch: int) -> bytes:
-    """The bytes that say where an item belongs; what its sealed body is bound to."""
+    """The bytes that say where an item belongs; what its encrypted body is bound to."""
     return digests.canonical("space_items", log_id, space_id, key, number, key_epoch)
 
 
@@ -143,7 +143,7 @@ def load(connection: apsw.Connection, path: Path, vault: Vault, name: bytes) -> 
         if not vault.verify(row.key_epoch, row.message(), row.stamp):
             raise Corrupt("a space does not match its stamp", path=str(path), hint=_REMEDY)
         # One more than there should be is enough to know that there are too many.
-        return row, list(islice(stored.space_items(connection, path, row.id, SEALED_BYTES_MAX), row.items + 1))
+        return row, list(islice(stored.space_items(connection, path, row.id, ENCRYPTED_BYTES_MAX), row.items + 1))
 
 
 def proved(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) -> Weights:
@@ -152,7 +152,7 @@ def proved(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) ->
     with naming(row.name):
         for item in islice(items, row.items + 1):
             if vault.keyed and not item.key_epoch:  # its weight could be made by anybody
-                raise Corrupt("an item of a space is not sealed", path=str(path), hint=_REMEDY)
+                raise Corrupt("an item of a space is not encrypted", path=str(path), hint=_REMEDY)
             head = header(vault.log_id, *item[:-1])
             weights[item.key] = weigh(vault.stamp_under(item.key_epoch), head, item.body)
         if len(weights) != row.items or not digests.same(sum_bytes(sum(weights.values())), row.sum):
@@ -167,7 +167,7 @@ def opened(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) ->
         for item in items:
             head = header(vault.log_id, *item[:-1])
             try:
-                found.append((item.key, item.number, vault.open(item.key_epoch, item.body, head)))
+                found.append((item.key, item.number, vault.decrypt(item.key_epoch, item.body, head)))
             except NotAuthentic:
                 raise Corrupt("an item of a space does not open", path=str(path), hint=_REMEDY) from None
     return sorted(found, key=lambda item: (item[1], item[0]))
@@ -258,7 +258,7 @@ class Spaces:
 
     def _prove(self, backend: Backend, row: SpaceRow) -> Weights:
         # A statement that is left half-way would keep the write-ahead log from being folded in.
-        with closing(backend.space_items(row.id, SEALED_BYTES_MAX)) as items:
+        with closing(backend.space_items(row.id, ENCRYPTED_BYTES_MAX)) as items:
             return proved(self._vault, backend.path, row, items)
 
     def _recall(self, space_id: int) -> tuple[SpaceRow, Weights] | None:

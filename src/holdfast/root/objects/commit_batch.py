@@ -3,12 +3,12 @@
 One row per entry, laid out as `row_stream` does it (docs/formats/0006-store.md). Besides the entries a batch says up to
 where commits had been acknowledged as shipped when it was cut (`acked`), so that whoever finds a hole can tell damage
 from what was on its way; and the idempotency keys of its records, as hashes, with digests of what they stand for, all
-of it concealed in a log with keys.
+of it encrypted in a log with keys.
 
 Encoding is a pure function of the batch: equal batches are equal bytes, in every process. Decoding trusts nothing; what
-is not as it should be is `Corrupt` with the object's key. Digests and seals of the entries stay as they were stored;
-whoever has the journal's entry proves them, and that the log is the right one. Batches of format 1, without those two,
-and of format 2, without the digests, are read as well.
+is not as it should be is `Corrupt` with the object's key. Digests and encrypted bodies of the entries stay as they were
+stored; whoever has the journal's entry proves them, and that the log is the right one. Batches of format 1, without
+those two, and of format 2, without the digests, are read as well.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TailEntry(NamedTuple):
 
 
 class TailKey(NamedTuple):
-    """A key epoch: what is needed to open sealed entries, besides the key."""
+    """A key epoch: what is needed to decrypt entries, besides the key."""
 
     number: int
     scheme: str

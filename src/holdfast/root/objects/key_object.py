@@ -2,7 +2,7 @@
 
 Commit batches carry the keys of their own records; when batches go, an object of keys stays in their place, for as
 long as the window of keys reaches. One row per key, in the order in which keys were remembered, laid out as
-`row_stream` does it. Hashes, and digests of what keys stand for, are concealed in a log with keys: the object names the
+`row_stream` does it. Hashes, and digests of what keys stand for, are encrypted in a log with keys: the object names the
 key epoch that it takes to read them. Objects of format 1, without digests, are read as well.
 
 Encoding is a pure function of the rows. Decoding trusts nothing: what is not as it should be is `Corrupt` with the
@@ -42,9 +42,9 @@ class StoredKey(NamedTuple):
     """Its offset."""
     seq: int
     hash: bytes
-    """16 bytes, concealed in a log with keys."""
+    """16 bytes, encrypted in a log with keys."""
     digest: bytes = NO_DIGEST
-    """Of what was appended under the key, concealed in a log with keys; zeros where it is not known."""
+    """Of what was appended under the key, encrypted in a log with keys; zeros where it is not known."""
 
 
 class KeyObject(NamedTuple):
@@ -56,7 +56,7 @@ class KeyObject(NamedTuple):
     first_seq: int
     last_seq: int
     key: TailKey | None
-    """The key epoch that conceals the hashes; None in a log without keys."""
+    """The key epoch that encrypts the hashes; None in a log without keys."""
     rows: Sequence[StoredKey]
     """In the order of their sequence numbers."""
     format: int = FORMAT

@@ -1,4 +1,4 @@
-"""Batches of any size in, pieces of about one size out: how rows become row groups and sealed blocks."""
+"""Batches of any size in, pieces of about one size out: how rows become row groups and encrypted blocks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Sealed blocks: how the rows of an encrypted segment lie in its Parquet file.
+"""Encrypted blocks: how the rows of an encrypted segment lie in its Parquet file.
 
 One Parquet row is one block of records: its place and time range in the clear, for pruning, and the records as one
-sealed blob. The blob is an Arrow record-batch message with zstd buffers and without a schema; the footer has that.
-The associated data name the block's place in its log, so a block opens nowhere else, and the columns in the clear
-are part of it: whoever changes them is found when the block is opened.
+encrypted blob. The blob is an Arrow record-batch message with zstd buffers and without a schema; the footer has that.
+The associated data name the block's place in its log, so a block decrypts nowhere else, and the columns in the clear
+are part of it: whoever changes them is found when the block is decrypted.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ BLOCK_SCHEMA = pa.schema(
 """The columns of an encrypted segment's file."""
 
 
-Sealed = bytes | memoryview
-"""A sealed blob, as its cipher gives it."""
+Blob = bytes | memoryview
+"""An encrypted block, as its cipher gives it."""
 
 
 class Place(NamedTuple):
@@ -46,7 +46,7 @@ class Place(NamedTuple):
     time_max: int
 
 
-class Sealer:
+class BlockEncryptor:
     """Makes the blocks of one segment."""
 
     def __init__(self, head: SegmentHead, schema: pa.Schema, key: SegmentKey, compression_level: int) -> None:
@@ -56,10 +56,10 @@ class Sealer:
         codec = pa.Codec("zstd", compression_level=compression_level)
         self._options = pa.ipc.IpcWriteOptions(compression=codec)
 
-    def seal(self, batch: pa.RecordBatch) -> tuple[Place, Sealed]:
-        """One block of records, sealed."""
+    def encrypt(self, batch: pa.RecordBatch) -> tuple[Place, Blob]:
+        """One block of records, encrypted."""
         place = Place(batch.column(0)[0].as_py(), batch.num_rows, *time_range(batch))
-        return place, self._key.seal(self._message(batch), associated(self._head, place))
+        return place, self._key.encrypt(self._message(batch), associated(self._head, place))
 
     def _message(self, batch: pa.RecordBatch) -> bytes:
         """The record-batch message alone: Arrow compresses only whole streams, so schema and end are cut off."""
@@ -74,13 +74,13 @@ class Sealer:
 
 
 def associated(head: SegmentHead, place: Place) -> bytes:
-    """What a block's seal binds: format, log, segment, span, time range and schema."""
+    """What a block is bound to: format, log, segment, span, time range and schema."""
     return digests.canonical(
         "block", VERSION, head.log_id, head.topic, head.partition, head.number, *place, head.schema
     )
 
 
-def table(blocks: list[tuple[Place, Sealed]]) -> pa.RecordBatch:
+def table(blocks: list[tuple[Place, Blob]]) -> pa.RecordBatch:
     """Blocks as rows of the file."""
     firsts, rows, earliest, latest = zip(*(place for place, _ in blocks), strict=True)
     columns = [
@@ -100,7 +100,7 @@ def places(batch: pa.RecordBatch) -> list[Place]:
     return [Place(*row) for row in zip(firsts.to_pylist(), rows.to_pylist(), *times, strict=True)]
 
 
-def open_block(head: SegmentHead, key: SegmentKey, place: Place, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """The records of a block; raises NotAuthentic, or ArrowException for what was sealed wrongly."""
-    message = key.open(block, associated(head, place))
+def decrypt_block(head: SegmentHead, key: SegmentKey, place: Place, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """The records of a block; raises NotAuthentic, or ArrowException for what was encrypted wrongly."""
+    message = key.decrypt(block, associated(head, place))
     return pa.ipc.read_record_batch(pa.py_buffer(message), schema)

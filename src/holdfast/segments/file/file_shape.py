@@ -27,7 +27,7 @@ class FileShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The same bound in bytes of Arrow data, one oversized record excepted; writer and reader hold about as much."""
 
     block_rows: int = 16_384
-    """Records in one sealed block: the least that is opened of an encrypted file."""
+    """Records in one encrypted block: the least that is decrypted of an encrypted file."""
 
     block_bytes: int = 2**20
     """The same bound in bytes of Arrow data, one oversized record excepted."""

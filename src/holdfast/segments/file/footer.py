@@ -18,14 +18,14 @@ from itertools import chain as chained
 import msgspec
 
 from holdfast.crypto import digests
-from holdfast.crypto.segment_key import SealedWith
+from holdfast.crypto.segment_key import EncryptedWith
 from holdfast.model.segment import SegmentHead, chain_value
 from holdfast.segments.file.file_shape import GROUP_ROWS_MAX
 
 VERSION = 1
 PREFIX = "holdfast."
-RAW, TYPED, SEALED_RAW, SEALED_TYPED = "raw", "typed", "sealed-raw", "sealed-typed"
-_SHAPES = (RAW, TYPED, SEALED_RAW, SEALED_TYPED)
+RAW, TYPED, ENCRYPTED_RAW, ENCRYPTED_TYPED = "raw", "typed", "sealed-raw", "sealed-typed"
+_SHAPES = (RAW, TYPED, ENCRYPTED_RAW, ENCRYPTED_TYPED)
 _MAC = PREFIX + "mac"
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,18})\Z")
 _INT64 = 2**63
@@ -62,7 +62,7 @@ class Footer(msgspec.Struct, frozen=True):
     """Hashes of the file's blocks up to the footer, 16 bytes each."""
     schema: bytes
     """The Arrow schema of the records, serialized."""
-    sealed_with: SealedWith | None
+    encrypted_with: EncryptedWith | None
 
     @property
     def end(self) -> int:
@@ -92,8 +92,8 @@ class Footer(msgspec.Struct, frozen=True):
             "blocks": self.blocks,
             "arrow_schema": base64.b64encode(self.schema).decode("ascii"),
         }
-        if self.sealed_with is not None:
-            values |= msgspec.structs.asdict(self.sealed_with)
+        if self.encrypted_with is not None:
+            values |= msgspec.structs.asdict(self.encrypted_with)
         return {PREFIX + name: v.hex() if isinstance(v, bytes) else str(v) for name, v in values.items()}
 
     def stamped(self, stamp: Callable[[bytes], bytes]) -> dict[str, str]:
@@ -153,14 +153,14 @@ def parse(pairs: Mapping[str, str]) -> Footer:
         groups=take.groups(),
         blocks=take.hex("blocks"),
         schema=take.base64("arrow_schema"),
-        sealed_with=_sealed_with(take) if shape in (SEALED_RAW, SEALED_TYPED) else None,
+        encrypted_with=_encrypted_with(take) if shape in (ENCRYPTED_RAW, ENCRYPTED_TYPED) else None,
     )
     _require_agreement(footer, take.hex("chain", 32))
     return footer
 
 
-def _sealed_with(take: _Pairs) -> SealedWith:
-    return SealedWith(take.text("key_id"), take.text("scheme"), take.hex("salt"), take.hex("commitment"))
+def _encrypted_with(take: _Pairs) -> EncryptedWith:
+    return EncryptedWith(take.text("key_id"), take.text("scheme"), take.hex("salt"), take.hex("commitment"))
 
 
 def _require_agreement(footer: Footer, chained_to: bytes) -> None:

@@ -1,7 +1,7 @@
 """Reads one segment file, and trusts nothing in it that was not proved (docs/formats/0004-segment.md).
 
 Proof comes before parsing: the footer against its hash in the manifest, then every block that is read against its
-hash in the footer, then seals. Without a manifest (a rebuild, an inspection) the footer is proved by its `mac` if
+hash in the footer, then decryption. Without a manifest (a rebuild, an inspection) the footer is proved by its `mac` if
 there is a key, and by agreement with itself alone if there is none; `verify` then reads everything.
 
 The bytes come from a file or from an object of a store (`Bytes`). A missing file is FileNotFoundError: the caller knows
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from holdfast.crypto import digests
 from holdfast.crypto.cipher import NotAuthentic
-from holdfast.crypto.segment_key import SealedWith, SegmentKey
+from holdfast.crypto.segment_key import EncryptedWith, SegmentKey
 from holdfast.errors import Corrupt, Invalid
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import SegmentFacts, SegmentHead
@@ -41,7 +41,7 @@ from holdfast.segments.file.segment_columns import RAW_SCHEMA, decoded, has_ends
 from holdfast.segments.file.selection import select, turned
 from holdfast.segments.file.unproven_footer import BadStructure, TooLarge, UnprovenFooter, read_metadata
 
-OpenKey = Callable[[SealedWith], SegmentKey]
+FindKey = Callable[[EncryptedWith], SegmentKey]
 
 # What Arrow may raise on bytes that are not what they say; LookupError is KeyError and IndexError.
 _ARROW_ERRORS = (
@@ -91,14 +91,14 @@ class SegmentReader:
     """
 
     def __init__(
-        self, path: Path | str, head: SegmentHead | None, facts: SegmentFacts | None, open_key: OpenKey | None, *,
+        self, path: Path | str, head: SegmentHead | None, facts: SegmentFacts | None, open_key: FindKey | None, *,
         trusted: bool = False, source: Bytes | None = None, compare_blocks: bool = True,
         row_group_bytes_max: int = ROW_GROUP_BYTES_MAX,
     ) -> None:  # fmt: skip
         assert facts is not None or not trusted, "without facts there is nothing to trust"
         self.path = path
         self._head, self._facts = head, facts
-        self._open_key = open_key
+        self._find_key = open_key
         self._known_key: SegmentKey | None = None
         self._bytes_max = row_group_bytes_max
         self._unproven: UnprovenFooter | None = None
@@ -131,7 +131,7 @@ class SegmentReader:
         """What the segment is; `sha256` is empty unless it was given or `verify` ran."""
         if self._facts is not None:
             return self._facts
-        footer, sealed_with = self._footer, self._footer.sealed_with
+        footer, encrypted_with = self._footer, self._footer.encrypted_with
         return SegmentFacts(
             rows=footer.rows,
             size=self._file.size,
@@ -140,18 +140,18 @@ class SegmentReader:
             sha256=b"",
             content=footer.content,
             footer=self._footer_hash,
-            key_id=sealed_with.key_id if sealed_with else "",
+            key_id=encrypted_with.key_id if encrypted_with else "",
         )
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the records, whether they are sealed or not."""
+        """The columns of the records, whether they are encrypted or not."""
         return self._logical
 
     @property
-    def sealed_with(self) -> SealedWith | None:
+    def encrypted_with(self) -> EncryptedWith | None:
         """How the file is encrypted; None when it is plain."""
-        return self._footer.sealed_with
+        return self._footer.encrypted_with
 
     def close(self) -> None:
         """Close the file; batches that were read stay good."""
@@ -208,7 +208,7 @@ class SegmentReader:
         ]
         if wanted.reverse:
             groups.reverse()
-        found = self._plain_batches if self._footer.sealed_with is None else self._sealed_batches
+        found = self._plain_batches if self._footer.encrypted_with is None else self._encrypted_batches
         for batch in found(groups, wanted):
             chosen = select(batch, wanted.start, wanted.end, wanted.since, wanted.until)
             yield from turned(chosen, wanted.reverse)
@@ -231,7 +231,7 @@ class SegmentReader:
         for _, table in self._tables(self._shared(share), list(encrypted_blocks.BLOCK_SCHEMA.names)):
             yield table
 
-    def _sealed_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+    def _encrypted_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
         for group, table in self._tables(groups, list(encrypted_blocks.BLOCK_SCHEMA.names)):
             with self._as_corrupt(self._firsts[group]):
                 yield from self._sealed_rows(group, table, wanted)
@@ -267,7 +267,7 @@ class SegmentReader:
             raise Damaged("has a row group whose offsets are not dense")
 
     def _one_batch(self, table: pa.Table, names: list[str]) -> pa.RecordBatch:
-        schema = self._logical if self._footer.sealed_with is None else encrypted_blocks.BLOCK_SCHEMA
+        schema = self._logical if self._footer.encrypted_with is None else encrypted_blocks.BLOCK_SCHEMA
         fields = [schema.field(name) for name in names]
         batches = table.select(names).combine_chunks().to_batches()
         if len(batches) != 1:
@@ -281,22 +281,22 @@ class SegmentReader:
         found = list(enumerate(self._places(group, table)))
         for row, place in reversed(found) if wanted.reverse else found:
             if wanted.meets(*place):
-                yield self._open_block(key, place, blocks[row].as_py()).select(wanted.names)
+                yield self._decrypt_block(key, place, blocks[row].as_py()).select(wanted.names)
 
     def _places(self, group: int, table: pa.RecordBatch) -> list[encrypted_blocks.Place]:
         places = encrypted_blocks.places(table)
         ends = list(accumulate((place.rows for place in places), initial=self._firsts[group]))
         if ends[:-1] != [place.first for place in places] or ends[-1] != self._firsts[group + 1]:
-            raise Damaged("has sealed blocks whose offsets are not dense")
+            raise Damaged("has encrypted blocks whose offsets are not dense")
         return places
 
-    def _open_block(self, key: SegmentKey, place: encrypted_blocks.Place, block: bytes) -> pa.RecordBatch:
+    def _decrypt_block(self, key: SegmentKey, place: encrypted_blocks.Place, block: bytes) -> pa.RecordBatch:
         try:
-            batch = encrypted_blocks.open_block(self.head, key, place, block, self._logical)
+            batch = encrypted_blocks.decrypt_block(self.head, key, place, block, self._logical)
         except NotAuthentic:
-            raise self._corrupt("has a sealed block that does not open", place.first) from None
+            raise self._corrupt("has an encrypted block that does not decrypt", place.first) from None
         if batch.num_rows != place.rows or not has_ends(batch.column(0), place.first):
-            raise self._corrupt("has a sealed block with other records than it says", place.first)
+            raise self._corrupt("has an encrypted block with other records than it says", place.first)
         return batch
 
     # -- proving ------------------------------------------------------------------------------------------
@@ -304,12 +304,12 @@ class SegmentReader:
     def verify(self) -> SegmentFacts:
         """Read and prove everything: all bytes, all rows, the content, the chain; raises Corrupt at what is wrong.
 
-        Returns the facts with the file's SHA-256. What is sealed is opened if there is a key.
+        Returns the facts with the file's SHA-256. What is encrypted is decrypted if there is a key.
         """
         sha256 = self._verify_bytes()
-        if self._footer.sealed_with is not None and self._open_key is not None:
+        if self._footer.encrypted_with is not None and self._find_key is not None:
             self._key()
-        stored = encrypted_blocks.BLOCK_SCHEMA if self._footer.sealed_with else self._logical
+        stored = encrypted_blocks.BLOCK_SCHEMA if self._footer.encrypted_with else self._logical
         content = ContentDigest(stored)
         for group, batch in self._tables(range(len(self._footer.groups)), stored.names):
             with self._as_corrupt(self._firsts[group]):
@@ -338,16 +338,16 @@ class SegmentReader:
 
     def _verify_group(self, group: int, batch: pa.RecordBatch) -> None:
         about = self._footer.groups[group]
-        if self._footer.sealed_with is None:
+        if self._footer.encrypted_with is None:
             self._verify_rows(batch, encrypted_blocks.Place(self._firsts[group], *_values(about)))
             return
         places = self._places(group, batch)
         earliest, latest = min(p.time_min for p in places), max(p.time_max for p in places)
         if (earliest, latest) != (about.time_min, about.time_max):
             raise Damaged("has a row group with other times than its footer says")
-        if self._open_key is not None:
+        if self._find_key is not None:
             for place, block in zip(places, batch.column(4), strict=True):
-                self._verify_rows(self._open_block(self._key(), place, block.as_py()), place)
+                self._verify_rows(self._decrypt_block(self._key(), place, block.as_py()), place)
 
     def _verify_rows(self, batch: pa.RecordBatch, place: encrypted_blocks.Place) -> None:
         if batch.num_rows != place.rows or not is_dense(batch.column(0), place.first):
@@ -366,24 +366,24 @@ class SegmentReader:
     def _key(self) -> SegmentKey:
         """The file's key, once it has proved the footer."""
         if self._known_key is None:
-            sealed_with = self._footer.sealed_with
-            assert sealed_with is not None, "only sealed files have keys"
-            if self._open_key is None:
+            encrypted_with = self._footer.encrypted_with
+            assert encrypted_with is not None, "only encrypted files have keys"
+            if self._find_key is None:
                 raise Invalid("this segment is encrypted", hint="give the keyring or cipher it was written with")
-            key = self._open_key(sealed_with)
+            key = self._find_key(encrypted_with)
             if not footers.is_stamped(self._pairs, key.mac):
                 raise self._corrupt("has a footer that its key did not make")
             self._known_key = key
         return self._known_key
 
     def _prove_stamp(self) -> None:
-        if self._footer.sealed_with is None:
+        if self._footer.encrypted_with is None:
             if not footers.is_stamped(self._pairs, digests.plain_stamp):
                 raise self._corrupt("has a footer that does not match its stamp")
-            if self._facts is None and self._open_key is not None:
+            if self._facts is None and self._find_key is not None:
                 # A log with keys has no plain files: one that claims to be plain was put there.
                 raise self._corrupt("is not encrypted, but its log is")
-        elif self._facts is None and self._open_key is not None:
+        elif self._facts is None and self._find_key is not None:
             self._key()
 
     # -- opening ------------------------------------------------------------------------------------------
@@ -406,8 +406,8 @@ class SegmentReader:
 
     def _admitted(self) -> pq.FileMetaData:
         assert self._unproven is not None, "trusted footers are read as they are"
-        is_sealed = self._footer.sealed_with is not None
-        content = self._unproven.admit(self._logical, is_sealed=is_sealed, data_end=self._file.data_end)
+        is_encrypted = self._footer.encrypted_with is not None
+        content = self._unproven.admit(self._logical, is_encrypted=is_encrypted, data_end=self._file.data_end)
         return read_metadata(content, 2 * FOOTER_BYTES_MAX)
 
     def _compare(self) -> None:
@@ -416,14 +416,14 @@ class SegmentReader:
         if head is not None and footer.head != head:
             other = f"{footer.head.topic}/{footer.head.partition}/{footer.head.number}"
             raise Damaged(f"is the file of another segment is={other}")
-        key_id = footer.sealed_with.key_id if footer.sealed_with else ""
+        key_id = footer.encrypted_with.key_id if footer.encrypted_with else ""
         said = (footer.rows, footer.time_min, footer.time_max, footer.content, key_id)
         if facts is not None and said != (facts.rows, facts.time_min, facts.time_max, facts.content, facts.key_id):
             raise Damaged("says something else of itself than the manifest")
 
     def _read_schema(self) -> pa.Schema:
         schema = pa.ipc.read_schema(pa.py_buffer(self._footer.schema))
-        raw = self._footer.shape in (footers.RAW, footers.SEALED_RAW)
+        raw = self._footer.shape in (footers.RAW, footers.ENCRYPTED_RAW)
         if raw != is_raw(schema) or not schema.field(1).type.equals(RAW_SCHEMA.field(1).type):
             raise Damaged("has other columns than its shape")
         return schema
@@ -431,15 +431,15 @@ class SegmentReader:
     def _require_structure(self) -> None:
         """Parquet's own metadata must agree with ours, so that nothing is read past or left out."""
         groups, decoding = self._footer.groups, self._decoding
-        stored = self._logical if self._footer.sealed_with is None else encrypted_blocks.BLOCK_SCHEMA
+        stored = self._logical if self._footer.encrypted_with is None else encrypted_blocks.BLOCK_SCHEMA
         if decoding.names != stored.names or len(decoding) != len(groups):
             raise Damaged("has other columns or row groups than its footer says")
         rows = [decoding.rows(i) for i in range(len(groups))]
-        if self._footer.sealed_with is None:
+        if self._footer.encrypted_with is None:
             if rows != [group.rows for group in groups]:
                 raise Damaged("has row groups of other sizes than its footer says")
         elif not all(0 < blocks <= group.rows for blocks, group in zip(rows, groups, strict=True)):
-            raise Damaged("has more sealed blocks than records")
+            raise Damaged("has more encrypted blocks than records")
 
     @contextmanager
     def _as_corrupt(self, offset: int | None = None) -> Iterator[None]:

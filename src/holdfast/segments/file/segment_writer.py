@@ -41,7 +41,7 @@ GROUPS_MAX = 50_000
 class SegmentWriter:
     """Writes the batches of one segment, once.
 
-    `path` is the temporary file, `schema` RAW_SCHEMA or `typed_schema(…)`. With a `key` the records are sealed.
+    `path` is the temporary file, `schema` RAW_SCHEMA or `typed_schema(…)`. With a `key` the records are encrypted.
     """
 
     def __init__(
@@ -56,14 +56,16 @@ class SegmentWriter:
         file_schema = self._schema if key is None else encrypted_blocks.BLOCK_SCHEMA
         self._content = ContentDigest(file_schema)
         self._key = key
-        self._rows = _PlainRows(shape) if key is None else _SealedRows(shape, head, self._schema, key)
+        self._rows = _PlainRows(shape) if key is None else _EncryptedRows(shape, head, self._schema, key)
         self._helper = Threads(1, "holdfast-segment")
         try:
             self._sink = HashingSink(path, self._helper)
         except BaseException:
             self._helper.shutdown()
             raise
-        settings = parquet_settings(self._schema, is_sealed=key is not None, compression_level=shape.compression_level)
+        settings = parquet_settings(
+            self._schema, is_encrypted=key is not None, compression_level=shape.compression_level
+        )
         self._parquet: pq.ParquetWriter | None = pq.ParquetWriter(self._sink.stream, file_schema, **settings)
 
     def __enter__(self) -> Self:
@@ -109,7 +111,7 @@ class SegmentWriter:
             sha256=sha256,
             content=footer.content,
             footer=footer_hash,
-            key_id="" if self._key is None else self._key.sealed_with.key_id,
+            key_id="" if self._key is None else self._key.encrypted_with.key_id,
         )
 
     def abandon(self) -> None:
@@ -140,8 +142,9 @@ class SegmentWriter:
             self._content.update(part)
 
     def _footer(self, blocks: bytes) -> Footer:
-        sealed_with = None if self._key is None else self._key.sealed_with
-        kinds = (footers.TYPED, footers.RAW) if sealed_with is None else (footers.SEALED_TYPED, footers.SEALED_RAW)
+        encrypted_with = None if self._key is None else self._key.encrypted_with
+        plain, encrypted = (footers.TYPED, footers.RAW), (footers.ENCRYPTED_TYPED, footers.ENCRYPTED_RAW)
+        kinds = plain if encrypted_with is None else encrypted
         return Footer(
             head=self._head,
             shape=kinds[is_raw(self._schema)],
@@ -152,7 +155,7 @@ class SegmentWriter:
             groups=tuple(self._groups),
             blocks=blocks,
             schema=self._schema.serialize().to_pybytes(),
-            sealed_with=sealed_with,
+            encrypted_with=encrypted_with,
         )
 
 
@@ -181,21 +184,21 @@ def _about(group: Piece) -> Group:
     )  # fmt: skip
 
 
-class _SealedRows:
-    """Blocks of records, sealed, as rows of the file."""
+class _EncryptedRows:
+    """Blocks of records, encrypted, as rows of the file."""
 
     def __init__(self, shape: FileShape, head: SegmentHead, schema: pa.Schema, key: SegmentKey) -> None:
         self._gathering = Gathering(shape.block_rows, shape.block_bytes)
-        self._sealer = encrypted_blocks.Sealer(head, schema, key, shape.compression_level)
+        self._encryptor = encrypted_blocks.BlockEncryptor(head, schema, key, shape.compression_level)
         self._rows_max, self._bytes_max = shape.row_group_rows, shape.row_group_bytes
-        self._blocks: list[tuple[encrypted_blocks.Place, encrypted_blocks.Sealed]] = []
+        self._blocks: list[tuple[encrypted_blocks.Place, encrypted_blocks.Blob]] = []
         self._rows = 0
         self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[tuple[Piece, Group]]:
         """Take records; gives row groups that are full."""
         for block in self._gathering.add(batch):
-            self._seal(block)
+            self._encrypt(block)
             if self._rows >= self._rows_max or self._bytes >= self._bytes_max:
                 yield self._take()
 
@@ -203,13 +206,13 @@ class _SealedRows:
         """The last row group, if there is one."""
         block = self._gathering.rest()
         if block:
-            self._seal(block)
+            self._encrypt(block)
         if self._blocks:
             yield self._take()
 
-    def _seal(self, parts: Piece) -> None:
+    def _encrypt(self, parts: Piece) -> None:
         block = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        self._blocks.append(self._sealer.seal(block))
+        self._blocks.append(self._encryptor.encrypt(block))
         self._rows += block.num_rows
         self._bytes += block.nbytes
 
@@ -223,15 +226,15 @@ class _SealedRows:
 _COMMON: dict[str, Any] = {"version": "2.6", "data_page_version": "1.0", "store_schema": True}
 _SEALED_SETTINGS: dict[str, Any] = {
     **_COMMON,
-    "compression": "none",  # blocks are compressed inside of their seals
+    "compression": "none",  # blocks are compressed before they are encrypted
     "use_dictionary": False,
     "write_statistics": ["first_offset", "rows", "time_min", "time_max"],
 }
 
 
-def parquet_settings(schema: pa.Schema, *, is_sealed: bool, compression_level: int = 1) -> dict[str, Any]:
+def parquet_settings(schema: pa.Schema, *, is_encrypted: bool, compression_level: int = 1) -> dict[str, Any]:
     """How a file with these records is written: also what a reader expects of one that it does not trust."""
-    if is_sealed:
+    if is_encrypted:
         return _SEALED_SETTINGS
     # Measured: dictionaries make keys and kinds smaller, and typed columns of many values larger and slower, where
     # zstd alone does well. Statistics of payloads cost time and tell nobody anything.
@@ -240,8 +243,8 @@ def parquet_settings(schema: pa.Schema, *, is_sealed: bool, compression_level: i
         **_COMMON,
         "compression": "zstd",
         "compression_level": compression_level,
-        # For other readers: ours compares blocks with BLAKE3, which covers every byte of every page. A sealed file has
-        # none: its blocks are nothing to other readers, and a seal finds more than a checksum does.
+        # For other readers: ours compares blocks with BLAKE3, which covers every byte of every page. An encrypted file
+        # has none: its blocks are nothing to other readers, and decrypting finds more than a checksum does.
         "write_page_checksum": True,
         "use_dictionary": ["key", "kind"] if raw else False,
         "write_statistics": ["offset", "time", "key", "kind"] if raw else True,

@@ -51,13 +51,13 @@ class UnprovenFooter:
         """The key-value metadata."""
         return self._outline.pairs
 
-    def admit(self, logical: pa.Schema, *, is_sealed: bool, data_end: int) -> bytes:
+    def admit(self, logical: pa.Schema, *, is_encrypted: bool, data_end: int) -> bytes:
         """The footer for Arrow, if the file has what our writer makes of these columns."""
         require_bounded(logical)
-        self._model = _model(logical, is_sealed)
+        self._model = _model(logical, is_encrypted)
         self._data_end = data_end
         self._logical = logical
-        if not is_sealed:
+        if not is_encrypted:
             self._row_bytes = row_bytes(logical)
             self.growing = {column.name: column.type for column in logical if _grows(column.type, inside=False)}
         return rewritten(self._outline, self._model, data_end)
@@ -90,9 +90,11 @@ class UnprovenFooter:
 
 
 @lru_cache(_SCHEMAS_KEPT)
-def _model(logical: pa.Schema, is_sealed: bool) -> Model:
-    stored = encrypted_blocks.BLOCK_SCHEMA if is_sealed else logical
-    return Model(stored, parquet_settings(logical, is_sealed=is_sealed), (PLAIN_CODEC,) if is_sealed else (ZSTD,))
+def _model(logical: pa.Schema, is_encrypted: bool) -> Model:
+    stored = encrypted_blocks.BLOCK_SCHEMA if is_encrypted else logical
+    return Model(
+        stored, parquet_settings(logical, is_encrypted=is_encrypted), (PLAIN_CODEC,) if is_encrypted else (ZSTD,)
+    )
 
 
 def _grows(kind: pa.DataType, *, inside: bool) -> bool:

@@ -121,7 +121,7 @@ class Manifest:
         """The file of a row, which must be what the manifest says; FileNotFoundError when it is not there."""
         from holdfast.segments.file.segment_reader import SegmentReader
 
-        opener = self._journal.vault.segment_opener
+        opener = self._journal.vault.segment_keys
         return SegmentReader(self.path(partition, row), self.head(partition, row), facts(row), opener, trusted=True)
 
     def _proved(self, partition: Partition, row: SegmentRow | None, what: str) -> SegmentRow:

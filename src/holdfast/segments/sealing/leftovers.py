@@ -63,7 +63,7 @@ def _is_unlisted(journal: Journal, partition: Partition, path: Path) -> bool:
 
     vault, sealed = journal.vault, partition.sealed
     try:
-        with SegmentReader(path, None, None, vault.segment_opener) as reader:
+        with SegmentReader(path, None, None, vault.segment_keys) as reader:
             head, rows = reader.head, reader.facts.rows
     except Corrupt:
         return False

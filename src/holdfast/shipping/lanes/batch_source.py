@@ -134,7 +134,7 @@ class JournalSource:
         rows = [row for row in rows if row.partition_id == entry.partition_id and row.record in places]
         if not rows:
             return b""
-        hashes = self._remembered.conceal(entry.key_epoch, [row.hash for row in rows])
+        hashes = self._remembered.encrypt(entry.key_epoch, [row.hash for row in rows])
         digests = self._remembered.digests(entry.key_epoch, rows)
         return with_idempotent(zip((row.record - entry.first for row in rows), hashes, digests, strict=True))
 

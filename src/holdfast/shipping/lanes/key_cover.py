@@ -137,13 +137,13 @@ class KeyCover:
 
     async def _write(self, first_seq: int, last_seq: int, rows: list[KeyRow]) -> None:
         epoch, vault, by_id = self._fence.epoch, self._journal.vault, self._journal.topics.by_id
-        conceals = vault.epoch
-        hashes = self._remembered.conceal(conceals, [row.hash for row in rows])
+        encrypting = vault.epoch
+        hashes = self._remembered.encrypt(encrypting, [row.hash for row in rows])
         stored = []
-        for row, concealed, digest in zip(rows, hashes, self._remembered.digests(conceals, rows), strict=True):
+        for row, encrypted, digest in zip(rows, hashes, self._remembered.digests(encrypting, rows), strict=True):
             partition = by_id[row.partition_id]
-            stored.append(StoredKey(partition.topic, partition.number, row.record, row.seq, concealed, digest))
-        key_epoch = self._remembered.key_epoch(conceals) if conceals else None
+            stored.append(StoredKey(partition.topic, partition.number, row.record, row.seq, encrypted, digest))
+        key_epoch = self._remembered.key_epoch(encrypting) if encrypting else None
         made = KeyObject(vault.log_id, epoch, first_seq, last_seq, key_epoch, sorted(stored, key=lambda key: key.seq))
         key = layout.keys_key(epoch, first_seq, last_seq)
         self._begun = (_Object(key, first_seq, last_seq, len(rows)), Body.of(key_object.encode(made)))

@@ -1,4 +1,4 @@
-"""Idempotency keys of one journal as they travel to the store: read in the order of commits, proved, concealed.
+"""Idempotency keys of one journal as they travel to the store: read in the order of commits, proved, encrypted.
 
 A row that does not match its stamp is left out: the journal would refuse it, too, and nobody may get it a new stamp by
 way of the store. Belongs to the shipper's thread; only reads.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from holdfast.crypto.key_hashes import Concealing
+from holdfast.crypto.key_hashes import HashCipher
 from holdfast.errors import Corrupt
 from holdfast.journal import recovery
 from holdfast.journal.journal import Journal
@@ -26,7 +26,7 @@ class RememberedKeys:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._concealing: dict[int, Concealing] = {}
+        self._hash_ciphers: dict[int, HashCipher] = {}
         self._keys: dict[int, TailKey] = {}
 
     def last_id_upto(self, seq: int) -> int:
@@ -57,12 +57,12 @@ class RememberedKeys:
             )  # fmt: skip
         return proved
 
-    def conceal(self, epoch: int, hashes: Sequence[bytes]) -> list[bytes]:
+    def encrypt(self, epoch: int, hashes: Sequence[bytes]) -> list[bytes]:
         """Hashes as they may lie on the store; under the key epoch of what they lie in."""
-        if epoch not in self._concealing:
+        if epoch not in self._hash_ciphers:
             vault = self._journal.vault
-            self._concealing[epoch] = Concealing(vault.log_id, vault.stamp_under(epoch) if epoch else None)
-        content = self._concealing[epoch].conceal(b"".join(hashes))
+            self._hash_ciphers[epoch] = HashCipher(vault.log_id, vault.stamp_under(epoch) if epoch else None)
+        content = self._hash_ciphers[epoch].encrypt(b"".join(hashes))
         return [content[at : at + 16] for at in range(0, len(content), 16)]
 
     def digests(self, epoch: int, rows: Sequence[KeyRow]) -> list[bytes]:
@@ -72,12 +72,12 @@ class RememberedKeys:
         for row in rows:
             digest = row.digest or NO_DIGEST
             if row.digest and row.key_epoch != epoch:
-                digest = vault.concealing(epoch).conceal(vault.concealing(row.key_epoch).reveal(row.digest))
+                digest = vault.hash_cipher(epoch).encrypt(vault.hash_cipher(row.key_epoch).decrypt(row.digest))
             found.append(digest)
         return found
 
     def key_epoch(self, number: int) -> TailKey:
-        """What is needed to open what a key epoch sealed or concealed, besides the key."""
+        """What is needed to decrypt what a key epoch encrypted, besides the key."""
         if number not in self._keys:
             epoch = recovery.fetch_key_epoch(self._journal.backend, number)
             assert epoch is not None  # the vault has sealed under it
