@@ -59,10 +59,8 @@ class AnyTopic(Generic[Item]):
 
     # -- waiting for what was queued ----------------------------------------------------------------------
 
-    def _appended(
-        self, verb: str, put: Callable[..., _Queued[Given]], timeout: float | None, durability: Durability
-    ) -> Given:
-        """Queue something with `put(timeout=…)` and wait until it is durable, or shipped."""
+    def _begin(self, verb: str, timeout: float | None, durability: Durability) -> tuple[float, float]:
+        """Before a verb that blocks queues anything: how many seconds it has, and when they end."""
         if in_coroutine():
             warnings.warn(
                 f"{verb}() blocks the event loop; use: await topic.{verb}_async(…)", RuntimeWarning, stacklevel=3
@@ -70,19 +68,21 @@ class AnyTopic(Generic[Item]):
         if durability != "durable":
             self._journal.check_durability(durability)
         patience = self._patience if timeout is None else seconds(timeout)
-        started = self._monotonic()
-        ticket = put(timeout=patience)
-        given = ticket.result(max(0.0, patience - (self._monotonic() - started)))  # one time-out for room and ack
+        return patience, self._monotonic() + patience
+
+    def _wait(self, ticket: _Queued[Given], deadline: float, durability: Durability) -> Given:
+        """Wait until it is durable, or shipped; waiting for room has used some of the time."""
+        given = ticket.result(max(0.0, deadline - self._monotonic()))
         return given if durability == "durable" else ticket.shipped()
 
-    async def _appended_async(
-        self, put: Callable[..., _Queued[Given]], timeout: float | None, durability: Durability
+    async def _wait_async(
+        self, put: Callable[[float], _Queued[Given]], timeout: float | None, durability: Durability
     ) -> Given:
-        """The same without blocking the event loop; `put` may be called several times, until there is room."""
+        """Queue and wait without blocking the event loop; `put` is called again until there is room."""
         if durability != "durable":
             self._journal.check_durability(durability)
         patience = self._patience if timeout is None else seconds(timeout)
-        ticket = await self._journal.queue.when_room(lambda left: put(timeout=left), patience)
+        ticket = await self._journal.queue.when_room(put, patience)
         return await (ticket if durability == "durable" else ticket.when_shipped)
 
     def flush(self, timeout: float | None = None) -> None:

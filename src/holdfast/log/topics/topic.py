@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.arguments import seconds, several
@@ -64,11 +63,12 @@ class Topic(AnyTopic[Record]):
         returns the original receipt, which then says that it is `repeated`; with another payload, key, kind or headers
         than the first time it is Invalid.
         """
-        put = partial(
-            self.submit, payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
-            idempotency_key=idempotency_key,
+        patience, deadline = self._begin("append", timeout, durability)
+        ticket = self.submit(
+            payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
+            idempotency_key=idempotency_key, timeout=patience,
         )  # fmt: skip
-        return self._appended("append", put, timeout, durability)
+        return self._wait(ticket, deadline, durability)
 
     async def append_async(
         self,
@@ -87,11 +87,14 @@ class Topic(AnyTopic[Record]):
 
         Cancelling whoever waits for the acknowledgement does not take the record back.
         """
-        put = partial(
-            self.submit, payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
-            idempotency_key=idempotency_key,
-        )  # fmt: skip
-        return await self._appended_async(put, timeout, durability)
+
+        def put(left: float) -> Ticket:
+            return self.submit(
+                payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
+                idempotency_key=idempotency_key, timeout=left,
+            )  # fmt: skip
+
+        return await self._wait_async(put, timeout, durability)
 
     def submit(
         self,
@@ -181,8 +184,8 @@ class Topic(AnyTopic[Record]):
 
         Records with keys go to their partitions; those without a key stay together, in order.
         """
-        put = partial(self.submit_batch, records, partition=partition)
-        return self._appended("append_batch", put, timeout, durability)
+        patience, deadline = self._begin("append_batch", timeout, durability)
+        return self._wait(self.submit_batch(records, partition=partition, timeout=patience), deadline, durability)
 
     async def append_batch_async(
         self,
@@ -194,8 +197,9 @@ class Topic(AnyTopic[Record]):
     ) -> Sequence[Receipt]:
         """What `append_batch` does, for coroutines."""
         batch = list(several(records, "records", "append_batch([b'one'])"))  # once: it may be an iterator
-        put = partial(self.submit_batch, batch, partition=partition)
-        return await self._appended_async(put, timeout, durability)
+        return await self._wait_async(
+            lambda left: self.submit_batch(batch, partition=partition, timeout=left), timeout, durability
+        )
 
     def submit_batch(
         self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None

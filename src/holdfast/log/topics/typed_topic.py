@@ -88,8 +88,11 @@ class TypedTopic(AnyTopic[Row]):
         A repeated `idempotency_key` writes nothing and returns the original receipts; with other rows than the first
         time it is Invalid.
         """
-        put = partial(self.submit, rows, time=time, partition=partition, idempotency_key=idempotency_key)
-        return self._appended("append", put, timeout, durability)
+        patience, deadline = self._begin("append", timeout, durability)
+        ticket = self.submit(
+            rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=patience
+        )  # fmt: skip
+        return self._wait(ticket, deadline, durability)
 
     async def append_async(
         self,
@@ -103,8 +106,13 @@ class TypedTopic(AnyTopic[Row]):
     ) -> Sequence[Receipt]:
         """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop."""
         _, batch = self._conformed(rows)  # once: rows may be an iterator, and there may be no room yet
-        put = partial(self.submit, batch, time=time, partition=partition, idempotency_key=idempotency_key)
-        return await self._appended_async(put, timeout, durability)
+
+        def put(left: float) -> BatchTicket:
+            return self.submit(
+                batch, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left
+            )  # fmt: skip
+
+        return await self._wait_async(put, timeout, durability)
 
     def submit(
         self,
