@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from holdfast.arguments import seconds, several
 from holdfast.clock import Clock
+from holdfast.journal.commit.receipts import Receipts
 from holdfast.journal.commit.ticket import BatchTicket, Ticket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
@@ -213,7 +215,7 @@ class Topic(AnyTopic[Record]):
             sizes = list(map(len, columns.payloads))
             size = self._intake.batch_size(sum(sizes), max(sizes))
             unit = self._journal.queue.put_runs([(self._choose(partition, None), columns)], size, patience)
-            return BatchTicket(unit, unit.runs()[0], patience)
+            return BatchTicket(unit, Receipts(unit.runs(), range(len(records))), patience)
         return self._submit_mixed(records, partition, patience)
 
     def _submit_mixed(self, records: Sequence[bytes | Record], partition: int | None, patience: float) -> BatchTicket:
@@ -238,8 +240,10 @@ class Topic(AnyTopic[Record]):
         self._intake.batch_size(size)
         batches = [(target, Columns(*columns)) for target, columns in parts.items()]
         unit = self._journal.queue.put_runs(batches, size, patience)
-        runs = {run.partition: run for run in unit.runs()}
-        return BatchTicket(unit, [(runs[target], index) for target, index in places], patience)
+        ends = list(accumulate((len(payloads) for payloads, _, _ in parts.values()), initial=0))
+        starts = dict(zip(parts, ends, strict=False))
+        positions = [starts[target] + index for target, index in places]
+        return BatchTicket(unit, Receipts(unit.runs(), positions, ends[:-1]), patience)
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"

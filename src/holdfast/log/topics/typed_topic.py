@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.arguments import seconds, texts
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
-from holdfast.journal.commit.spread_receipts import Spread
+from holdfast.journal.commit.receipts import Receipts
 from holdfast.journal.commit.ticket import BatchTicket
 from holdfast.log.topics.any_topic import AnyTopic
 from holdfast.log.topics.partition_stream import Times
@@ -137,7 +137,7 @@ class TypedTopic(AnyTopic[Row]):
         encoded.key = unique
         part = self._partitions.choose(partition, None)
         unit = self._journal.queue.put_runs([(part, encoded)], size, patience)
-        return BatchTicket(unit, unit.runs()[0], patience)
+        return BatchTicket(unit, Receipts(unit.runs(), range(encoded.count)), patience)
 
     def _submit_parts(
         self,
@@ -163,7 +163,7 @@ class TypedTopic(AnyTopic[Row]):
             size += weight
         self._intake.batch_size(size)
         unit = self._journal.queue.put_runs(runs, size, patience)
-        return BatchTicket(unit, Spread(unit.runs(), parts.starts, parts.positions), patience)
+        return BatchTicket(unit, Receipts(unit.runs(), parts.positions, parts.starts), patience)
 
     def offer(
         self, rows: object, *, time: int | datetime | str | None = None, partition: int | None = None
