@@ -69,7 +69,7 @@ def read(
     """
     if isinstance(keyring, Keyring):
         raise Invalid(
-            "a reader takes a reference to a keyring, which can travel", hint="keyring='file:PATH' or 'env:NAME'"
+            "a reader takes a reference to a keyring, not the keyring itself", hint="keyring='file:PATH' or 'env:NAME'"
         )
     options = ReadOptions(
         topics=(check_name(topic),)
@@ -96,7 +96,7 @@ def read(
 
 
 def _root(root: object) -> str:
-    """Where a root is; relative directories are taken as such, for nothing is made there."""
+    """Where a root is; a directory may be relative, because nothing is created there."""
     is_url = isinstance(root, str) and ("://" in root or root.startswith("file:")) and "\0" not in root
     return str(root) if is_url else str(path_of(root, "a root"))
 
@@ -144,7 +144,7 @@ class SettledReading:
 
     What is read was settled when the reading was made: `marks` says how far, and `as_of=marks` reads the same again.
     With `include_tail` there is also what the store had above the marks at that moment, behind all other rows. This
-    reading gives the same rows as often as it is asked, but no other one can be told to: marks are the settled ones.
+    reading gives the same rows as often as it is asked, but no other one can repeat them: marks say what is settled.
     """
 
     def __init__(self, root: str, options: ReadOptions) -> None:
@@ -204,7 +204,7 @@ class SettledReading:
         return TailReader(self._root, self._options, shaping, bounds).read(task)
 
     def count(self) -> int:
-        """How many rows there are; without times, manifests tell, and no file is opened."""
+        """How many rows there are; unless times are given, manifests know it, and no file is opened."""
         return sum(batch.num_rows for batch in self._narrowed().batches())
 
     def _narrowed(self) -> SettledReading:

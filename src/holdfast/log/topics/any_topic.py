@@ -21,7 +21,7 @@ from holdfast.log.topics.following import Follower
 from holdfast.log.topics.partition_stream import ALWAYS, Times
 from holdfast.log.topics.reading import Reading, Shape, Span
 from holdfast.log.topics.topic_partitions import Partitions
-from holdfast.log.topics.validation import Intake, time_of
+from holdfast.log.topics.validation import Validation, time_of
 from holdfast.log.topics.watching import Watch
 from holdfast.model.record import Durability, Marks, Watermark
 
@@ -50,7 +50,7 @@ class AnyTopic(Generic[Item]):
         self._now = clock.now_us
         self._monotonic = clock.monotonic
         self._patience = self._journal.settings.ack_timeout_ms / 1000
-        self._intake = Intake(name, self._journal.settings)
+        self._checks = Validation(name, self._journal.settings)
 
     @property
     def partitions(self) -> int:

@@ -87,7 +87,7 @@ class Topic(AnyTopic[Record]):
     ) -> Receipt:
         """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop.
 
-        Cancelling whoever waits for the acknowledgement does not take the record back.
+        Cancelling the wait for the acknowledgement does not take the record back.
         """
 
         def put(left: float) -> Ticket:
@@ -115,21 +115,21 @@ class Topic(AnyTopic[Record]):
         Waits for room at most `timeout` seconds, and never on an event loop; then raises Full.
         """
         if type(payload) is not bytes:
-            payload = self._intake.payload(payload)
+            payload = self._checks.payload(payload)
         size = len(payload)
         if size > self._payload_bytes_max:
-            raise self._intake.too_large(size)
+            raise self._checks.too_large(size)
         extra: Extra | None = None
         unique: bytes | None = None
         if key is not None or headers is not None or kind is not None:
-            extra, size = self._intake.extras(key, kind, headers, size)
+            extra, size = self._checks.extras(key, kind, headers, size)
         if idempotency_key is not None:
-            idempotency_key, unique = self._intake.unique_record(idempotency_key, payload, extra)
+            idempotency_key, unique = self._checks.unique_record(idempotency_key, payload, extra)
         patience = self._patience if timeout is None else seconds(timeout)
         run, index = self._journal.queue.put(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
-            self._now() if time is None else self._intake.time(time),
+            self._now() if time is None else self._checks.time(time),
             extra,
             unique,
             size,
@@ -155,20 +155,20 @@ class Topic(AnyTopic[Record]):
         came to wait alone, and always before any append that was acknowledged after it.
         """
         if type(payload) is not bytes:
-            payload = self._intake.payload(payload)
+            payload = self._checks.payload(payload)
         size = len(payload)
         if size > self._payload_bytes_max:
-            raise self._intake.too_large(size)
+            raise self._checks.too_large(size)
         extra: Extra | None = None
         unique: bytes | None = None
         if key is not None or headers is not None or kind is not None:
-            extra, size = self._intake.extras(key, kind, headers, size)
+            extra, size = self._checks.extras(key, kind, headers, size)
         if idempotency_key is not None:
-            _, unique = self._intake.unique_record(idempotency_key, payload, extra)
+            _, unique = self._checks.unique_record(idempotency_key, payload, extra)
         return self._journal.queue.offer(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
-            self._now() if time is None else self._intake.time(time),
+            self._now() if time is None else self._checks.time(time),
             extra,
             unique,
             size,
@@ -208,12 +208,12 @@ class Topic(AnyTopic[Record]):
     ) -> BatchTicket:
         """Queue records as one unit and return its ticket."""
         records = records if isinstance(records, list) else list(several(records, "records", "append_batch([b'one'])"))
-        self._intake.batch(records)
+        self._checks.batch(records)
         patience = self._patience if timeout is None else seconds(timeout)
         if set(map(type, records)) == {bytes}:
             columns = Columns(records, [self._now()] * len(records))  # type: ignore[arg-type]
             sizes = list(map(len, columns.payloads))
-            size = self._intake.batch_size(sum(sizes), max(sizes))
+            size = self._checks.batch_size(sum(sizes), max(sizes))
             unit = self._journal.queue.put_runs([(self._choose(partition, None), columns)], size, patience)
             return BatchTicket(unit, Receipts(unit.runs(), range(len(records))), patience)
         return self._submit_mixed(records, partition, patience)
@@ -225,7 +225,7 @@ class Topic(AnyTopic[Record]):
         places: list[tuple[Partition, int]] = []
         size = 0
         for given in records:
-            record, payload, extra, weight = self._intake.record(given)
+            record, payload, extra, weight = self._checks.record(given)
             if partition is None and record.key is None:
                 target = keyless = keyless or self._choose(None, None)
             else:
@@ -235,9 +235,9 @@ class Topic(AnyTopic[Record]):
             if extra is not None:
                 extras[len(payloads)] = extra
             payloads.append(payload)
-            times.append(now if record.time == NOW else self._intake.time(record.time))
+            times.append(now if record.time == NOW else self._checks.time(record.time))
             size += weight
-        self._intake.batch_size(size)
+        self._checks.batch_size(size)
         batches = [(target, Columns(*columns)) for target, columns in parts.items()]
         unit = self._journal.queue.put_runs(batches, size, patience)
         ends = list(accumulate((len(payloads) for payloads, _, _ in parts.values()), initial=0))
