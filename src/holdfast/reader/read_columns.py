@@ -1,10 +1,12 @@
 """The columns of a read, and how the rows of any segment become them.
 
-Raw topics have Kafka's columns; typed ones have the user's, after `_topic`, `_partition`, `_offset` and `_time`. Topic
-and partition are not columns of the files: they are made here, as are columns that came with a later version of the
-schema (null). Offsets are made here too if no other column of a file is wanted: they are dense, so the manifest knows
-them, and no file is opened. Values are never changed; if a caller wants another type, a value that does not fit is
-refused.
+A record has one vocabulary wherever it is read: raw topics have the columns of their files, typed ones the user's
+behind `_topic`, `_partition`, `_offset` and `_time`. Only Spark's users get Kafka's names for raw topics: their queries
+were written for Kafka's source, and run on ours as they are.
+
+Files have no columns for topic and partition: they are made here. So are columns that came with a later version of the
+schema (null), and offsets where no other column of a file is wanted: they are dense, so the manifest knows them, and no
+file is opened. Values are never changed; where a caller wants another type, a value that does not fit is refused.
 """
 
 from __future__ import annotations
@@ -40,6 +42,11 @@ class Column(NamedTuple):
 RAW = (
     Column("topic", TOPIC, pa.string()),
     Column("partition", PARTITION, pa.int32()),
+    *(Column(field.name, field.name, field.type) for field in RAW_SCHEMA),
+)
+KAFKA = (
+    Column("topic", TOPIC, pa.string()),
+    Column("partition", PARTITION, pa.int32()),
     Column("offset", "offset", pa.int64()),
     Column("timestamp", "time", TIME),
     Column("key", "key", pa.binary()),
@@ -47,6 +54,7 @@ RAW = (
     Column("headers", "headers", RAW_SCHEMA.field("headers").type),
     Column("kind", "kind", pa.string()),
 )
+"""The same for Spark, in the names and the order of Kafka's source; `kind` is ours."""
 _TYPED = (
     Column("_topic", TOPIC, pa.string()),
     Column("_partition", PARTITION, pa.int32()),
@@ -61,10 +69,10 @@ ENCRYPTED = (
 """What a reader without a key gets of an encrypted topic: its blocks as they are."""
 
 
-def columns_of(schema: TopicSchema | None) -> tuple[Column, ...]:
+def columns_of(schema: TopicSchema | None, *, kafka_names: bool = False) -> tuple[Column, ...]:
     """All columns of a topic with this schema, which is None for raw records."""
     if schema is None:
-        return RAW
+        return KAFKA if kafka_names else RAW
     return (*_TYPED, *(Column(field.name, field.name, field.type) for field in schema.stored))
 
 
@@ -82,8 +90,8 @@ def choose(columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Colu
 
 
 def sources_of(names: Sequence[str], *, is_raw: bool, is_encrypted: bool = False) -> tuple[str, ...]:
-    """Where the columns of these names come from: all that a task must know about them."""
-    known = {column.name: column.source for column in (ENCRYPTED if is_encrypted else RAW if is_raw else _TYPED)}
+    """Where Spark's columns of these names come from: all that a task must know of them."""
+    known = {column.name: column.source for column in (ENCRYPTED if is_encrypted else KAFKA if is_raw else _TYPED)}
     return tuple(known.get(name, name) for name in names)
 
 

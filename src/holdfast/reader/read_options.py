@@ -42,6 +42,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A regular expression that must match a topic's whole name; instead of `topics`."""
     columns: tuple[str, ...] | None = None
     """Which columns; None for all, an empty tuple to count rows without opening a file."""
+    kafka_names: bool = False
+    """Whether raw topics have the columns of Kafka's source, as Spark's users expect."""
     starting_offsets: dict[Where, int] | Literal["earliest", "latest"] = "earliest"
     ending_offsets: dict[Where, int] | Literal["latest"] = "latest"
     since_us: int | None = None
@@ -271,10 +273,10 @@ def own_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_options(options: Mapping[str, str]) -> tuple[str, ReadOptions]:
-    """The root's place and the options of the read; Invalid with everything that is wrong."""
+    """The root's place and what Spark's user asks of it; Invalid with everything that is wrong."""
     given = own_options(options)
     problems = _unknown(given)
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"kafka_names": True}
     store: dict[str, Any] = {}
     for parsers, target in ((_PARSERS, values), (_STORE_PARSERS, store)):
         for name, (field, parse) in parsers.items():

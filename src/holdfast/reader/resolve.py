@@ -38,7 +38,7 @@ def shape_of(topics: Sequence[TopicDocument], options: ReadOptions) -> Shape:
     if options.encrypted == "sealed":
         return Shape(choose(ENCRYPTED, options.columns), frozenset())
     if not topics:
-        return Shape(choose(columns_of(None), options.columns), frozenset())
+        return Shape(choose(columns_of(None, kafka_names=options.kafka_names), options.columns), frozenset())
     kinds: dict[bytes, tuple[TopicDocument, tuple[TopicSchema, ...]]] = {}
     for topic in topics:
         known = versions(topic)
@@ -50,7 +50,7 @@ def shape_of(topics: Sequence[TopicDocument], options: ReadOptions) -> Shape:
             hint="read them one by one, or those of one schema together",
         )
     (_, known) = next(iter(kinds.values()))
-    columns = columns_of(known[-1] if known else None)
+    columns = columns_of(known[-1] if known else None, kafka_names=options.kafka_names)
     return Shape(choose(columns, options.columns), frozenset(version.fingerprint for version in known))
 
 

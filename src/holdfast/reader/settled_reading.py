@@ -1,7 +1,7 @@
 """`holdfast.read`: the settled part of a topic as an Arrow stream, without Spark and without the log that wrote it.
 
-A check on a laptop and the answer of a cluster come from the same code: the same options, columns, order of rows and
-proofs. Polars, DuckDB, pandas and pyarrow take the result directly.
+A check on a laptop and the answer of a cluster come from the same code: the same options, rows, order and proofs.
+Columns have the names that they have in a topic. Polars, DuckDB, pandas and pyarrow take the result directly.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def read(
 ) -> SettledReading:
     """Read what is settled of one or several topics; see `SettledReading`.
 
+    Rows of raw topics have the columns `topic`, `partition`, `offset`, `time`, `key`, `kind`, `headers` and `payload`.
+
     Times are datetimes with a zone, or microseconds since 1970; `starting_timestamp` is included, `ending_timestamp` is
     not. Offsets are "earliest", "latest" or text such as '{"orders":{"0":1200}}'. `include_tail` adds what the store
     has above what is settled (only one that a log ships to has that).
@@ -67,7 +69,7 @@ def read(
     """
     if isinstance(keyring, Keyring):
         raise Invalid(
-            "a reader takes a reference to a keyring, which can travel", hint="keyring='file:PATH' or 'env:NAME'"
+            "a reader takes a reference to a keyring, not the keyring itself", hint="keyring='file:PATH' or 'env:NAME'"
         )
     options = ReadOptions(
         topics=(check_name(topic),)
