@@ -9,6 +9,7 @@ import ast
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,8 +20,11 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-MODULES = sorted(path.relative_to(SRC) for path in SRC.rglob("*.py") if path.name != "__init__.py")
+FILES = sorted(path.relative_to(SRC) for path in SRC.rglob("*.py"))
+MODULES = [path for path in FILES if path.name != "__init__.py"]
 GROUND = "the ground"
+FILES_ABOVE = {"settings", "results"}
+"""Files of `holdfast/` that stand above rooms, and so are rows of the table by themselves."""
 FILES_MAX = 18
 SHARED_NAMES = {
     "channel": "a verb of the command line, and what it shows",
@@ -46,6 +50,7 @@ def cells(text: str) -> list[list[str]]:
     return [row for row in rows[1:] if not set(row[0]) <= {"-"}]
 
 
+@cache
 def room_of(module: str) -> str:
     """A module's room: `holdfast.journal.commit.queue` to `journal`, `holdfast.clock` to the ground."""
     package, _, rest = module.partition(".")
@@ -54,21 +59,26 @@ def room_of(module: str) -> str:
         return package
     if name == "__main__":
         return "cli"
-    return name if name == "settings" or (name and (SRC / "holdfast" / name).is_dir()) else GROUND
+    return name if name in FILES_ABOVE or (name and (SRC / "holdfast" / name).is_dir()) else GROUND
+
+
+def statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All statements, however deep, but those for type checkers alone."""
+    for node in nodes:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            inner = getattr(node, field, ())
+            if isinstance(inner, list):
+                yield from statements(inner)
 
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """What a module imports of ours; what is for type checkers alone does not count."""
-    tree = ast.parse((SRC / path).read_text(encoding="utf-8"))
-    guarded = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-    ]
-    skipped = {id(inner) for node in guarded for inner in ast.walk(node)}
+    """What a module imports of ours, at its top or inside functions."""
     found: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
+    for node in statements(ast.parse((SRC / path).read_text(encoding="utf-8")).body):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "holdfast":
@@ -80,8 +90,7 @@ def imported(path: Path) -> frozenset[str]:
 
 def imports_of(room: str) -> set[str]:
     """The other rooms that a room imports, without the ground."""
-    files = [path.relative_to(SRC) for path in SRC.rglob("*.py")]
-    mine = [path for path in files if room_of(".".join(path.with_suffix("").parts)) == room]
+    mine = [path for path in FILES if room_of(".".join(path.with_suffix("").parts)) == room]
     rooms = {room_of(name) for path in mine for name in imported(path)}
     return rooms - {room, GROUND}
 
@@ -104,7 +113,7 @@ def test_every_module_is_on_the_map() -> None:
     """Each file is listed once, in its folder, with a word about it; nothing is listed that is not there."""
     listed = sorted(Path(folder) / name for folder, rows in folders().items() for name, _ in rows)
     missing = [f"{path.parent}: | `{path.name}` | … |" for path in MODULES if path not in listed]
-    assert not missing, missing
+    assert not missing, "\n".join(missing)
     assert listed == MODULES, [str(path) for path in listed if path not in MODULES]
     assert all(len(text) > 5 for rows in folders().values() for _, text in rows)
 

@@ -17,9 +17,9 @@ from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log_directory import Directory
-from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, SegmentRow
+from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, LOST, SegmentRow
 from holdfast.model.segment import Listed, chain_value
-from holdfast.reconcile.classify import Finding, State
+from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_pass import Pass
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.root.old_layout import new_key
@@ -28,7 +28,7 @@ from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.sealing.roller import Roller
 from holdfast.store import layout
 
-_STATES: dict[int, State] = {LIVE: "live", EXPIRING: "expiring", EXPIRED: "expired"}
+_STATES = (LIVE, EXPIRING, EXPIRED)
 
 _NUMBERS = 2**63 - 1
 """No segment has such a number or a higher one: the database could not hold it."""
@@ -155,9 +155,9 @@ class LocalSegments:
         """Rows as they are, not proved."""
         return self._manifest.page(self.partition, start, stop)
 
-    def state(self, row: SegmentRow) -> State:
-        """What the row says."""
-        return _STATES.get(row.state, "lost")
+    def state(self, row: SegmentRow) -> int:
+        """Its own; a damaged row, which is reported for that, demands no file."""
+        return row.state if row.state in _STATES else LOST
 
     def unproved(self, rows: Sequence[SegmentRow]) -> list[Finding]:
         """Rows whose stamps do not match."""

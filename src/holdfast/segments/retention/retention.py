@@ -28,7 +28,7 @@ from holdfast.model.control_rows import EXPIRED, EXPIRING, SegmentRow
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.local_root import Publishing
 from holdfast.segments.retention import retention_plan
-from holdfast.segments.retention.retention_plan import Budget, Candidate, Held, Policy, Reason
+from holdfast.segments.retention.retention_plan import Budget, Held, Policy, Reason
 from holdfast.segments.segment_settings import RetentionSettings
 from holdfast.segments.segment_stats import Counters
 from holdfast.store import layout
@@ -177,10 +177,9 @@ class Retention:
         self._sizes[partition] = (sealed.first_segment, sealed.segments, size)
         return size
 
-    def _candidates(self, partition: Partition, skip: int) -> Iterator[Candidate]:
+    def _candidates(self, partition: Partition, skip: int) -> Iterator[SegmentRow]:
         sealed = partition.sealed
-        for row in self._manifest.rows(partition, sealed.first_segment + skip, sealed.segments):
-            yield Candidate(row.number, row.first_offset, row.rows, row.size, row.time_max, row.sealed_us)
+        return self._manifest.rows(partition, sealed.first_segment + skip, sealed.segments)
 
     # -- removing -----------------------------------------------------------------------------------------
 
@@ -278,7 +277,8 @@ def _typed() -> Iterator[None]:
         ) from error
 
 
-def _removed(partition: Partition, segment: Candidate, why: Reason) -> Removed:
+def _removed(partition: Partition, row: SegmentRow, why: Reason) -> Removed:
     return Removed(
-        partition.topic, partition.number, segment.number, segment.first, segment.rows, segment.bytes, why
+        topic=partition.topic, partition=partition.number, number=row.number, first=row.first_offset, rows=row.rows,
+        bytes=row.size, why=why,
     )  # fmt: skip

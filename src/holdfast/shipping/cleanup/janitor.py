@@ -26,7 +26,8 @@ from holdfast.journal.state.partition import Partition
 from holdfast.root.acknowledged import evidence
 from holdfast.root.numbered_objects import numbered
 from holdfast.root.objects import checkpoint, documents
-from holdfast.root.objects.documents import FloorDocument, ManifestDocument
+from holdfast.root.objects.documents import FloorDocument
+from holdfast.root.store_manifest import read_upto
 from holdfast.root.tail_listing import Inherited
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.shipping.cleanup.store_retention import StoreRetention
@@ -205,30 +206,19 @@ class Janitor:
 
     async def _checkpoint(self, partition: Partition, slot: int) -> None:
         """Put all manifest objects up to a slot into one."""
-        loop = asyncio.get_running_loop()
+        loop, log = asyncio.get_running_loop(), self._journal.vault.log_id.hex()
+        place = (log, partition.topic, partition.number)
         await self._asking.until_answered(
             "write a checkpoint",
-            lambda: loop.run_in_executor(None, write_checkpoint, self._store, partition.topic, partition.number, slot),
+            lambda: loop.run_in_executor(None, write_checkpoint, self._store, *place, slot),
         )
 
 
-def _known_rows(store: Store, older: list[str]) -> list[ManifestDocument]:
-    """What the newest checkpoint says; a damaged one says nothing, and all manifest objects are read again."""
-    try:
-        return list(checkpoint.decode(store.get(older[-1]), older[-1])) if older else []
-    except Corrupt as damage:
-        logger.error("a checkpoint is damaged: %s", damage.message, extra={"action": "checkpoint_damaged"})
-        return []
-
-
-def write_checkpoint(store: Store, topic: str, partition: int, slot: int) -> None:
+def write_checkpoint(store: Store, log: str, topic: str, partition: int, slot: int) -> None:
     """Write the checkpoint up to a slot, from the one before and the manifest objects since; old ones are removed."""
     folder = layout.checkpoints_folder(topic, partition)
     older = [key for key in numbered(store, folder) if (layout.parse_number(key) or 0) < slot]
-    rows = _known_rows(store, older)
-    for number in range(len(rows), slot + 1):
-        key = layout.manifest_key(topic, partition, number)
-        rows.append(documents.decode_manifest(store.get(key), key))
+    rows = read_upto(store, log, topic, partition, slot)
     try:
         store.create(layout.checkpoint_key(topic, partition, slot), Body.of(checkpoint.encode(rows)))
     except AlreadyExists:

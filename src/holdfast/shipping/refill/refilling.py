@@ -60,7 +60,7 @@ class Refilling:
 
     async def _seems_whole(self, partition: Partition, room: asyncio.Semaphore) -> bool:
         """Whether the newest manifest object, and the newest segment, are what they were."""
-        key = newest_key(partition)
+        key, log = newest_key(partition), self._journal.vault.log_id.hex()
         if key is None:
             return True
         async with room:
@@ -68,9 +68,11 @@ class Refilling:
                 data = await self._asking.until_answered(f"look for {key}", lambda: self._remote.read(key))
             except Corrupt:
                 return False  # not signed by this log: a closer look finds out
-            file = newest_file(self._manifest, partition) if is_newest(data, partition) else None
+            if not is_newest(data, log, partition):
+                return False
+            file = newest_file(self._manifest, partition)
             if file is None:
-                return is_newest(data, partition)
+                return True
             return await self._asking.until_answered(f"look for {file}", lambda: self._remote.head(file)) is not None
 
     async def _examined(self, partition: Partition, strict: bool, anew: bool) -> Standing | None:

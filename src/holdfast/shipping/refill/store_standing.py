@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.errors import Corrupt, NotFound
+from holdfast.errors import Corrupt
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, LOST, SegmentRow, ShipmentRow
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ManifestDocument, SegmentDocument, StartDocument
+from holdfast.root.store_manifest import decode_slot, read_slot
 from holdfast.segments.manifest import segment_folders
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import first_offset, segment_document
@@ -79,13 +80,14 @@ def newest_file(manifest: Manifest, partition: Partition) -> str | None:
     return None if row is None or row.state == LOST or not row.size else _file_key(partition, row)
 
 
-def is_newest(data: bytes | None, partition: Partition) -> bool:
+def is_newest(data: bytes | None, log: str, partition: Partition) -> bool:
     """Whether this is the newest manifest object of a partition, as far as the marks tell."""
-    key = newest_key(partition)
-    if data is None or key is None:
-        return key is None
+    shipment = shipment_of(partition)
+    if data is None or not shipment.slots:
+        return not shipment.slots
     try:
-        return _behind(documents.decode_manifest(data, key)) == shipment_of(partition).settled_segments
+        document = decode_slot(data, log, partition.topic, partition.number, shipment.slots - 1)
+        return _behind(document) == shipment.settled_segments
     except Corrupt:
         return False
 
@@ -114,8 +116,9 @@ def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *,
     files, behind = [row for row in missing if row.number < number], [row for row in missing if row.number >= number]
     outdated = min([*objects, slots]) if objects or not same else None
     return Standing(
-        partition, standing, not same, objects, files, len(behind), max(0, shipment.settled_segments - number), lost,
-        _checkpoints(store, partition, outdated),
+        partition=partition, shipment=standing, is_moved=not same, objects=objects, files=files, behind=len(behind),
+        slots_behind=max(0, shipment.settled_segments - number), lost=lost,
+        checkpoints=_checkpoints(store, partition, outdated),
     )  # fmt: skip
 
 
@@ -135,7 +138,7 @@ def _fill(
     if not present:
         return objects, 0
     there = set(present)
-    known = {slot: _required(store, manifest, partition, slot) for slot in _beside_holes(present)}
+    known = {slot: _required(store, manifest, log, partition, slot) for slot in _beside_holes(present)}
     number, slot = 0, 0
     for stop in (slot for slot in present if slot in known):
         document = known[stop]
@@ -201,17 +204,11 @@ def _numbers(store: Store, folder: str) -> list[int]:
     return [number for info in store.list(folder) if (number := layout.parse_number(info.key)) is not None]
 
 
-def _document(store: Store, partition: Partition, slot: int) -> ManifestDocument | None:
-    """A whole manifest object; None for anything else."""
-    key = layout.manifest_key(partition.topic, partition.number, slot)
+def _required(store: Store, manifest: Manifest, log: str, partition: Partition, slot: int) -> ManifestDocument:
     try:
-        return documents.decode_manifest(store.get(key), key)
-    except (NotFound, Corrupt):
-        return None
-
-
-def _required(store: Store, manifest: Manifest, partition: Partition, slot: int) -> ManifestDocument:
-    document = _document(store, partition, slot)
+        document = read_slot(store, log, partition.topic, partition.number, slot)
+    except Corrupt:
+        document = None
     if document is None:
         raise _damaged("a manifest object next to a missing one, or the newest one, is damaged", partition, slot)
     if isinstance(document, SegmentDocument) and not _is_own(document, manifest, partition):
