@@ -23,7 +23,7 @@ from holdfast import Settings, channels, errors
 from holdfast.channels.keeping.snapshot import NoteKind
 from holdfast.log.watching import Watch
 from holdfast.model.schema import declare
-from holdfast.reader.read_columns import RAW, SEALED, columns_of
+from holdfast.reader.read_columns import ENCRYPTED, RAW, columns_of
 from holdfast.reader.read_options import OPTION_NAMES, parse_options
 from holdfast.reconcile.classify import Finding, Kind
 from holdfast.reconcile.local_pass import Repair
@@ -382,14 +382,14 @@ def test_every_setting_of_spark_is_documented():
 
 
 def test_every_column_is_documented():
-    """Each column of raw and typed topics, of sealed blocks and of segments as rows is under its heading."""
+    """Each column of raw and typed topics, of encrypted blocks and of segments as rows is under its heading."""
     from pyspark_holdfast.segment_paths import SEGMENT_ROWS
 
     typed = columns_of(declare(pa.schema([("price", pa.float64())])))
     names = {
         "Raw topics": [column.name for column in RAW],
         "Typed topics": [column.name for column in typed if column.name != "price"],
-        "Sealed blocks": [column.name for column in SEALED],
+        "Encrypted blocks": [column.name for column in ENCRYPTED],
         "Segments as rows": SEGMENT_ROWS.fieldNames(),
     }
     for title, columns in names.items():
