@@ -6,29 +6,23 @@ What is compared is everything: the snapshot, the history in its order, and the 
 from __future__ import annotations
 
 import logging
-import os
 import random
-import shutil
-import signal
-import subprocess
-import sys
-import threading
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from holdfast import HoldfastError
+from holdfast import Log
+from holdfast.channels import Channels
 from holdfast.channels.keeping.log_backend import LogPersistence
-from holdfast.testing import Fault, FaultyDisk, ManualClock, PowerCut
+from holdfast.testing import FaultyDisk, ManualClock
 from holdfast.testing.fault import Kind
 from tests.channels.conversation import ROOM, SCRIPT, on_disk, open_log, states, take
+from tests.harness.cuts import Cut, examine, record, without_syncs
+from tests.harness.faults import KINDS, attempt, fail_at
+from tests.harness.kills import kill_after
 
 pytestmark = pytest.mark.crash
-
-KINDS: list[Kind] = ["eio", "enospc", "short_write", "fsync"]
-
-Cut = tuple[PowerCut, int, str]
 
 STATES = states()
 
@@ -78,78 +72,58 @@ def summary(state) -> str:
 # -- power cuts -----------------------------------------------------------------------------------------------
 
 
-def record(root: Path) -> list[Cut]:
-    """Lead the conversation and take a snapshot before every step of the disk."""
-    cuts: list[Cut] = []
+def conversation(root: Path) -> list[Cut[int]]:
+    """Lead the conversation; promised is how many of its operations are kept."""
     kept = 0
-    with FaultyDisk(root) as disk:
+
+    def lead(disk: FaultyDisk) -> None:
+        nonlocal kept
         clock = ManualClock()
         with open_log(root / "log", clock) as log:
             alice = log.channels("alice")
-            disk.on_step = lambda index, op, name: cuts.append((disk.snapshot(), kept, f"{index} {op} {name}"))
             for _, operation in SCRIPT:
                 take(alice, clock, operation)
                 kept += 1
-        cuts.append((disk.snapshot(), kept, "the end"))
-    return cuts
+
+    return record(root, lead, lambda: kept)
 
 
-def examine(cuts: list[Cut], states_each: int, scratch: Path, seed: int = 0) -> int:
-    looked = 0
-    for number, (cut, kept, where) in enumerate(cuts):
-        for state in cut.states(limit=states_each, seed=seed + number):
-            copy = state.materialise(scratch / f"{number}-{looked}")
-            try:
-                check(copy / "log", kept)
-            except Exception as error:
-                what = SCRIPT[min(kept, len(SCRIPT) - 1)][0]
-                raise AssertionError(f"{what}: cut before {where}, {state.describe()}: {error}") from error
-            shutil.rmtree(copy)
-            looked += 1
-    return looked
+def look(copy: Path, kept: int) -> None:
+    check(copy / "log", kept)
 
 
-def sampled(cuts: list[Cut], each: int) -> list[Cut]:
+def sampled(cuts: list[Cut[int]], each: int) -> list[Cut[int]]:
     """Some cuts of every operation."""
     rng = random.Random(7)
-    chosen: list[Cut] = []
+    chosen: list[Cut[int]] = []
     for kept in range(len(SCRIPT) + 1):
-        among = [cut for cut in cuts if cut[1] == kept]
+        among = [cut for cut in cuts if cut.promise == kept]
         chosen += rng.sample(among, min(each, len(among)))
     return chosen
 
 
-def test_a_power_cut_leaves_every_operation_done_or_not_done(tmp_path):
+def test_a_power_cut_leaves_every_operation_done_or_not_done(tmp_path, some):
     """Cuts at sampled steps of every operation."""
-    cuts = record(tmp_path / "disk")
-    assert {kept for _, kept, _ in cuts} == set(range(len(SCRIPT) + 1))
-    assert examine(sampled(cuts, 2), 2, tmp_path / "states") > 60
+    cuts = conversation(tmp_path / "disk")
+    assert {cut.promise for cut in cuts} == set(range(len(SCRIPT) + 1))
+    chosen = some(sampled(cuts, 2), 30)
+    assert examine(chosen, look, tmp_path / "states", 2) > len(chosen)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_a_power_cut_at_every_step(tmp_path):
     """The same for all of them, with many more states."""
-    cuts = record(tmp_path / "disk")
-    print(f"{len(cuts)} cuts, {examine(cuts, 20, tmp_path / 'states')} states, all whole")
+    cuts = conversation(tmp_path / "disk")
+    print(f"{len(cuts)} cuts, {examine(cuts, look, tmp_path / 'states', 20)} states, all whole")
 
 
-def test_this_test_would_notice_a_missing_sync(tmp_path, monkeypatch):
+def test_this_test_would_notice_a_missing_sync(tmp_path):
     """The planted bug: with synchronous=OFF some state has lost what was kept."""
-    from holdfast.journal.sqlite import sqlite_backend
-
-    original = sqlite_backend.open_writer
-
-    def weakened(path):
-        connection = original(path)
-        connection.execute("PRAGMA synchronous=OFF")
-        return connection
-
-    monkeypatch.setattr(sqlite_backend, "open_writer", weakened)
-    cuts = record(tmp_path / "disk")
-    monkeypatch.undo()
+    with without_syncs():
+        cuts = conversation(tmp_path / "disk")
     with pytest.raises(AssertionError, match="lost:"):
-        examine(sampled(cuts, 2), 2, tmp_path / "states")
+        examine(sampled(cuts, 2), look, tmp_path / "states", 2)
 
 
 def test_this_test_would_notice_two_commits_instead_of_one(tmp_path, monkeypatch):
@@ -164,45 +138,27 @@ def test_this_test_would_notice_two_commits_instead_of_one(tmp_path, monkeypatch
         return commit(self, channel_id, meta, update, reissue=reissue)
 
     monkeypatch.setattr(LogPersistence, "commit", torn)
-    cuts = record(tmp_path / "disk")
+    cuts = conversation(tmp_path / "disk")
     monkeypatch.undo()
     with pytest.raises(AssertionError, match="torn:"):
-        examine(sampled(cuts, 2), 2, tmp_path / "states")
+        examine(sampled(cuts, 2), look, tmp_path / "states", 2)
 
 
 # -- kill -----------------------------------------------------------------------------------------------------
 
 
-def kill_after(directory: Path, seconds: float) -> int:
-    """Run the victim, kill it after so long, and return how many operations it knew to be kept."""
-    command = [sys.executable, "-m", "tests.channels.log_victim", str(directory)]
-    victim = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert victim.stdin is not None
-    assert victim.stdout is not None
-    assert victim.stdout.readline() == b"ready\n"
-    timer = threading.Timer(seconds, os.kill, (victim.pid, signal.SIGKILL))
-    timer.start()
-    lines = victim.stdout.read().split(b"\n")
-    timer.join()
-    assert victim.wait() == -signal.SIGKILL
-    victim.stdin.close()
-    victim.stdout.close()
-    whole = [int(line) for line in lines[:-1]]
-    return whole[-1] if whole else 0
-
-
 def run_kills(directory: Path, kills: int, seed: int) -> set[int]:
-    rng = random.Random(seed)
-    found = set()
+    """Kill so many conversations, each after some operations; returns after which ones they are found."""
+    rng, found = random.Random(seed), set()
     for number in range(kills):
-        kept = kill_after(directory / str(number), rng.random() ** 2 * 0.06)
-        found.add(check(directory / str(number), kept))
+        told = kill_after(int(rng.random() ** 2 * len(SCRIPT)), "tests.channels.log_victim", directory / str(number))
+        found.add(check(directory / str(number), int(told[-1]) if told else 0))
     return found
 
 
-def test_a_kill_leaves_every_operation_done_or_not_done(tmp_path):
+def test_a_kill_leaves_every_operation_done_or_not_done(tmp_path, seed):
     """Four processes, killed at some moment."""
-    assert run_kills(tmp_path, 4, seed=3)
+    assert run_kills(tmp_path, 4, seed)
 
 
 @pytest.mark.soak
@@ -217,52 +173,54 @@ def test_two_hundred_kills(tmp_path):
 # -- faults ---------------------------------------------------------------------------------------------------
 
 
+def converse(root: Path, disk: FaultyDisk) -> int:
+    """Lead the conversation as far as the disk lets us; returns how many operations were known to be kept."""
+    clock, opened, kept = ManualClock(), list[Log](), 0
+    if attempt(lambda: opened.append(open_log(root / "log", clock))) is not None:
+        return kept
+    alice = opened[0].channels("alice")
+    if attempt(lambda: alice.ensure_channel(ROOM)) is None:
+        kept = say(alice, clock)
+    disk.disarm()
+    attempt(opened[0].close)
+    return kept
+
+
+def say(alice: Channels, clock: ManualClock) -> int:
+    """All operations, until one fails."""
+    kept = 0
+    for done, (name, operation) in enumerate(SCRIPT, 1):
+        loaded = alice.channels()
+        error = attempt(lambda operation=operation: take(alice, clock, operation))
+        if error is not None:  # dropping and loading may fail
+            assert name == "remove" or not loaded, f"{name} must succeed in memory: {error}"
+            break
+        if ROOM not in alice.channels() or alice.channel(ROOM).persistence.ok:
+            kept = done
+    return kept
+
+
 def fail_steps(tmp_path: Path, kind: Kind, *, sticky: bool, stride: int) -> int:
-    """Lead the conversation again and again, with step 1, 1 + stride … failing; returns the last step that failed."""
-    for nth in count(1, stride):
-        root = tmp_path / f"{kind}-{nth}"
-        root.mkdir()
-        kept = done = 0
-        with FaultyDisk(root) as disk:
-            clock = ManualClock()
-            log = open_log(root / "log", clock)
-            alice = log.channels("alice")
-            alice.ensure_channel(ROOM)
-            disk.arm(Fault(nth, kind, sticky=sticky))
-            for name, operation in SCRIPT:
-                loaded = alice.channels()
-                try:
-                    take(alice, clock, operation)
-                except HoldfastError as error:  # dropping and loading may fail
-                    assert name == "remove" or not loaded, f"{name} must succeed in memory: {error}"
-                    assert error.hint
-                    break
-                done += 1
-                if ROOM not in alice.channels() or alice.channel(ROOM).persistence.ok:
-                    kept = done
-            disk.disarm()
-            try:
-                log.close()
-            except HoldfastError as error:
-                assert error.hint
-            poorest = next(iter(disk.snapshot().states(limit=1)))
-            copy = poorest.materialise(root.with_name(root.name + "-cut"))
-        for left in (copy, root):
+    """Lead the conversation again and again, with step 1, 1 + stride … failing; returns how many did."""
+    template = tmp_path / "template"
+    with open_log(template / "log", ManualClock()) as log:
+        log.channels("alice").ensure_channel(ROOM)
+    looked = 0
+    for failed in fail_at(tmp_path, kind, count(1, stride), converse, template=template, sticky=sticky):
+        looked += 1
+        for left in (failed.poorest(), failed.root):
             with open_log(left / "log", ManualClock()) as log:
                 data, _ = on_disk(log)
             found = [number for number, state in enumerate(STATES) if state[0] == data]
-            assert found, f"torn: {kind} at step {nth}"
-            assert found[-1] >= kept, f"lost: {kind} at step {nth}, it is after {found}, kept was {kept}"
-            shutil.rmtree(left)
-        if not disk.fired:
-            return nth
-    raise AssertionError
+            assert found, f"torn: {kind} at step {failed.nth}"
+            assert found[-1] >= failed.outcome, f"lost: {kind} at step {failed.nth}, {found} < {failed.outcome}"
+    return looked
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_of_a_conversation_may_fail(tmp_path, kind):
+def test_steps_of_a_conversation_may_fail(tmp_path, kind, is_sampled):
     """A fault at any (here: every seventeenth) step tears nothing, and what was known to be kept is."""
-    assert fail_steps(tmp_path, kind, sticky=False, stride=17) > 30
+    assert fail_steps(tmp_path, kind, sticky=False, stride=37 if is_sampled else 17) > 1
 
 
 @pytest.mark.soak

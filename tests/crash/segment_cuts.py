@@ -1,21 +1,20 @@
 """Cutting the power at every step of something, and looking at what is left.
 
-`record` takes a snapshot before every I/O step; `examine` lays each out in states that the disk may legally be in and
-holds them against what was promised at that moment. `POINTS` names the moments of a life that matter.
+`life` has the cuts of a life, `look` holds what they leave against what was promised (tests/harness/cuts.py has the
+loops). `POINTS` names the moments of a life that matter.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
-from typing import NamedTuple
 
-from holdfast.testing import FaultyDisk, PowerCut
+from holdfast.testing import FaultyDisk
 from tests.crash.segment_workload import Notes, Promise, check, live
+from tests.harness.cuts import Cut, examine, record
 
-_DATABASE = "log/durable.db"
 _FOLDER = r"log/segments/topics/(raw|typed)/[01]/segments"
 _NUMBER = r"\d{20}"
 
@@ -40,75 +39,36 @@ POINTS = {
 }
 
 
-class Cut(NamedTuple):
-    """The moment before one step."""
+def life(root: Path, notes: Notes, act: Callable[[Path, Notes], None] = live) -> list[Cut[Promise]]:
+    """The cuts of a life, or of something else that is done with a log."""
 
-    power: PowerCut
-    promise: Promise
-    op: str
-    name: str
-    number: int
-
-    @property
-    def ours(self) -> bool:
-        """Whether the step is one of holdfast's own. Opening changes nothing that the next step does not show."""
-        return not self.name.startswith(_DATABASE) and self.op != "open"
-
-    def __str__(self) -> str:
-        return f"cut before step {self.number}: {self.op} {self.name}"
-
-
-def record(root: Path, notes: Notes, act: Callable[[Path, Notes], None] = live) -> list[Cut]:
-    """Do something and take a snapshot before every step that changes the disk, and at the end."""
-    cuts: list[Cut] = []
-
-    def take(number: int, op: str, name: str) -> None:
-        if op != "read":
-            promise = notes.promise()  # before the snapshot: what is promised now must be in it
-            cuts.append(Cut(disk.snapshot(), promise, op, name, number))
-
-    with FaultyDisk(root) as disk:
+    def begin(disk: FaultyDisk) -> None:
         notes.disk = disk
-        disk.on_step = take
         act(root / "log", notes)
-        disk.on_step = None
-        cuts.append(Cut(disk.snapshot(), notes.promise(), "end", "", disk.steps + 1))
-    return cuts
+
+    return record(root, begin, notes.promise)
 
 
-def examine(
-    cuts: Iterable[Cut],
-    notes: Notes,
-    scratch: Path,
-    *,
-    states: int | None = None,
-    repair: Callable[[Path], object] | None = None,
-) -> int:
-    """Hold states of each cut against its promise: so many of each, or one of each in turns, repaired first."""
-    looked = 0
-    for turn, cut in enumerate(cuts):
-        chosen = list(cut.power.states(limit=states or 4, seed=cut.number))
-        if states is None:
-            chosen = [chosen[turn % len(chosen)]]
-        for state in chosen:
-            copy = state.materialise(scratch / f"{cut.number}-{looked}")
-            try:
-                if repair is not None:
-                    repair(copy / "log")
-                check(copy / "log", cut.promise, notes, go_on=states is not None or looked % 4 == 0)
-            except Exception as error:
-                raise AssertionError(f"{cut}, {state.describe()}: {error!r}") from error
-            shutil.rmtree(copy)
-            looked += 1
-    return looked
+def look(
+    cuts: Iterable[Cut[Promise]], notes: Notes, scratch: Path, states: int | None = None,
+    repair: Callable[[Path], object] = lambda directory: None,
+) -> int:  # fmt: skip
+    """Hold states of each cut against its promise, repaired first; where it is one of each, one in four goes on."""
+    turns = count()
+
+    def one(copy: Path, promise: Promise) -> None:
+        repair(copy / "log")
+        check(copy / "log", promise, notes, go_on=states is not None or next(turns) % 4 == 0)
+
+    return examine(cuts, one, scratch, states)
 
 
-def sample(cuts: list[Cut]) -> list[Cut]:
+def sample(cuts: list[Cut[Promise]]) -> list[Cut[Promise]]:
     """All steps of our own, and some of the database, which has tests of its own."""
     return [cut for turn, cut in enumerate(cuts) if cut.ours or turn % 10 == 0]
 
 
-def at(cuts: list[Cut], point: str) -> list[Cut]:
+def at(cuts: list[Cut[Promise]], point: str) -> list[Cut[Promise]]:
     """The cuts at one of the named moments."""
     op, pattern = POINTS[point]
     return [cut for cut in cuts if cut.op == op and re.fullmatch(pattern, cut.name)]

@@ -8,14 +8,14 @@ what was acknowledged; a `Promise` is a copy of them at one moment, together wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
 import holdfast
-from holdfast import HoldfastError, Keyring, Log, NotFound, Settings, disk
+from holdfast import Keyring, Log, NotFound, Settings, disk
 from holdfast.testing import FaultyDisk, ManualClock
 
 RAW, TYPED = "raw", "typed"
@@ -274,13 +274,3 @@ def _go_on(log: Log, notes: Notes) -> None:
     assert topic.append(b"and on", partition=0).offset == topic.marks()[0].durable - 1
     log.seal()
     log.retain()
-
-
-def attempt(action: Callable[[], object]) -> HoldfastError | None:
-    """Do something on a disk that may fail; only a typed error with a hint may come of it."""
-    try:
-        action()
-    except HoldfastError as error:
-        assert error.hint, f"an error without a hint: {error!r}"
-        return error
-    return None

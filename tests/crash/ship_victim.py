@@ -36,7 +36,7 @@ def settings(endpoint: str, timeout_ms: int = 3000) -> Settings:
         endpoint,
         store={"timeout_ms": timeout_ms},
         shipping={
-            "shipped_timeout_ms": timeout_ms, "request_timeout_ms": timeout_ms, "connect_timeout_ms": 1000,
+            "shipped_timeout_ms": 10 * timeout_ms, "request_timeout_ms": timeout_ms, "connect_timeout_ms": 1000,
             "checkpoint_every": 5, "max_in_flight_requests": 4, "batch_size_threshold": 5, "drain_timeout_ms": 3000,
             "retry_base_delay_ms": 20, "retry_delay_max_ms": 500,  # a server that starts is not hammered at
         },
@@ -84,7 +84,7 @@ def append_and_go_on(log: Log, cycle: int, number: int) -> None:
     name = f"{cycle}-goes-on-{number}"
     receipt = log.topic("orders" if number % 3 else "notes").append(name.encode(), key=b"%d" % number)
     acknowledge("durable", [receipt], [name])
-    threading.Event().wait(0.003)  # the server has to live on the same machine
+    threading.Event().wait(0.02)  # the server has to live on the same machine
 
 
 def seal(log: Log, cycle: int, number: int) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast import Closed, OutcomeUnknown, Unavailable
 from holdfast.journal.sqlite.migrations import migrate
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.testing import Fault, FaultyDisk
 from holdfast.testing.fault import Kind
 from tests.crash.workload import Notes, check, live, open_log, work
+from tests.harness.faults import KINDS, attempt, fail_at, struck
 
 pytestmark = pytest.mark.crash
-
-KINDS: list[Kind] = ["eio", "enospc", "short_write", "fsync"]
 
 
 def fresh(root: Path, notes: Notes) -> None:
@@ -57,67 +55,55 @@ SCENARIOS = {
 }
 
 
-def deepcopy_notes(notes: Notes) -> Notes:
-    twin = Notes()
-    twin.acked, twin.known, twin.keyring = dict(notes.acked), set(notes.known), notes.keyring
-    return twin
+def steps_of(tmp_path: Path, scenario: str, kind: Kind) -> range:
+    """The steps of a scenario that may fail in this way."""
+    prepare, act = SCENARIOS[scenario]
+    root, notes = tmp_path / "whole", Notes()
+    root.mkdir()
+    prepare(root, notes)
+    with FaultyDisk(root, record=False) as disk:
+        act(root, notes)
+    return range(1, len(struck(disk, kind)) + 1)
 
 
-def fail_each_step(
-    tmp_path: Path, prepare: Callable[..., None], act: Callable[..., None], kind: Kind, *, sticky: bool, stride: int
-) -> Iterator[tuple[int, Path, Notes, FaultyDisk]]:
-    """Run the scenario again and again, with step 1, 2, 3 … failing, until there is no such step any more."""
-    template, past = tmp_path / f"{kind}-template", Notes()
+def fail(tmp_path: Path, scenario: str, kind: Kind, steps: Iterable[int], *, sticky: bool = False) -> int:
+    """Run a scenario with each of these steps failing: neither the files as they are nor the poorest state after a cut
+    has lost anything. Returns how many did fail.
+    """
+    prepare, act = SCENARIOS[scenario]
+    template, past = tmp_path / "template", Notes()
     template.mkdir()
     prepare(template, past)
-    for nth in count(1, stride):
-        root = shutil.copytree(template, tmp_path / f"{kind}-{nth}")
-        notes = deepcopy_notes(past)
-        with FaultyDisk(root, fail=Fault(nth, kind, sticky=sticky)) as disk:
-            try:
-                act(root, notes)
-            except HoldfastError as error:
-                assert error.hint, f"an error without a hint: {error!r}"
-            disk.disarm()
-            yield nth, root, notes, disk
-        shutil.rmtree(root)
-        if not disk.fired:
-            return
 
+    def again(root: Path, disk: FaultyDisk) -> Notes:
+        notes = past.copy()
+        attempt(lambda: act(root, notes))
+        return notes
 
-def examine(root: Path, notes: Notes, disk: FaultyDisk, where: str) -> None:
-    """After the fault: neither the files as they are nor the poorest state after a cut has lost anything."""
-    try:
-        poorest = next(iter(disk.snapshot().states(limit=1)))
-        copy = poorest.materialise(root.with_name(root.name + "-cut"))
-        if notes.acked or (copy / "log" / "durable.db").exists():
-            check(copy / "log", notes.acked, notes)
-        shutil.rmtree(copy)
-        check(root / "log", notes.acked, notes)
-    except Exception as error:
-        raise AssertionError(f"{where}: {error!r}") from error
+    looked = 0
+    for failed in fail_at(tmp_path, kind, steps, again, template=template, sticky=sticky):
+        notes, looked = failed.outcome, looked + 1
+        try:
+            copy = failed.poorest()
+            if notes.acked or (copy / "log" / "durable.db").exists():
+                check(copy / "log", notes.acked, notes)
+            check(failed.root / "log", notes.acked, notes)
+        except Exception as error:
+            raise AssertionError(f"{scenario}, {kind} at step {failed.nth}: {error!r}") from error
+    return looked
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scenario", ["create", "open", "migrate"])
-def test_every_step_of_opening_may_fail(tmp_path, scenario, kind):
+def test_every_step_of_opening_may_fail(tmp_path, scenario, kind, some):
     """A fault at any step of creating, opening or upgrading is a typed error, and the next open is whole."""
-    prepare, act = SCENARIOS[scenario]
-    steps = 0
-    for nth, root, notes, disk in fail_each_step(tmp_path, prepare, act, kind, sticky=False, stride=1):
-        examine(root, notes, disk, f"{scenario}, {kind} at step {nth}")
-        steps = nth
-    assert steps > 2
+    assert fail(tmp_path, scenario, kind, some(steps_of(tmp_path, scenario, kind), 8)) > 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_of_appending_may_fail(tmp_path, kind):
+def test_steps_of_appending_may_fail(tmp_path, kind, some):
     """A fault at any (here: every third) step of appending never makes an acknowledgement untrue."""
-    steps = 0
-    for nth, root, notes, disk in fail_each_step(tmp_path, *SCENARIOS["append"], kind, sticky=False, stride=3):
-        examine(root, notes, disk, f"append, {kind} at step {nth}")
-        steps = nth
-    assert steps > 10
+    assert fail(tmp_path, "append", kind, some(steps_of(tmp_path, "append", kind)[::3], 8)) > 1
 
 
 @pytest.mark.soak
@@ -127,10 +113,7 @@ def test_steps_of_appending_may_fail(tmp_path, kind):
 @pytest.mark.parametrize("scenario", list(SCENARIOS))
 def test_every_step_of_everything_may_fail(tmp_path, scenario, kind, sticky):
     """Every step of every scenario, failing once or for good."""
-    steps = 0
-    for nth, root, notes, disk in fail_each_step(tmp_path, *SCENARIOS[scenario], kind, sticky=sticky, stride=1):
-        examine(root, notes, disk, f"{scenario}, {kind} at step {nth}")
-        steps = nth
+    steps = fail(tmp_path, scenario, kind, count(1), sticky=sticky)
     print(f"{scenario}, {kind}, {'for good' if sticky else 'once'}: {steps} steps")
 
 

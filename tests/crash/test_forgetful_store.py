@@ -7,15 +7,10 @@ next acknowledgement the machine is lost, and the log goes on from the store alo
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from random import Random
-from threading import Thread
 
 import pytest
 
@@ -25,57 +20,9 @@ from holdfast.store import layout
 from holdfast.store.port import Body
 from holdfast.store.store_kinds import open_store
 from holdfast.store.store_settings import StoreSettings
+from tests.harness.kills import Victim
 
 pytestmark = [pytest.mark.crash, pytest.mark.store]
-
-PATIENCE = 40.0
-
-
-class Victim:
-    """One process at work."""
-
-    def __init__(self, directory: Path, store: str, cycle: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.forgetful_victim", str(directory), store, str(cycle)],
-            stdout=subprocess.PIPE, env=dict(os.environ),
-        )  # fmt: skip
-        self.shipped: dict[tuple[int, int], bytes] = {}
-        self.failures: list[str] = []
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
-        self._reader = Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if not line.endswith(b"\n"):
-                return  # cut by the kill
-            how, *rest = line.decode().split()
-            if how == "failed":
-                self.failures.append(line.decode())
-            else:
-                self.shipped[int(rest[0]), int(rest[1])] = rest[2].encode()
-
-    def until_acknowledged(self, more: int) -> None:
-        """Wait for so many further acknowledgements."""
-        wanted, deadline = len(self.shipped) + more, time.monotonic() + PATIENCE
-        while len(self.shipped) < wanted:
-            assert not self.failures, self.failures
-            assert time.monotonic() < deadline, "nothing is acknowledged any more"
-            time.sleep(0.005)
-
-    def discard(self) -> None:
-        """After a failure: nobody is left behind."""
-        self._process.kill()
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        self._reader.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        assert not self.failures, self.failures
 
 
 class Drill:
@@ -99,12 +46,14 @@ class Drill:
 
     def start(self) -> Victim:
         self.cycle += 1
-        self.victim = Victim(self.path, self.url, self.cycle)
+        self.victim = Victim("tests.crash.forgetful_victim", self.path, self.url, self.cycle)
         return self.victim
 
     def end(self, victim: Victim) -> None:
-        victim.kill()
-        self.shipped |= victim.shipped
+        self.victim = None
+        for line in victim.kill():
+            _, partition, offset, name = line.split()
+            self.shipped[int(partition), int(offset)] = name.encode()
 
     # -- what a store forgets -----------------------------------------------------------------------------
 
@@ -139,7 +88,7 @@ class Drill:
     def live(self, *, spoilt: str, while_running: bool) -> None:
         """Ship, be spoilt, be killed."""
         victim = self.start()
-        victim.until_acknowledged(10)
+        victim.until(10)
         if while_running:
             self.spoil(spoilt)
             time.sleep(self.random.random() * 0.2)
@@ -150,7 +99,7 @@ class Drill:
     def lose(self) -> None:
         """Live once more until something is acknowledged; then the machine is gone, and the log goes on elsewhere."""
         victim = self.start()
-        victim.until_acknowledged(10)
+        victim.until(10)
         self.end(victim)
         lost = self.path
         self.generation += 1
@@ -182,7 +131,7 @@ def drill(directory: Path, seed: int, generations: int, lives: int) -> None:
     finally:
         print(f"{len(run.shipped)} acknowledged, {run.done}")
         if run.victim is not None:
-            run.victim.discard()
+            run.victim.kill()
 
 
 def _drill(run: Drill, generations: int, lives: int) -> None:
@@ -197,9 +146,9 @@ def _drill(run: Drill, generations: int, lives: int) -> None:
         run.lose()
 
 
-def test_a_store_that_forgets_and_machines_that_are_lost(tmp_path: Path) -> None:
+def test_a_store_that_forgets_and_machines_that_are_lost(tmp_path: Path, seed: int) -> None:
     """Each way of forgetting once, over three machines."""
-    drill(tmp_path, int(time.time()), 3, 2)
+    drill(tmp_path, seed, 3, 2)
 
 
 @pytest.mark.soak

@@ -2,52 +2,34 @@
 
 from __future__ import annotations
 
-import random
-import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from holdfast.testing import FaultyDisk, PowerCut
 from tests.crash.workload import Notes, Place, check, live
+from tests.harness.cuts import Cut, examine, record, without_syncs
 
 pytestmark = pytest.mark.crash
 
-Cut = tuple[PowerCut, dict[Place, bytes], str]
+
+def life(root: Path, notes: Notes) -> list[Cut[dict[Place, bytes]]]:
+    """A life with appends, batches, rotation, checkpoints, close and reopen."""
+    return record(root, lambda disk: live(root / "log", notes), lambda: dict(notes.acked))
 
 
-def record(root: Path, notes: Notes) -> list[Cut]:
-    """Live a short life and take a snapshot before every step of the disk."""
-    cuts: list[Cut] = []
-    with FaultyDisk(root) as disk:
-        disk.on_step = lambda index, op, name: cuts.append((disk.snapshot(), dict(notes.acked), f"{index} {op} {name}"))
-        live(root / "log", notes)
-        cuts.append((disk.snapshot(), dict(notes.acked), "the end"))
-    return cuts
+def look(copy: Path, acked: dict[Place, bytes], notes: Notes) -> None:
+    check(copy / "log", acked, notes)
 
 
-def examine(cuts: list[Cut], states_each: int, notes: Notes, scratch: Path, seed: int) -> int:
-    looked = 0
-    for number, (cut, acked, where) in enumerate(cuts):
-        for state in cut.states(limit=states_each, seed=seed + number):
-            copy = state.materialise(scratch / f"{number}-{looked}")
-            try:
-                check(copy / "log", acked, notes)
-            except Exception as error:
-                raise AssertionError(f"cut before step {where}, {state.describe()}: {error}") from error
-            shutil.rmtree(copy)
-            looked += 1
-    return looked
-
-
-def test_every_state_after_a_cut_holds_what_was_acknowledged(tmp_path):
-    """Cuts at sampled steps of a life with appends, batches, rotation, checkpoints, close and reopen."""
+def test_every_state_after_a_cut_holds_what_was_acknowledged(tmp_path, some):
+    """Cuts at sampled steps."""
     notes = Notes()
-    cuts = record(tmp_path / "disk", notes)
+    cuts = life(tmp_path / "disk", notes)
     assert len(cuts) > 300
-    assert cuts[-1][1]
-    sample = [*random.Random(5).sample(cuts, 110), *cuts[:10], cuts[-1]]
-    assert examine(sample, 6, notes, tmp_path / "states", seed=0) > 300
+    assert cuts[-1].promise
+    sample = [*some(cuts[10:-1], 30, full=110), *some(cuts[:10], 4), cuts[-1]]
+    assert examine(sample, partial(look, notes=notes), tmp_path / "states", 6) > 2 * len(sample)
 
 
 @pytest.mark.soak
@@ -55,25 +37,15 @@ def test_every_state_after_a_cut_holds_what_was_acknowledged(tmp_path):
 def test_every_cut_at_every_step(tmp_path):
     """The same for every step, with many more states."""
     notes = Notes()
-    cuts = record(tmp_path / "disk", notes)
-    looked = examine(cuts, 40, notes, tmp_path / "states", seed=0)
+    cuts = life(tmp_path / "disk", notes)
+    looked = examine(cuts, partial(look, notes=notes), tmp_path / "states", 40)
     print(f"{len(cuts)} cuts, {looked} states, all whole")
 
 
-def test_this_test_would_notice_a_missing_sync(tmp_path, monkeypatch):
+def test_this_test_would_notice_a_missing_sync(tmp_path, some):
     """The planted bug: with synchronous=OFF some state has lost an acknowledged record."""
-    from holdfast.journal.sqlite import sqlite_backend
-
-    original = sqlite_backend.open_writer
-
-    def weakened(path):
-        connection = original(path)
-        connection.execute("PRAGMA synchronous=OFF")
-        return connection
-
-    monkeypatch.setattr(sqlite_backend, "open_writer", weakened)
     notes = Notes()
-    cuts = record(tmp_path / "disk", notes)
-    monkeypatch.undo()
+    with without_syncs():
+        cuts = life(tmp_path / "disk", notes)
     with pytest.raises(AssertionError, match="lost:"):
-        examine(random.Random(5).sample(cuts, 60), 4, notes, tmp_path / "states", seed=0)
+        examine(reversed(cuts), partial(look, notes=notes), tmp_path / "states", 4)

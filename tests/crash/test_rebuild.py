@@ -8,8 +8,9 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt
-from tests.crash.segment_cuts import examine, record
+from tests.crash.segment_cuts import life, look
 from tests.crash.segment_workload import Notes, fill, open_log
+from tests.sampling import Some
 
 pytestmark = pytest.mark.crash
 
@@ -32,24 +33,24 @@ def rebuild(directory: Path, notes: Notes) -> None:
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["database lost", "database set aside"])
-def test_a_cut_at_any_step_of_a_rebuild_loses_nothing(tmp_path, lost):
+def test_a_cut_at_any_step_of_a_rebuild_loses_nothing(tmp_path, lost, some):
     """Whatever a cut leaves opens as it is or says that it must be rebuilt, and then nothing is missing."""
-    examine_rebuild(tmp_path, lost=lost, keyed=lost, states=None)
+    examine_rebuild(tmp_path, lambda cuts: some(cuts, 40), lost=lost, keyed=lost)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("lost", [True, False], ids=["database lost", "database set aside"])
 def test_every_state_after_a_cut_of_a_rebuild(tmp_path, lost, keyed):
     """The same at every step, in up to forty states each."""
-    examine_rebuild(tmp_path, lost=lost, keyed=keyed, states=40)
+    examine_rebuild(tmp_path, list, lost=lost, keyed=keyed, states=40)
 
 
-def examine_rebuild(tmp_path: Path, *, lost: bool, keyed: bool, states: int | None) -> None:
+def examine_rebuild(tmp_path: Path, choose: Some, *, lost: bool, keyed: bool, states: int | None = None) -> None:
     notes = Notes(keyed=keyed)
     prepare(tmp_path / "disk" / "log", notes, lost=lost)
-    cuts = record(tmp_path / "disk", notes, rebuild)
+    cuts = life(tmp_path / "disk", notes, rebuild)
     again = 0
 
     def repair(directory: Path) -> None:
@@ -61,7 +62,7 @@ def examine_rebuild(tmp_path: Path, *, lost: bool, keyed: bool, states: int | No
             holdfast.rebuild(directory, keyring=notes.keyring)
 
     chosen = cuts if states else [cut for turn, cut in enumerate(cuts) if cut.ours or turn % 5 == 0]
-    looked = examine(chosen, notes, tmp_path / "states", states=states, repair=repair)
+    looked = look(choose(chosen), notes, tmp_path / "states", states, repair)
     assert looked > 10
     assert again > 0, "no cut made it necessary to rebuild again"
     print(f"{len(cuts)} cuts, {looked} states, {again} rebuilt again, all whole")

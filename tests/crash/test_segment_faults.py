@@ -7,7 +7,6 @@ the same check as after a power cut, also in the poorest state that the disk may
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
@@ -18,13 +17,11 @@ import pytest
 from holdfast import Closed, HoldfastError, Log, OutcomeUnknown, Unavailable
 from holdfast.testing import Fault, FaultyDisk
 from holdfast.testing.fault import Kind
-from tests.crash.segment_cuts import examine as examine_cuts
-from tests.crash.segment_cuts import record
+from tests.crash.segment_cuts import life, look
 from tests.crash.segment_workload import (
     KEPT,
     RAW,
     Notes,
-    attempt,
     check,
     expire,
     fill,
@@ -36,10 +33,9 @@ from tests.crash.segment_workload import (
     require_clean,
     require_records,
 )
+from tests.harness.faults import KINDS, Failed, attempt, fail_at, struck
 
 pytestmark = pytest.mark.crash
-
-KINDS: list[Kind] = ["eio", "enospc", "short_write", "fsync"]
 
 
 def prepare(directory: Path, notes: Notes) -> None:
@@ -89,21 +85,19 @@ def go_on(log: Log, disk: FaultyDisk) -> None:
     assert blamed, f"poisoned without the database having failed: {disk.failed}"
 
 
-def fail_at(
-    tmp_path: Path, kind: Kind, nths: Iterable[int], *, keyed: bool, sticky: bool
-) -> Iterator[tuple[int, Path, Notes, FaultyDisk]]:
+def fail(
+    tmp_path: Path, kind: Kind, steps: Iterable[int], *, keyed: bool, sticky: bool
+) -> Iterator[Failed[Notes]]:  # fmt: skip
     """Run it again and again, with these steps failing, until there is no such step any more."""
-    template, past = tmp_path / "template", Notes(keyed=keyed)
-    prepare(template / "log", past)
-    for nth in nths:
-        root = shutil.copytree(template, tmp_path / f"{kind}-{nth}")
+    past = Notes(keyed=keyed)
+    prepare(tmp_path / "template" / "log", past)
+
+    def again(root: Path, disk: FaultyDisk) -> Notes:
         notes = past.copy()
-        with FaultyDisk(root, fail=Fault(nth, kind, sticky=sticky)) as disk:
-            run(root / "log", notes, disk)
-            if not disk.fired:
-                return
-            yield nth, root, notes, disk
-        shutil.rmtree(root)
+        run(root / "log", notes, disk)
+        return notes
+
+    return fail_at(tmp_path, kind, steps, again, template=tmp_path / "template", sticky=sticky)
 
 
 def own_steps(tmp_path: Path, kind: Kind, *, keyed: bool) -> list[int]:
@@ -112,22 +106,19 @@ def own_steps(tmp_path: Path, kind: Kind, *, keyed: bool) -> list[int]:
     prepare(tmp_path / "whole" / "log", notes)
     with FaultyDisk(tmp_path / "whole", record=False) as disk:
         run(tmp_path / "whole" / "log", notes, disk)
-        struck = [step for step in disk.log if Fault(1, kind).matches(step.op)]
-    return [nth for nth, step in enumerate(struck, 1) if not step.name.startswith("log/durable.db")]
+    return [nth for nth, step in enumerate(struck(disk, kind), 1) if not step.name.startswith("log/durable.db")]
 
 
-def examine(root: Path, notes: Notes, disk: FaultyDisk, where: str) -> None:
+def examine(failed: Failed[Notes]) -> None:
     """Nothing is lost: not as it is, and not in the poorest state if the power is cut after all that."""
+    notes = failed.outcome
     try:
-        require_new_files_after_failed_syncs(disk)
+        require_new_files_after_failed_syncs(failed.disk)
         promise = notes.promise()._replace(marks={})
-        poorest = next(iter(disk.snapshot().states(limit=1)))
-        copy = poorest.materialise(root.with_name(root.name + "-cut"))
-        check(copy / "log", promise, notes, go_on=False)
-        shutil.rmtree(copy)
-        check(root / "log", promise, notes)
+        check(failed.poorest() / "log", promise, notes, go_on=False)
+        check(failed.root / "log", promise, notes)
     except Exception as error:
-        raise AssertionError(f"{where}, failed: {disk.failed[:3]}: {error!r}") from error
+        raise AssertionError(f"step {failed.nth}, failed: {failed.disk.failed[:3]}: {error!r}") from error
 
 
 def require_new_files_after_failed_syncs(disk: FaultyDisk) -> None:
@@ -150,28 +141,23 @@ def require_new_files_after_failed_syncs(disk: FaultyDisk) -> None:
         ("fsync", True, False, 5),
     ],
 )
-def test_steps_may_fail(tmp_path, kind, keyed, sticky, stride):
+def test_steps_may_fail(tmp_path, kind, keyed, sticky, stride, some):
     """A fault at some of the steps, once or for good: typed errors, sealing goes on, nothing is lost."""
-    chosen = own_steps(tmp_path, kind, keyed=keyed)[stride // 2 :: stride]
-    looked = 0
-    for nth, root, notes, disk in fail_at(tmp_path, kind, chosen, keyed=keyed, sticky=sticky):
-        examine(root, notes, disk, f"{kind} at step {nth}")
-        looked += 1
-    assert looked > 2
+    steps = own_steps(tmp_path, kind, keyed=keyed)
+    chosen = some(steps, 4, full=len(steps) // stride)
+    looked = [examine(failed) for failed in fail(tmp_path, kind, chosen, keyed=keyed, sticky=sticky)]
+    assert len(looked) > 2
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("sticky", [False, True], ids=["once", "for good"])
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_may_fail(tmp_path, kind, keyed, sticky):
     """Every step, failing once or for good."""
-    steps = 0
-    for nth, root, notes, disk in fail_at(tmp_path, kind, count(1), keyed=keyed, sticky=sticky):
-        examine(root, notes, disk, f"{kind} at step {nth}")
-        steps = nth
-    print(f"{kind}, {'sealed' if keyed else 'plain'}, {'for good' if sticky else 'once'}: {steps} steps")
+    looked = [examine(failed) for failed in fail(tmp_path, kind, count(1), keyed=keyed, sticky=sticky)]
+    print(f"{kind}, {'encrypted' if keyed else 'plain'}, {'for good' if sticky else 'once'}: {len(looked)} steps")
 
 
 # -- one by one -------------------------------------------------------------------------------------------
@@ -405,24 +391,25 @@ def expire_on_a_full_disk(directory: Path, notes: Notes) -> None:
         log.retain()
 
 
-def test_a_cut_while_room_is_made_on_a_full_disk_loses_nothing(tmp_path):
+def test_a_cut_while_room_is_made_on_a_full_disk_loses_nothing(tmp_path, some):
     """The power is cut at every step of that, too."""
     notes = Notes(keyed=True)
     prepare_plain(tmp_path / "disk" / "log", notes)
-    cuts = record(tmp_path / "disk", notes, expire_on_a_full_disk)
+    cuts = life(tmp_path / "disk", notes, expire_on_a_full_disk)
     begun = next(turn for turn, cut in enumerate(cuts) if cut.name.endswith(".expired"))
     around = cuts[begun - 8 : begun + 60]
     assert any(cut.op == "truncate" and cut.name.endswith(".expired") for cut in around)
-    assert examine_cuts(around, notes, tmp_path / "states") > 50
+    assert len(around) > 50
+    assert look(some(around, 20), notes, tmp_path / "states") >= 20
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
 def test_every_state_after_a_cut_on_a_full_disk(tmp_path, keyed):
     """The same at every step, in up to sixty states each."""
     notes = Notes(keyed=keyed)
     prepare_plain(tmp_path / "disk" / "log", notes)
-    cuts = record(tmp_path / "disk", notes, expire_on_a_full_disk)
-    looked = examine_cuts(cuts, notes, tmp_path / "states", states=60)
+    cuts = life(tmp_path / "disk", notes, expire_on_a_full_disk)
+    looked = look(cuts, notes, tmp_path / "states", 60)
     print(f"{len(cuts)} cuts, {looked} states, all whole")

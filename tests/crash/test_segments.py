@@ -7,6 +7,8 @@ examination.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,36 +19,52 @@ from holdfast.journal.state.operations import Trim
 from holdfast.segments.retention.retention import Retention
 from holdfast.segments.sealing import leftovers, seal
 from holdfast.segments.sealing.seal import Sealer
-from tests.crash.segment_cuts import POINTS, at, examine, record, sample
+from tests.crash.segment_cuts import POINTS, at, life, look, sample
 from tests.crash.segment_workload import Notes, Promise
+from tests.harness.cuts import Cut
 
 pytestmark = pytest.mark.crash
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
-def test_a_cut_at_any_step_loses_nothing(tmp_path, keyed):
+Life = tuple[Notes, list[Cut[Promise]]]
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Life]:
+    """The life, recorded once without keys and once with them: `lives(keyed)`."""
+
+    @cache
+    def lived(keyed: bool) -> Life:
+        notes = Notes(keyed=keyed)
+        return notes, life(tmp_path_factory.mktemp("life") / "disk", notes)
+
+    return lived
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
+def test_a_cut_at_any_step_loses_nothing(tmp_path, lives, keyed, some):
     """Before each step of a life the power is cut: records once, marks not behind, nothing to reconcile."""
-    notes = Notes(keyed=keyed)
-    cuts = record(tmp_path / "disk", notes)
-    assert examine(sample(cuts), notes, tmp_path / "states") > 180
+    notes, cuts = lives(keyed)
+    every = sample(cuts)
+    assert len(every) > 180
+    assert look(some(every, 40), notes, tmp_path / "states") >= 40
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_cut_at_each_point_loses_nothing(tmp_path, lives, point, some):
+    """The list of moments is real: each of them is a step of the life, and one such step is cut."""
+    notes, cuts = lives(False)
+    assert look(some(at(cuts, point), 1), notes, tmp_path / "states") > 0
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "sealed"])
-def test_every_state_after_a_cut_at_every_step(tmp_path, keyed):
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "encrypted"])
+def test_every_state_after_a_cut_at_every_step(tmp_path, lives, keyed):
     """The same at every step there is, in up to sixty states each."""
-    notes = Notes(keyed=keyed)
-    cuts = record(tmp_path / "disk", notes)
-    looked = examine(cuts, notes, tmp_path / "states", states=60)
+    notes, cuts = lives(keyed)
+    looked = look(cuts, notes, tmp_path / "states", 60)
     print(f"{len(cuts)} cuts, {looked} states, all whole")
-
-
-def test_the_life_passes_every_point(tmp_path):
-    """The list of moments is real: each of them is a step of the life, so each of them was cut."""
-    cuts = record(tmp_path / "disk", Notes())
-    for point in POINTS:
-        assert at(cuts, point), f"not in the life: {point}"
 
 
 RECOVERIES = [
@@ -59,17 +77,16 @@ RECOVERIES = [
 
 
 @pytest.mark.parametrize("point", RECOVERIES)
-def test_a_cut_while_recovering_from_a_cut_loses_nothing(tmp_path, point):
+def test_a_cut_while_recovering_from_a_cut_loses_nothing(tmp_path, lives, point, some):
     """What opening does about a crash may itself be cut at any step."""
-    notes = Notes(keyed=True)
-    cuts = at(record(tmp_path / "disk", notes), point)
-    looked = 0
-    for number, cut in enumerate(cuts[:1] + cuts[-1:]):
+    notes, cuts = lives(True)
+    first, last = at(cuts, point)[0], at(cuts, point)[-1]
+    for number, cut in enumerate(some([first, last], 1)):
         *_, everything = cut.power.states(limit=2)  # as kill -9 leaves it: what was done is there
         root = everything.materialise(tmp_path / f"left-{number}")
-        again = record(root, notes_at(notes, cut.promise), recover)
-        looked += examine([cut for cut in again if cut.ours], notes, tmp_path / f"states-{number}")
-    assert looked > 20
+        again = [cut for cut in life(root, notes_at(notes, cut.promise), recover) if cut.ours]
+        assert len(again) > 10
+        assert look(some(again, 8), notes, tmp_path / f"states-{number}") > 5
 
 
 def notes_at(notes: Notes, promise: Promise) -> Notes:
@@ -175,6 +192,6 @@ def test_the_examination_would_notice(tmp_path, monkeypatch, bug):
     notes = Notes()
     with monkeypatch.context() as patch:
         plant(patch)
-        cuts = at(record(tmp_path / "disk", notes), point)
+        cuts = at(life(tmp_path / "disk", notes), point)
         with pytest.raises(AssertionError, match="cut before step"):
-            examine(cuts, notes, tmp_path / "states", states=12)
+            look(cuts, notes, tmp_path / "states", 12)

@@ -21,6 +21,12 @@ class Notes:
         self.known: set[bytes] = set()
         self.keyring = Keyring.generate("k1", clock=ManualClock(seed=3))
 
+    def copy(self) -> Notes:
+        """Independent notes of the same past."""
+        twin = Notes()
+        twin.acked, twin.known, twin.keyring = dict(self.acked), set(self.known), self.keyring
+        return twin
+
     def append(self, log: Log, name: bytes, **options: object) -> None:
         self.known.add(name)
         receipt = log.topic("t", partitions=PARTITIONS).append(name, **options)

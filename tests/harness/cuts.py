@@ -1,7 +1,7 @@
 """Cutting the power at the steps of something, and looking at what is left.
 
-`record` does something and takes a snapshot before every I/O step, with what was promised at that moment; `examine` lays
-snapshots out in states that the disk may legally be in and holds each against its promise.
+`record` does something and takes a snapshot before every I/O step, with what was promised at that moment; `examine`
+lays snapshots out in states that the disk may legally be in and holds each against its promise.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def examine(
 @contextmanager
 def without_syncs():
     """The planted bug that every examination must notice: SQLite with synchronous=OFF."""
-    from holdfast.journal import sqlite
+    from holdfast.journal.sqlite import sqlite_backend
 
-    original = sqlite.open_writer
+    original = sqlite_backend.open_writer
 
     def weakened(path):
         connection = original(path)
@@ -87,5 +87,5 @@ def without_syncs():
         return connection
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite, "open_writer", weakened)
+        patch.setattr(sqlite_backend, "open_writer", weakened)
         yield

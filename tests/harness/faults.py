@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from holdfast import HoldfastError
 from holdfast.testing import Fault, FaultyDisk
-from holdfast.testing.fault import Kind
+from holdfast.testing.fault import Kind, Step
 
 KINDS: list[Kind] = ["eio", "enospc", "short_write", "fsync"]
 
@@ -38,20 +38,24 @@ def fail_at(
     *,
     template: Path | None = None,
     sticky: bool = False,
-    is_armed: bool = True,
 ) -> Iterator[Failed[Outcome]]:
     """Act on copies of a template with these steps failing, until there is no such step any more."""
     for nth in steps:
         root = scratch / f"{kind}-{nth}"
         root.mkdir() if template is None else shutil.copytree(template, root)
-        fault = Fault(nth, kind, sticky=sticky)
-        with FaultyDisk(root, fail=fault if is_armed else None) as disk:
+        with FaultyDisk(root, fail=Fault(nth, kind, sticky=sticky)) as disk:
             outcome = act(root, disk)
             disk.disarm()
             if not disk.fired:
                 return
             yield Failed(nth, root, outcome, disk)
-        shutil.rmtree(root)
+        for left in scratch.glob(f"{root.name}*"):
+            shutil.rmtree(left)
+
+
+def struck(disk: FaultyDisk, kind: Kind) -> list[Step]:
+    """The steps so far that a fault of this kind may strike: the n-th of them is meant by `nth`."""
+    return [step for step in disk.log if Fault(1, kind).matches(step.op)]
 
 
 def attempt(action: Callable[[], object]) -> HoldfastError | None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from threading import Thread
 
@@ -26,6 +27,7 @@ class Victim:
         )  # fmt: skip
         self.lines: list[str] = []
         self.failures: list[str] = []
+        self._kinds: Counter[str] = Counter()
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
         self._reader = Thread(target=self._read)
@@ -35,15 +37,20 @@ class Victim:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.endswith(b"\n"):
-                (self.failures if line.startswith(b"failed") else self.lines).append(line.decode().rstrip("\n"))
+                told = line.decode().rstrip("\n")
+                (self.failures if told.startswith("failed") else self.lines).append(told)
+                self._kinds[told.partition(" ")[0]] += 1
 
-    def until(self, more: int) -> None:
-        """Wait for so many further lines."""
-        wanted, deadline = len(self.lines) + more, time.monotonic() + PATIENCE
-        while len(self.lines) < wanted:
+    def until(self, more: int, kind: str | None = None) -> None:
+        """Wait for so many further lines, or such as begin with this word."""
+        wanted, deadline = self._count(kind) + more, time.monotonic() + PATIENCE
+        while self._count(kind) < wanted:
             assert not self.failures, self.failures
             assert time.monotonic() < deadline, "nothing is acknowledged any more"
             time.sleep(0.005)
+
+    def _count(self, kind: str | None) -> int:
+        return len(self.lines) if kind is None else self._kinds[kind]
 
     def kill(self) -> list[str]:
         """Kill it; returns all that it told."""
@@ -57,8 +64,11 @@ class Victim:
         return self.lines
 
 
-def kill_after(seconds: float, module: str, *arguments: object) -> list[str]:
-    """Let it work for so long; returns what it told."""
+def kill_after(told: int, module: str, *arguments: object) -> list[str]:
+    """Let it work until it has told so much, whatever the machine's pace, and a moment longer; returns what it told."""
     victim = Victim(module, *arguments)
-    time.sleep(seconds)
-    return victim.kill()
+    try:
+        victim.until(told)
+    finally:
+        lines = victim.kill()
+    return lines

@@ -458,12 +458,14 @@ def open_shipped(open_log: Callable[..., Log], tmp_path: Path) -> Callable[..., 
     return open_one
 
 
-def retire_on_store(open_shipped: Callable[..., Log], tmp_path: Path) -> None:
+def retire_on_store(open_shipped: Callable[..., Log], tmp_path: Path, left: list[int] | None = None) -> None:
     """Have the owner retire all but the newest segment on the store, and remove what nobody needs."""
     log = open_shipped(store_bytes_max=1, delete_after_ms=0)
     fill(log, "orders", 1)
     log.ship(20)
     wait_for(lambda: any((tmp_path / "store" / layout.expired_folder("orders", 0)).glob("*.json")))
+    if left is not None:
+        wait_for(lambda: files_on_store(tmp_path) == left)
     log.close()
 
 
@@ -486,7 +488,7 @@ def test_segments_wait_for_a_lease_and_for_nobody_else(open_shipped, tmp_path, l
     fill(log, "orders", 2)
     log.ship(20)
     log.close()
-    retire_on_store(open_shipped, tmp_path)
+    retire_on_store(open_shipped, tmp_path, left)
     assert files_on_store(tmp_path) == left
     restarted, end = reader_of(tmp_path / "store", **lease), {"orders": {"0": 40}}
     if lease:
