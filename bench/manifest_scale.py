@@ -25,7 +25,7 @@ from bench import material, measure
 from bench.material import TOPIC
 from bench.measure import Measured, Options, Part, Sample
 from holdfast.crypto.vault import Vault
-from holdfast.journal.sqlite import stored
+from holdfast.journal.sqlite.control_tables import Tables
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state.partition import unsealed
 from holdfast.journal.state.state_digest import total
@@ -135,10 +135,9 @@ def _fill(backend: SqliteBackend, log_id: bytes, count: int) -> None:
     """Manifest, watermark, head and the log's own row, as that many seals and trims would have left them."""
     vault = Vault(log_id)
     with backend.reading() as connection:
-        row = stored.log_row(connection, backend.path)
-        (head,) = stored.heads(connection, backend.path)
+        control = Tables(connection, backend.path).control_rows(newest=1)
+    row, (head,) = control.log, control.heads
     assert row is not None
-    assert not isinstance(head, Exception)
     backend.begin()
     lows: list[int] = []
     for number in range(count):
@@ -164,9 +163,10 @@ def _segment_row(partition_id: int, number: int, epoch: int, lows: list[int]) ->
     )
     lows.append(low)
     return SegmentRow(
-        partition_id, number, number * ROWS, ROWS, SIZE, time_min, time_max, low, high, _digest("sha256", number),
-        _digest("content", number), _digest("footer", number)[:16], _digest("chain", number), NO_SCHEMA, "", epoch,
-        time_max, LIVE, 0, b"",
+        partition_id=partition_id, number=number, first_offset=number * ROWS, rows=ROWS, size=SIZE, time_min=time_min,
+        time_max=time_max, low=low, high=high, sha256=_digest("sha256", number), content=_digest("content", number),
+        footer=_digest("footer", number)[:16], chain=_digest("chain", number), schema=NO_SCHEMA, key_id="", epoch=epoch,
+        sealed_us=time_max, state=LIVE, key_epoch=0, stamp=b"",
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import holdfast
 from holdfast import Settings
+from holdfast.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +34,7 @@ LOOKS_MIN = 3
 
 def now() -> float:
     """Seconds, the same in parent and child."""
-    return holdfast.SystemClock().now_us() / 1e6
+    return SystemClock().now_us() / 1e6
 
 
 class Moment(NamedTuple):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from holdfast.stderr_warnings import StderrWarnings
 
 if TYPE_CHECKING:
-    from holdfast.clock import Clock, SystemClock
     from holdfast.crypto.cipher import PayloadCipher
     from holdfast.crypto.keyring import Keyring
     from holdfast.errors import (
@@ -31,31 +30,23 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         Unavailable,
     )
-    from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket, Ticket
+    from holdfast.journal.commit.ticket import Ticket
     from holdfast.log.log import Log, Stats
-    from holdfast.log.log import open_log as open
-    from holdfast.log.reading import Reading
-    from holdfast.log.topic import Topic
-    from holdfast.log.typed_topic import TypedTopic
-    from holdfast.model.record import Marks, Receipt, Record, Watermark
+    from holdfast.log.open_log import open_log as open
+    from holdfast.log.topics.reading import Reading
+    from holdfast.log.topics.topic import Topic
+    from holdfast.log.topics.typed_topic import TypedTopic
+    from holdfast.model.record import Marks, Receipt, Record
     from holdfast.reader.settled_reading import SettledReading, read
-    from holdfast.reconcile.local_pass import ReconcileReport
-    from holdfast.recovery.rebuild import RebuildReport, rebuild
+    from holdfast.recovery.rebuild import rebuild
     from holdfast.recovery.restore import restore
-    from holdfast.recovery.restore_report import RestoredExpiry, RestoredPolicy, RestoreReport
-    from holdfast.segments.retention.retention import RetentionReport
     from holdfast.settings import Settings
-    from holdfast.shipping.events import Event, Subscription
-    from holdfast.shipping.shipper import Unshipped
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BatchTicket": "journal.commit.ticket",
-    "Clock": "clock",
     "Closed": "errors",
     "Corrupt": "errors",
-    "Event": "shipping.events",
     "Full": "errors",
     "HoldfastError": "errors",
     "Invalid": "errors",
@@ -65,39 +56,34 @@ _HOMES = {
     "NotFound": "errors",
     "OutcomeUnknown": "errors",
     "PayloadCipher": "crypto.cipher",
-    "Reading": "log.reading",
-    "RebuildReport": "recovery.rebuild",
+    "Reading": "log.topics.reading",
     "Receipt": "model.record",
-    "ReconcileReport": "reconcile.local_pass",
     "Record": "model.record",
-    "RestoreReport": "recovery.restore_report",
-    "RestoredExpiry": "recovery.restore_report",
-    "RestoredPolicy": "recovery.restore_report",
-    "RetentionReport": "segments.retention.retention",
     "Settings": "settings",
     "SettledReading": "reader.settled_reading",
-    "ShippedTicket": "journal.commit.ticket",
     "Stats": "log.log",
-    "Subscription": "shipping.events",
-    "SystemClock": "clock",
     "Ticket": "journal.commit.ticket",
-    "Topic": "log.topic",
-    "TypedTopic": "log.typed_topic",
+    "Topic": "log.topics.topic",
+    "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
-    "Unshipped": "shipping.shipper",
-    "Watermark": "model.record",
-    "open": "log.log:open_log",
+    "open": "log.open_log:open_log",
     "read": "reader.settled_reading",
     "rebuild": "recovery.rebuild",
     "restore": "recovery.restore",
 }
 
+_MOVED = {
+    "holdfast.clock": ("Clock", "SystemClock"),
+    "holdfast.results": (
+        "BatchTicket", "Event", "RebuildReport", "ReconcileReport", "RestoreReport", "RestoredExpiry",
+        "RestoredPolicy", "RetentionReport", "ShippedTicket", "Subscription", "Unshipped", "Watermark",
+    ),
+}  # fmt: skip
+"""Names that were here in version 0.1, and where they are."""
+
 __all__ = [
-    "BatchTicket",
-    "Clock",
     "Closed",
     "Corrupt",
-    "Event",
     "Full",
     "HoldfastError",
     "Invalid",
@@ -108,26 +94,15 @@ __all__ = [
     "OutcomeUnknown",
     "PayloadCipher",
     "Reading",
-    "RebuildReport",
     "Receipt",
-    "ReconcileReport",
     "Record",
-    "RestoreReport",
-    "RestoredExpiry",
-    "RestoredPolicy",
-    "RetentionReport",
     "Settings",
     "SettledReading",
-    "ShippedTicket",
     "Stats",
-    "Subscription",
-    "SystemClock",
     "Ticket",
     "Topic",
     "TypedTopic",
     "Unavailable",
-    "Unshipped",
-    "Watermark",
     "open",
     "read",
     "rebuild",
@@ -140,7 +115,8 @@ logging.getLogger("holdfast").addHandler(StderrWarnings())
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+        moved = "".join(f": import it from {place}" for place, names in _MOVED.items() if name in names)
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}{moved}")
     module, _, attribute = home.partition(":")
     value = getattr(import_module(f"holdfast.{module}"), attribute or name)
     globals()[name] = value

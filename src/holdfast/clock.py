@@ -55,6 +55,9 @@ def check_clock(clock: Clock | None) -> Clock | None:
     """A clock of the caller's own, or none."""
     if clock is not None:
         having(
-            clock, ("now_us", "monotonic", "random_bytes"), "clock", "give an object with the methods of holdfast.Clock"
+            clock,
+            ("now_us", "monotonic", "random_bytes"),
+            "clock",
+            "give an object with the methods of holdfast.clock.Clock",
         )
     return clock

@@ -33,13 +33,13 @@ Arguments = ParamSpec("Arguments")
 class Opened(Protocol):
     """An open log, as seen from here."""
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """In a forked child: never touch what is the parent's."""
 
-    def _settle_at_exit(self) -> None:
+    def settle_at_exit(self) -> None:
         """Make durable, seal and ship what is there; go on taking records."""
 
-    def _close_at_exit(self) -> None:
+    def close_at_exit(self) -> None:
         """Make durable what is there, and let go."""
 
 
@@ -120,7 +120,7 @@ def _settle_all() -> None:
     try:
         if not _others_work():
             for log in list(_opened):
-                _try(log._settle_at_exit)
+                _try(log.settle_at_exit)
     finally:
         _state["ending"] = True
 
@@ -134,7 +134,7 @@ def _others_work() -> bool:
 
 def _close_all() -> None:
     for log in list(_opened):
-        _try(log._close_at_exit)
+        _try(log.close_at_exit)
 
 
 def _try(step: Callable[[], None]) -> None:
@@ -146,6 +146,6 @@ def _try(step: Callable[[], None]) -> None:
 
 def _after_fork() -> None:
     for log in list(_opened):
-        log._forget()
+        log.forget()
     _opened.clear()
     _state["ending"] = False

@@ -10,15 +10,16 @@ import click
 import msgspec
 import pytest
 
-from holdfast import RebuildReport, Receipt, RestoreReport
+from holdfast import Receipt
 from holdfast.cli import exit_codes, output, prices, printing, text
 from holdfast.cli.inspection import inspect_lines, root_report, summary
 from holdfast.cli.program import program
 from holdfast.cli.verbs import channel, config, keys, read, reconcile, seal, ship, spark, status, topics
 from holdfast.reconcile.classify import Finding
-from holdfast.reconcile.local_pass import Repair
+from holdfast.reconcile.reconcile_report import Repair
 from holdfast.recovery.rebuild import Lost
 from holdfast.recovery.root_migration import MigrationReport
+from holdfast.results import RebuildReport, RestoreReport
 from holdfast.segments.retention.retention import Removed, RetentionReport
 
 pytestmark = pytest.mark.disk

@@ -11,8 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Keyring
-from holdfast.cli.inspection import entry_rows as entries
-from holdfast.cli.inspection.control_tables import database, glance
+from holdfast.journal.sqlite.entry_walk import EntryWalk
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from tests.cli.conftest import Run, objects, tamper
 
@@ -393,18 +392,19 @@ def test_a_tree_out_of_order_does_not_hold_it_up(log: Path, monkeypatch: pytest.
         def __init__(self, connection: apsw.Connection) -> None:
             self._connection = connection
 
-        def execute(self, sql: str, values: tuple[int, ...]) -> apsw.Cursor:
-            return self._connection.execute(sql, (*values[:-1], 2))
+        def execute(self, sql: str, values: tuple[int, ...] = ()) -> apsw.Cursor:
+            return self._connection.execute(sql, (*values[:-1], 2) if values else ())
 
     @contextmanager
     def stuck(backend: SqliteBackend) -> Iterator[Stuck]:
         yield Stuck(backend.connection)
 
+    monkeypatch.setattr(SqliteBackend, "reading", stuck)
+
     problems: list[holdfast.Corrupt] = []
-    with database(log / "durable.db") as backend:
-        seen = glance(backend)
-        monkeypatch.setattr(entries, "looking", stuck)
-        stored = list(entries.StoredEntries(backend, seen, problems, 2**20).newest(None, None))
+    backend = SqliteBackend(log / "durable.db", read_only=True)
+    stored = list(EntryWalk(backend, 7, 0, problems, 2**20).newest(None, None))
+    backend.close()
     assert [row.entry.seq for row in stored] == [2]
     assert "entries cannot be read seq=3..5" in problems[0].message
 

@@ -108,7 +108,7 @@ def test_a_defect_is_named_without_its_text(run: Run, log: Path, monkeypatch: py
     def fail(*_: object, **__: object) -> None:
         raise ValueError("secret-payload")
 
-    monkeypatch.setattr(status, "glance", fail)
+    monkeypatch.setattr(status.InspectedDatabase, "examine", fail)
     result = run("status", log)
     assert result.exit_code == 1
     assert "error: unexpected ValueError" in result.stderr

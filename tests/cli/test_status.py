@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast import Keyring, Settings
-from holdfast.cli.inspection.control_tables import database, glance
 from holdfast.crypto.vault import Vault
+from holdfast.journal.inspected_database import control_rows
 from holdfast.model.control_rows import stamped
 from tests.cli.conftest import PATIENCE, Owner, Run, Spawn, objects, segment_files, tamper
 
@@ -128,7 +128,7 @@ def test_a_wrong_key_is_refused(run: Run, tmp_path: Path, secret_log: Path) -> N
         ("DROP TABLE heads", "a table cannot be read to its end table=heads"),
         ("UPDATE heads SET number = -1 WHERE partition_id = 2", "a head is out of range"),
         ("UPDATE topics SET partitions = 2147483648 WHERE id = 2", "a topic has lost a partition's head"),
-        ("UPDATE topics SET name = CAST(x'ff' AS TEXT) WHERE id = 2", "a table cannot be read to its end table=topics"),
+        ("UPDATE topics SET name = CAST(x'ff' AS TEXT) WHERE id = 2", "a stored value is not what it must be"),
     ],
 )
 def test_damage_is_listed_with_exit_code_3(run: Run, log: Path, sql: str, message: str) -> None:
@@ -243,8 +243,7 @@ def test_a_log_of_an_older_holdfast_is_shown(run: Run, tmp_path: Path) -> None:
 def test_heads_of_an_older_log_are_vouched_for(run: Run, tmp_path: Path) -> None:
     """Also before segments, heads that the log's own row does not vouch for are damage, good as each row may be."""
     path = Path(shutil.copytree(Path(__file__).parents[1] / "golden" / "schema-1", tmp_path / "older"))
-    with database(path / "durable.db") as backend:
-        row = glance(backend).log
+    row = control_rows(path / "durable.db").log
     assert row is not None
     forged = stamped(row._replace(heads=bytes(32)), Vault(row.log_id))
     connection = apsw.Connection(str(path / "durable.db"))
@@ -395,8 +394,7 @@ def test_damage_to_what_was_shipped_is_listed(
 def test_a_log_from_before_stores_is_shown(run: Run, tmp_path: Path) -> None:
     """A database that has segments and no shipping yet is no damage, and is not brought up to date by looking."""
     path = Path(shutil.copytree(Path(__file__).parents[1] / "golden" / "schema-3", tmp_path / "older"))
-    with database(path / "durable.db") as backend:
-        assert glance(backend).version == 3
+    assert control_rows(path / "durable.db").version == 3
     for verb in ("status", "topics", "inspect"):
         result = run(verb, path)
         assert (result.exit_code, result.stderr) == (0, "")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.results import RestoreReport
 from holdfast.store import layout
 from holdfast.store.store_settings import StoreSettings
 from tests.crash import key_victim
@@ -61,7 +62,7 @@ class Drill:
         producer, number = map(int, name.split("-"))
         self.starts[producer] = max(self.starts[producer], number + 1)
 
-    def restore(self, machine: Path, **options: object) -> holdfast.RestoreReport:
+    def restore(self, machine: Path, **options: object) -> RestoreReport:
         return holdfast.restore(self.store, machine, settings=CALM, keyring=self.keyring, **options)
 
     def examine(self, generation: int) -> int:

@@ -18,10 +18,11 @@ from uuid import uuid4
 import pytest
 
 import holdfast
-from holdfast import Invalid, Keyring, RestoreReport, Settings, Unavailable, disk
+from holdfast import Invalid, Keyring, Settings, Unavailable, disk
 from holdfast.clock import SystemClock
 from holdfast.log_directory import Directory
 from holdfast.recovery import fetching, restore
+from holdfast.results import RestoreReport
 from holdfast.store import layout, memory
 from holdfast.store.port import Store
 from holdfast.store.store_kinds import open_store

@@ -35,7 +35,7 @@ import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings, Topic
 from holdfast.crypto import digests
 from holdfast.journal.sqlite.migrations import migrations
-from holdfast.log.typed_topic import TypedTopic
+from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.control_rows import ShipmentRow, ShippingRow
 from holdfast.model.entry import Entry, Place, header_of
 from holdfast.model.record_columns import Columns

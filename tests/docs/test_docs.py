@@ -19,14 +19,14 @@ import pytest
 
 import holdfast
 import pyspark_holdfast
-from holdfast import Settings, channels, errors
+from holdfast import Settings, channels, errors, results
 from holdfast.channels.keeping.snapshot import NoteKind
-from holdfast.log.watching import Watch
+from holdfast.log.topics.watching import Watch
 from holdfast.model.schema import declare
 from holdfast.reader.read_columns import ENCRYPTED, RAW, columns_of
 from holdfast.reader.read_options import OPTION_NAMES, parse_options
 from holdfast.reconcile.classify import Finding, Kind
-from holdfast.reconcile.local_pass import Repair
+from holdfast.reconcile.reconcile_report import Repair
 from holdfast.recovery.rebuild import Lost
 from holdfast.segments.retention.retention import Removed
 from holdfast.segments.segment_stats import SegmentStats
@@ -176,32 +176,32 @@ def test_every_public_name_is_documented():
     """Each name of `holdfast.__all__`, and each public method of what they give, is in the API reference."""
     page = (ROOT / "docs/reference/api.md").read_text()
     kinds = (
-        holdfast.Log, holdfast.Topic, holdfast.TypedTopic, holdfast.Ticket, holdfast.ShippedTicket, holdfast.Reading,
-        holdfast.SettledReading, holdfast.Subscription, Watch,
+        holdfast.Log, holdfast.Topic, holdfast.TypedTopic, holdfast.Ticket, results.ShippedTicket, holdfast.Reading,
+        holdfast.SettledReading, results.Subscription, Watch,
     )  # fmt: skip
-    methods = [m for kind in kinds for m in vars(kind) if not m.startswith("_")]
-    for name in [*holdfast.__all__, *methods]:
+    methods = [m for kind in kinds for m in dir(kind) if not m.startswith("_")]
+    for name in [*holdfast.__all__, *results.__all__, *methods]:
         assert re.search(rf"\b{name}\b", page), name
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        holdfast.Watermark,
-        holdfast.ReconcileReport,
+        results.Watermark,
+        results.ReconcileReport,
         Finding,
         Repair,
-        holdfast.RetentionReport,
+        results.RetentionReport,
         Removed,
-        holdfast.RebuildReport,
+        results.RebuildReport,
         Lost,
         SegmentStats,
         ShippingStats,
         PoolState,
         AlarmState,
-        holdfast.Unshipped,
-        holdfast.Event,
-        holdfast.RestoreReport,
+        results.Unshipped,
+        results.Event,
+        results.RestoreReport,
     ],
 )
 def test_every_field_of_reports_and_stats_is_documented(kind):
@@ -382,14 +382,14 @@ def test_every_setting_of_spark_is_documented():
 
 
 def test_every_column_is_documented():
-    """Each column of raw and typed topics, of sealed blocks and of segments as rows is under its heading."""
+    """Each column of raw and typed topics, of encrypted blocks and of segments as rows is under its heading."""
     from pyspark_holdfast.segment_paths import SEGMENT_ROWS
 
     typed = columns_of(declare(pa.schema([("price", pa.float64())])))
     names = {
         "Raw topics": [column.name for column in RAW],
         "Typed topics": [column.name for column in typed if column.name != "price"],
-        "Sealed blocks": [column.name for column in ENCRYPTED],
+        "Encrypted blocks": [column.name for column in ENCRYPTED],
         "Segments as rows": SEGMENT_ROWS.fieldNames(),
     }
     for title, columns in names.items():

@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
+import pytest
 
 from holdfast import Log, Topic
+from holdfast.reconcile import reconcile_pass
+from holdfast.reconcile.classify import Classified
 from holdfast.store import layout
 
 ROWS = 10
@@ -61,7 +65,7 @@ def files(log: Log | Path, name: str, partition: int = 0) -> list[Path]:
 def states(log: Log, name: str, partition: int = 0) -> list[int]:
     """The states of a partition's segments, as the manifest has them."""
     part = log._journal.topics.partitions[name][partition]
-    return [row.state for row in log._manifest.page(part, 0, part.sealed.segments)]
+    return [row.state for row in log._context.manifest.page(part, 0, part.sealed.segments)]
 
 
 def edit(path: Path, statement: str, *values: object) -> None:
@@ -80,3 +84,33 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.002)
+
+
+class unreadable:
+    """A folder that cannot be listed, not even by root, while the block lasts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._aside = path.with_name("aside")
+
+    def __enter__(self) -> None:
+        self._path.rename(self._aside)
+        self._path.symlink_to(self._path)
+
+    def __exit__(self, *_: object) -> None:
+        self._path.unlink()
+        self._aside.rename(self._path)
+
+
+def after_judging(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do something once between the judgement of a partition and what follows from it."""
+    judge = reconcile_pass.classify
+    pending = [act]
+
+    def judge_then_act(*args: Any, **options: Any) -> Classified:
+        judged = judge(*args, **options)
+        if judged.findings and pending:
+            pending.pop()()
+        return judged
+
+    monkeypatch.setattr(reconcile_pass, "classify", judge_then_act)

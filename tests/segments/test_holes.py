@@ -55,7 +55,7 @@ def test_roll_without_new_rows_never_seals__every_seal_moves_the_mark_and_the_ma
         assert log.stats().segments.tail_records == 1
         log.seal()
         assert topic.watermark() == Watermark(number, number + 1)
-        (row,) = log._manifest.page(log._journal.topics.partitions["slow"][0], number, number + 1)
+        (row,) = log._context.manifest.page(log._journal.topics.partitions["slow"][0], number, number + 1)
         assert row.size == files(log, "slow")[number].stat().st_size
 
 

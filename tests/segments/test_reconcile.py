@@ -16,16 +16,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast import Corrupt, Invalid, Keyring, Log, Unavailable
-from holdfast.reconcile import local_pass
-from holdfast.reconcile.classify import Classified
-from holdfast.reconcile.local_pass import ReconcileReport
+from holdfast import Corrupt, Keyring, Log, Unavailable
 from holdfast.reconcile.reconcile_loop import ReconcileLoop
+from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.manifest import segment_folders
 from holdfast.segments.segment_settings import ReconcileSettings
 from holdfast.store import layout
 from holdfast.testing.manual_clock import ManualClock
-from tests.segments.planting import TEN, edit, files, fill, folder, offsets, states, wait_for
+from tests.segments.planting import (
+    TEN,
+    after_judging,
+    edit,
+    files,
+    fill,
+    folder,
+    offsets,
+    states,
+    unreadable,
+    wait_for,
+)  # fmt: skip
 
 pytestmark = pytest.mark.disk
 
@@ -436,50 +445,6 @@ def test_a_segment_called_expired_by_a_forged_row_is_not_removed(opened):
     assert any("stamp" in finding.detail for finding in report.findings)
 
 
-# -- units ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("deep", [False, True])
-def test_unit_after_unit_gives_the_same_as_one_pass(opened, deep):
-    log = filled(opened(reconcile={"unit_segments": 1}))
-    for plant in (a_missing_file, a_padded_file, *STRANGE, *GARBAGE):
-        plant(log)
-    whole = log.reconcile(deep=deep)
-    parts = [log.reconcile(deep=deep, limit=1)]
-    while not parts[-1].complete:
-        parts.append(log.reconcile(deep=deep, limit=1))
-    assert len(parts) > 9
-    last = parts[-1]
-    assert last.findings == whole.findings
-    assert (last.segments, last.files, last.in_flight) == (whole.segments, whole.files, whole.in_flight)
-    assert (last.bytes_expected, last.bytes_actual) == (whole.bytes_expected, whole.bytes_actual)
-
-
-def test_the_size_of_units_does_not_matter(open_log):
-    with open_log(segments=TEN) as log:
-        filled(log)
-        a_missing_file(log)
-        a_dead_orphan_above_the_mark(log)
-    reports = []
-    for size in (1, 2, 1000):
-        with open_log(segments=TEN, reconcile={"unit_segments": size}) as log:
-            reports.append(log.reconcile())
-    assert len({report.findings for report in reports}) == 1
-    assert len({(report.segments, report.files) for report in reports}) == 1
-
-
-def test_an_unfinished_pass_says_so_and_is_not_published(plain):
-    report = plain.reconcile(limit=1)
-    assert (report.complete, report.completed_us) == (False, None)
-    assert plain.last_reconcile is None
-
-
-@pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_must_be_above_zero(plain, limit):
-    with pytest.raises(Invalid):
-        plain.reconcile(limit=limit)
-
-
 # -- the last report ------------------------------------------------------------------------------------------
 
 
@@ -512,96 +477,12 @@ def test_findings_are_counted_by_kind_in_the_stats(plain):
 # -- who repairs ----------------------------------------------------------------------------------------------
 
 
-def repairs_now(log: Log) -> bool:
-    """Whether a new pass may repair; it is let go at once."""
-    going = log._maintenance._reconciler.begin(fix=True, deep=False)
-    going.end()
-    return going.report.mode == "fix"
-
-
-def test_of_two_passes_one_repairs_and_the_other_reports_and_says_so(plain):
-    expected = a_dead_orphan_above_the_mark(plain)
-    first = plain.reconcile(fix=True, limit=1)
-    assert (first.mode, first.fixes_skipped) == ("fix", None)
-    second = plain.reconcile(fix=True, deep=True)
-    assert second.mode == "report"
-    assert second.fixes_skipped == "another pass is repairing at this moment"
-    assert second.repairs == ()
-    assert found(second) <= expected  # unless the first was quicker
-
-
-def test_two_passes_at_the_same_time_repair_once(plain):
-    for plant in STRANGE:
-        plant(plain)
-    together = threading.Barrier(2)
-    reports: list[ReconcileReport] = []
-
-    def run(deep: bool) -> None:
-        together.wait(30)
-        reports.append(plain.reconcile(fix=True, deep=deep))
-
-    threads = [threading.Thread(target=run, args=(deep,)) for deep in (False, True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    repairs = [repair for report in reports for repair in report.repairs]
-    assert len(repairs) == len({repair.path for repair in repairs}) == len(STRANGE)
-    assert plain.reconcile(deep=True).findings == ()
-
-
-def test_a_pass_that_only_reports_neither_needs_nor_takes_the_right_to_repair(plain):
-    reporting = plain._maintenance._reconciler.begin(fix=False, deep=False)
-    reporting.step()
-    assert repairs_now(plain)
-    repairing = plain.reconcile(fix=True, limit=1)
-    assert repairing.mode == "fix"
-    report = plain.reconcile()
-    assert (report.complete, report.mode, report.fixes_skipped) == (True, "report", None)
-
-
-def test_the_right_to_repair_is_given_back_on_completion(plain):
-    assert plain.reconcile(fix=True).mode == "fix"
-    assert plain.reconcile(fix=True).mode == "fix"
-    while not plain.reconcile(fix=True, limit=1).complete:
-        assert not repairs_now(plain)
-    assert repairs_now(plain)
-
-
-def test_the_right_to_repair_is_given_back_on_an_error(plain):
-    with unreadable(folder(plain, "orders")):
-        with pytest.raises(Unavailable):
-            plain.reconcile(fix=True)
-        assert repairs_now(plain)
-    assert plain.reconcile(fix=True).findings == ()
-
-
-def test_the_right_to_repair_is_given_back_on_reset(plain):
+def test_the_right_to_repair_is_given_back_on_closing(plain):
+    reconciler = plain._maintenance._reconciler
     plain.reconcile(fix=True, limit=1)
-    assert not repairs_now(plain)
-    plain._maintenance._reconciler.reset()
-    assert repairs_now(plain)
-
-
-def test_a_handle_that_only_looks_does_not_repair(plain, open_log):
-    with pytest.raises(Invalid):
-        open_log(read_only=True).reconcile(fix=True)
-
-
-class unreadable:
-    """A folder that cannot be listed, not even by root, while the block lasts."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._aside = path.with_name("aside")
-
-    def __enter__(self) -> None:
-        self._path.rename(self._aside)
-        self._path.symlink_to(self._path)
-
-    def __exit__(self, *_: object) -> None:
-        self._path.unlink()
-        self._aside.rename(self._path)
+    assert reconciler.fixing.locked()
+    reconciler.close()
+    assert not reconciler.fixing.locked()
 
 
 def test_a_folder_that_cannot_be_listed_is_told_as_ours(plain):
@@ -632,7 +513,7 @@ def rows(log: Log) -> list[object]:
     return [
         row
         for partition in log._journal.topics.by_id.values()
-        for row in log._manifest.page(partition, 0, partition.sealed.segments)
+        for row in log._context.manifest.page(partition, 0, partition.sealed.segments)
     ]
 
 
@@ -739,29 +620,6 @@ def test_a_report_changes_nothing(log):
 
 
 # -- compare and set ------------------------------------------------------------------------------------------
-
-
-def after_judging(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something once between the judgement of a partition and what follows from it."""
-    judge = local_pass.classify
-    pending = [act]
-
-    def judge_then_act(*args: object, **options: object) -> Classified:
-        judged: Classified = judge(*args, **options)  # type: ignore[arg-type]
-        if judged.findings and pending:
-            pending.pop()()
-        return judged
-
-    monkeypatch.setattr(local_pass, "classify", judge_then_act)
-
-
-@pytest.mark.parametrize("fix", [False, True])
-def test_a_file_that_came_back_meanwhile_is_no_finding(plain, monkeypatch, fix):
-    path = files(plain, "orders")[1]
-    aside = path.rename(plain.path / "aside")
-    after_judging(monkeypatch, lambda: aside.rename(path))
-    report = plain.reconcile(fix=fix)
-    assert (report.findings, report.repairs, report.in_flight) == ((), (), 1)
 
 
 @pytest.mark.parametrize("fix", [False, True])

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast import Keyring, Log
-from holdfast.reconcile.local_pass import ReconcileReport
+from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.store import layout
 from tests.looker import looking
 from tests.segments.planting import files, folder

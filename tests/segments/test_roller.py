@@ -92,7 +92,7 @@ def test_a_long_tail_becomes_segments_of_the_size_that_was_set(open_log):
     log.close()
     log = open_log(segments=sealing(rows_max=30))
     log.topic("t").wait_sealed(90, 20)
-    rows = [row.rows for row in log._manifest.rows(log.topic("t")._partitions.parts[0], 0, 3)]
+    rows = [row.rows for row in log._context.manifest.rows(log.topic("t")._partitions.parts[0], 0, 3)]
     assert rows == [30, 30, 30]
 
 
@@ -196,7 +196,7 @@ def test_a_segment_never_holds_two_versions_of_a_schema(open_log, monkeypatch):
     topic.append({"a": 2, "b": "x"})
     log.seal("t")
     part = topic._partitions.parts[0]
-    assert [(row.first_offset, row.rows) for row in log._manifest.rows(part, 0, 2)] == [(0, 1), (1, 1)]
+    assert [(row.first_offset, row.rows) for row in log._context.manifest.rows(part, 0, 2)] == [(0, 1), (1, 1)]
 
 
 # -- asked for ---------------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def sweep(monkeypatch: pytest.MonkeyPatch) -> Callable[[Log], None]:
     monkeypatch.setattr(session, "Janitor", Patient)
 
     def sweep_now(log: Log) -> None:
-        shipper = log._shipper
+        shipper = log._store.shipper
         assert shipper is not None
         assert shipper._loop is not None
         asyncio.run_coroutine_threadsafe(made[-1].sweep(), shipper._loop).result(20)

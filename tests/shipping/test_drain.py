@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from holdfast import Closed, Unshipped
+from holdfast import Closed
+from holdfast.results import Unshipped
 from tests.segments.planting import TEN, fill, wait_for
 from tests.shipping.conftest import mark
 
@@ -179,6 +180,6 @@ def test_the_shippers_thread_ends_with_the_log(open_shipped, faults):
     gate = faults.hold(".arrow")
     log.topic("orders").submit(b"x")
     assert gate.arrived.wait(20)
-    thread = log._shipper._thread
+    thread = log._store.shipper._thread
     log.close()
     assert not thread.is_alive()

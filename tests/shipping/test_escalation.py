@@ -123,7 +123,7 @@ def test_fail_appends_goes_on_only_when_nothing_is_stuck_any_more(open_shipped, 
     topic = log.topic("orders")
     batch, segment = faults.fail(".arrow"), faults.fail("/segments/")
     ticket = topic.submit(b"x")
-    stuck = log._shipper._escalation._stuck
+    stuck = log._store.shipper._escalation._stuck
     for part in (".arrow", "/segments/"):  # one after the other: what is in a segment first needs no batch
         wait_for(lambda part=part: any(part in key for key in list(stuck)))
         log.seal()
@@ -195,7 +195,7 @@ def test_nothing_that_is_durable_is_dropped_however_long_the_store_is_away(open_
     faults.away()
     for i in range(100):
         topic.append(b"%d" % i)
-    lane = log._shipper._lane
+    lane = log._store.shipper._lane
     assert len(lane._stages) <= 2
     faults.heal()
     topic.submit(b"last").shipped(20)

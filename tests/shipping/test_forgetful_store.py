@@ -736,5 +736,5 @@ def test_marks_that_move_while_the_store_is_compared_with_them_are_no_loss(open_
             log.topic("orders").append(b"x", durability="shipped")
             return root.store.list(prefix, after)
 
-    assert examine(Busy(), log._manifest, log.id, partition).is_whole
+    assert examine(Busy(), log._context.manifest, log.id, partition).is_whole
     assert partition.shipment != before

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Closed, Corrupt, Invalid, Log, Unshipped
+from holdfast import Closed, Corrupt, Invalid, Log
+from holdfast.results import Unshipped
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument, LogDocument
 from holdfast.store import layout
@@ -311,7 +312,7 @@ def test_of_two_copies_the_one_that_claims_later_goes_on_and_the_other_is_fenced
     first = open_shipped("first")
     first.topic("orders").append(b"both", durability="shipped")
     first.flush()
-    wait_for(lambda: first._shipper._journal.topics.shipping.shipped_seq == 1)
+    wait_for(lambda: first._store.shipper._journal.topics.shipping.shipped_seq == 1)
     copy(first, "second")
     second = open_shipped("second")
     second.topic("orders").append(b"second", durability="shipped")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
-from holdfast.reconcile.local_pass import ReconcileReport
 from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
+from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.root.objects import checkpoint, commit_batch, documents
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import (
@@ -487,8 +487,8 @@ class Racing:
 
 
 def race(log: Log, folder: str, act: Callable[[], None]) -> None:
-    reconciler = log._reconciles_store()
-    reconciler.store = Racing(reconciler.store, folder, act)  # type: ignore[assignment]
+    side = log._store.reconciler().side
+    side.store = Racing(side.store, folder, act)
 
 
 def test_a_segment_that_is_retired_and_removed_after_the_listing_is_no_finding(log, root):
@@ -718,24 +718,6 @@ def test_a_log_that_was_taken_over_repairs_nothing(log, root, tmp_path):
     assert root.objects() == before
 
 
-def test_the_right_to_repair_is_given_back_after_an_error(log, root, faults):
-    a_missing_segment(log, root)
-    faults.fail("/segments/", times=1)
-    with pytest.raises(Unavailable):
-        log.reconcile(remote=True, fix=True)
-    report = log.reconcile(remote=True, fix=True)
-    assert (report.mode, len(report.repairs)) == ("fix", 1)
-
-
-def test_of_two_passes_one_repairs_and_the_other_says_why_it_does_not(log, root):
-    a_missing_segment(log, root)
-    first = log.reconcile(remote=True, fix=True, limit=1)
-    other = log.reconcile(remote=True, fix=True, deep=True)
-    assert (first.mode, other.mode, len(other.findings)) == ("fix", "report", 1)
-    assert "another pass" in other.fixes_skipped
-    assert len(log.reconcile(remote=True, fix=True).repairs) == 1
-
-
 def test_batches_of_an_owner_that_was_overtaken_are_garbage(log, root, tmp_path, open_shipped):
     """They came after the takeover had said what it adopts."""
     log.close()
@@ -830,12 +812,6 @@ def test_another_store_is_refused(log, make_root, open_shipped):
         other.reconcile(remote=True)
 
 
-def test_a_handle_that_only_looks_repairs_nothing(log, open_shipped):
-    log.close()
-    with pytest.raises(Invalid, match="reading only"):
-        open_shipped(read_only=True).reconcile(remote=True, fix=True)
-
-
 def test_a_closed_log_refuses(log):
     log.reconcile(remote=True)
     log.close()
@@ -849,23 +825,6 @@ def test_a_store_that_is_away_is_no_finding_but_an_error(log, faults):
         log.reconcile(remote=True)
     faults.back()
     assert log.reconcile(remote=True).clean
-
-
-@pytest.mark.parametrize("deep", [False, True])
-def test_unit_after_unit_gives_the_same_as_one_pass(log, root, deep):
-    for plant in (a_missing_segment, a_short_manifest_object, a_damaged_topic_document, all_segments_missing):
-        plant(log, root)
-    whole = log.reconcile(remote=True, deep=deep)
-    log._reconciles_store().unit_segments = 2
-    report = log.reconcile(remote=True, deep=deep, limit=1)
-    units = 1
-    while not report.complete:
-        report = log.reconcile(remote=True, deep=deep, limit=1)
-        units += 1
-    assert units > 12
-    assert (report.findings, report.segments, report.files) == (whole.findings, whole.segments, whole.files)
-    with pytest.raises(Invalid):
-        log.reconcile(remote=True, limit=0)
 
 
 def test_the_local_report_and_its_counts_stay_as_they_are(log, root):
@@ -891,14 +850,6 @@ def test_a_shallow_pass_asks_for_no_segment_and_not_for_every_manifest_object(lo
     wait_for(lambda: layout.checkpoint_key("orders", 0, 8) in set(root.keys()))
     assert gets() == few
     assert faults.count("get_range") == 0
-
-
-def test_what_is_found_is_logged_without_payloads(log, root, caplog):
-    a_changed_segment(log, root)
-    log.reconcile(remote=True, deep=True)
-    (line,) = [record for record in caplog.records if getattr(record, "action", "") == "reconcile"]
-    assert line.findings == {"content_mismatch": 1}
-    assert "next" not in caplog.text
 
 
 # -- the walk -------------------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import holdfast
-from holdfast import Closed, HoldfastError, Invalid, Keyring, Log, Record, RestoreReport, Settings
+from holdfast import Closed, HoldfastError, Invalid, Keyring, Log, Record, Settings
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.recovery import fetching
+from holdfast.results import RestoreReport
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument, StartDocument
 from holdfast.store import layout

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Corrupt, Log, RestoreReport, Settings
+from holdfast import Corrupt, Log, Settings
+from holdfast.results import RestoreReport
 from holdfast.root.objects import commit_batch
 from holdfast.store import layout
 from tests.segments.planting import TEN

@@ -15,13 +15,12 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Corrupt, Log, RestoreReport, Settings
+from holdfast import Corrupt, Log, Settings
 from holdfast.crypto import digests
 from holdfast.model.entry import Entry, Place, header_of
-from holdfast.model.segment import chain_value
+from holdfast.results import RestoredExpiry, RestoredPolicy, RestoreReport
 from holdfast.root.objects import commit_batch, documents
 from holdfast.root.objects.documents import SegmentDocument, TopicDocument
-from holdfast.root.store_manifest import head_of
 from holdfast.store import layout
 from holdfast.store.port import Body
 from holdfast.testing.manual_clock import ManualClock
@@ -141,10 +140,10 @@ def test_the_report_lists_policies_and_expiries(open_shipped, bring, root):
     root.store.create(layout.expired_key("orders", 0, 1), Body.of(documents.encode(expired)))
     report = bring()
     assert report.policies == (
-        holdfast.RestoredPolicy("notes", 0, 0, 1),
-        holdfast.RestoredPolicy("orders", 0, 3 * 86_400_000_000, 25),
+        RestoredPolicy("notes", 0, 0, 1),
+        RestoredPolicy("orders", 0, 3 * 86_400_000_000, 25),
     )
-    assert report.expiries == (holdfast.RestoredExpiry("orders", 0, 1, 10, 10),)
+    assert report.expiries == (RestoredExpiry("orders", 0, 1, 10, 10),)
     assert any("not encrypted" in told for told in report.not_proved)
     assert any("expired" in told for told in report.not_proved)
 
@@ -166,4 +165,4 @@ def test_chain_of(open_shipped, root):
     forge_segment(root, flip)
     (document,) = root.manifest("orders")
     assert isinstance(document, SegmentDocument)
-    assert chain_value(head_of(document), document.rows, bytes.fromhex(document.content)).hex() == document.chain
+    assert document.segment.chain.hex() == document.chain

@@ -12,7 +12,8 @@ import pytest
 from blake3 import blake3
 
 import holdfast
-from holdfast import Corrupt, Invalid, Log, Receipt, RestoreReport, Settings
+from holdfast import Corrupt, Invalid, Log, Receipt, Settings
+from holdfast.results import RestoreReport
 from holdfast.root.objects import commit_batch, documents, key_object
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import ExpiredDocument

@@ -144,7 +144,7 @@ def test_1_idle_is_blocked(started, monkeypatch):
 
     monkeypatch.setattr(Batching, "decide", counted)
     log, topic = started(batch_timeout_ms=1)
-    wait_for(lambda: log._shipper._lane._waiting is not None and not log._shipper._lane._waiting.done())
+    wait_for(lambda: log._store.shipper._lane._waiting is not None and not log._store.shipper._lane._waiting.done())
     before = len(decisions)
     threading.Event().wait(0.15)  # that nothing happens, nobody announces
     assert len(decisions) - before <= 1
@@ -294,7 +294,7 @@ def test_5_a_batchs_memory_is_let_go_when_the_store_has_it(started, faults):
     topic.append(b"x")
     assert gate.arrived.wait(20)
     topic.append(b"y" * 1000)
-    lane = log._shipper._lane
+    lane = log._store.shipper._lane
     wait_for(lambda: len(lane._stages) == 2 and lane._ordering.held_up == 1)
     stages = [stage for stage, _ in lane._stages.values()]
     assert [stage._payload is None for stage in stages] == [False, True]
@@ -389,7 +389,7 @@ def test_delays_of_one_batch_become_backpressure_at_the_limit(started, faults, r
     for _ in range(50):
         topic.append(b"x")
     assert set(sent(faults)) == {(1, 1), (2, 2)}
-    assert len(log._shipper._lane._stages) == 1
+    assert len(log._store.shipper._lane._stages) == 1
     failing.end()
     topic.submit(b"last").shipped(20)
     assert len(root.batches()) <= 4
@@ -413,7 +413,7 @@ def test_shutdown_finishes_all_that_is_in_flight(started, faults, root):
         gate.open()
     closing.join(20)
     assert not closing.is_alive()
-    assert not log._shipper._thread.is_alive()
+    assert not log._store.shipper._thread.is_alive()
     assert sum(entry.count for batch in root.batches() for entry in batch.entries) == 3
     assert log.unshipped() == ()
 
@@ -425,7 +425,7 @@ def test_shutdown_releases_every_batch(started, faults, lines, monkeypatch):
     gate = faults.hold(".arrow")
     topic.append(b"x")
     assert gate.arrived.wait(20)
-    stages = [stage for stage, _ in log._shipper._lane._stages.values()]
+    stages = [stage for stage, _ in log._store.shipper._lane._stages.values()]
     log.close()
     assert [stage.outcome for stage in stages] == ["abandoned"]
     assert mark_of(log) == 1

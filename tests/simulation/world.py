@@ -29,9 +29,10 @@ from holdfast.journal.state.partition import Partition
 from holdfast.root import tail_walk
 from holdfast.root.objects import commit_batch, documents
 from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.manifest_chain import prove
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
-from holdfast.root.store_manifest import StoreManifest, prove
+from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_listing import inherit
 from holdfast.root.tail_walk import Walked
 from holdfast.shipping import session, shipper

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import holdfast
-from holdfast import Keyring, Log, RestoreReport, Settings
+from holdfast import Keyring, Log, Settings
+from holdfast.results import RestoreReport
 from tests.store.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
 
 Place = tuple[str, int, int]

@@ -9,7 +9,6 @@ from typing import assert_type
 
 import holdfast
 from holdfast import (
-    BatchTicket,
     Keyring,
     Log,
     Marks,
@@ -22,6 +21,8 @@ from holdfast import (
     Topic,
     TypedTopic,
 )
+from holdfast.clock import Clock
+from holdfast.results import BatchTicket, RestoreReport, Watermark
 
 
 def blocking(log: Log) -> None:
@@ -44,6 +45,7 @@ def blocking(log: Log) -> None:
     assert_type(log.marks("t")[0].shipped, int | None)
     assert_type(log.marks("t")[0].settled, int)
     assert_type(log.stats(), Stats)
+    assert_type(topic.watermark(), Watermark)
     assert_type(log.stats().journal.commit_seconds.quantile(0.99), float)
 
 
@@ -81,6 +83,10 @@ class Hsm:
 
     def mac(self, message: bytes) -> bytes:
         return message
+
+
+def rarely_named(clock: Clock) -> None:
+    assert_type(holdfast.restore("s3://bucket/prefix", "p", clock=clock), RestoreReport)
 
 
 def opening() -> None:

@@ -732,8 +732,8 @@ def test_the_worked_example_of_encryption_is_right() -> None:
     assert examples("0003") == {
         "master": master, "salt": salt, "context": context, "aead": aead, "mac": mac, "commitment": commitment,
         "salt_key": own[0], "tag_key": own[1], "fresh": fresh, "body_salt": body_salt, "body_key": body_key,
-        "header": header, "sealed": encrypted, "digest": digest, "stamp": stamp, "aead 1": aead_1, "mac 1": mac_1,
-        "commitment 1": commitment_1, "sealed 1": encrypted_1,
+        "header": header, "encrypted": encrypted, "digest": digest, "stamp": stamp, "aead 1": aead_1, "mac 1": mac_1,
+        "commitment 1": commitment_1, "encrypted 1": encrypted_1,
     }  # fmt: skip
     source = Source(master, salt, context)
     assert AesGcmCipher(source, encrypts=True, random=lambda count: fresh).encrypt(body, header) == encrypted

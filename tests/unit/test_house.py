@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import typing
 import pytest
 
 import holdfast
-from holdfast import errors
+from holdfast import errors, results
 from holdfast.journal import backend
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
@@ -31,6 +32,21 @@ def test_public_names_are_sorted_complete_and_real():
         assert name in dir(holdfast)
     with pytest.raises(AttributeError, match="nope"):
         holdfast.nope  # noqa: B018
+
+
+def test_there_are_few_public_names():
+    """Whoever reads `dir(holdfast)` reads a short list."""
+    assert len(holdfast.__all__) <= 25
+
+
+def test_names_that_moved_say_where_they_are():
+    """A name of version 0.1 that is elsewhere now is an AttributeError with its place, and is there."""
+    for place, names in holdfast._MOVED.items():
+        for name in names:
+            with pytest.raises(AttributeError, match=f"has no attribute '{name}': import it from {place}"):
+                getattr(holdfast, name)
+            assert hasattr(importlib.import_module(place), name)
+    assert set(holdfast._MOVED["holdfast.results"]) == set(results.__all__)
 
 
 def test_importing_holdfast_loads_nothing():

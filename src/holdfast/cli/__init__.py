@@ -1,14 +1,15 @@
 """The command line `holdfast`: one file per verb; data on stdout, words on stderr.
 
-Read in this order: `program` (verbs, errors, exit codes) · `options` and `output` (what all verbs share) ·
-`text` and `rows` (bytes, times and typed rows for eyes and for JSON) · `append` · `read` and `tail` with `printing`
-and `following` · `seal`, `ship`, `retain`, `reconcile`, `rebuild`, `restore`, `migrate_root` · `topics`, `status`,
-`inspect`, these three with `glance` (what the database says in the clear), `summary` (how far things got) and
-`examination` with `key_epochs` (what can be proved) · `keys` · `config`, with `prices` (what requests cost).
+Read in this order: `program` (verbs, errors, exit codes) · `options` and `output` (what all verbs share) · `text` and
+`json_rows` (bytes, times and typed rows as people and JSON see them) · `printing`, `follow_output` and `progress` ·
+`prices` (what requests cost) · `verbs`, one file each.
 
-Where a store may stand in the place of a directory: `at_root`, `root_records` and `root_report`.
+`inspection` is what `inspect`, `status`, `topics` and `read` have in common. What is in a log's database, and whether
+it is intact, comes from `holdfast.journal.inspected_database`; here it is printed, row by row (`inspect_lines`) or by
+topic and partition (`summary`). Where a verb takes a store's URL in place of a directory: `at_root`, `root_records`,
+`root_report`.
 
-It needs the extra `cli`; nothing of it is imported by the library.
+It needs the extra `cli`; the library imports nothing of it.
 """
 
 from __future__ import annotations

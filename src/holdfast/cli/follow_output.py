@@ -14,8 +14,8 @@ from typing import Any
 from holdfast import Topic
 from holdfast.cli.output import flush
 from holdfast.cli.printing import Write, items
-from holdfast.log.reading import Reading
-from holdfast.log.typed_topic import TypedTopic
+from holdfast.log.topics.reading import Reading
+from holdfast.log.topics.typed_topic import TypedTopic
 
 _LOOK_AGAIN_S = 0.1
 _PAGE_RECORDS = 10_000

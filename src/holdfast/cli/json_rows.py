@@ -20,7 +20,6 @@ import msgspec
 
 from holdfast.cli.text import iso
 from holdfast.errors import Corrupt, Invalid
-from holdfast.journal.entry_reader import Reader
 from holdfast.model import frame
 from holdfast.model.control_rows import SchemaRow
 from holdfast.model.entry import Entry
@@ -222,23 +221,26 @@ def _moment(text: str) -> datetime:
 # -- in the journal ---------------------------------------------------------------------------------------
 
 
-def rows_of(reader: Reader, entry: Entry, schemas: Sequence[SchemaRow]) -> Rows:
-    """The rows of a typed entry, proved and decoded."""
-    from holdfast.model.schema import TopicSchema
-    from holdfast.segments.typed.row_message import BadRows, decode_rows
+def typed_decoder(schemas: Sequence[SchemaRow]) -> Callable[[Entry, bytes], Rows]:
+    """What decodes the bodies of typed entries, given all schemas of their log; raises BadFrame."""
 
-    body = reader.body(entry)
-    definition = next((row.definition for row in schemas if row.fingerprint == entry.schema), None)
-    if definition is None:
-        raise reader.malformed(entry, "its schema is not known")
-    try:
-        count, times, message = frame.decode_typed(body)
-        batch = decode_rows(bytes(message), TopicSchema.parse(definition).stored)
-    except (BadFrame, BadRows) as error:
-        raise reader.malformed(entry, error) from None
-    except Corrupt as error:
-        raise reader.malformed(entry, error.message) from None
-    if count != entry.count or batch.num_rows != count:
-        raise reader.malformed(entry, "it does not hold as many rows as it says")
-    moments = tuple(times.cast("q"))
-    return Rows(moments if len(moments) == count else moments * count, batch)
+    def decode(entry: Entry, body: bytes) -> Rows:
+        from holdfast.model.schema import TopicSchema
+        from holdfast.segments.typed.row_message import BadRows, decode_rows
+
+        definition = next((row.definition for row in schemas if row.fingerprint == entry.schema), None)
+        if definition is None:
+            raise BadFrame("its schema is not known")
+        try:
+            count, times, message = frame.decode_typed(body)
+            batch = decode_rows(bytes(message), TopicSchema.parse(definition).stored)
+        except BadRows as error:
+            raise BadFrame(str(error)) from None
+        except Corrupt as error:
+            raise BadFrame(error.message) from None
+        if count != entry.count or batch.num_rows != count:
+            raise BadFrame("it does not hold as many rows as it says")
+        moments = tuple(times.cast("q"))
+        return Rows(moments if len(moments) == count else moments * count, batch)
+
+    return decode

@@ -22,9 +22,9 @@ from click.shell_completion import CompletionItem
 import holdfast
 from holdfast import Keyring, Log, Settings, Topic
 from holdfast.arguments import store_address
-from holdfast.cli.inspection.control_tables import database, is_keyed
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.log.typed_topic import TypedTopic
+from holdfast.journal.inspected_database import control_rows, is_keyed
+from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.topic_name import is_name
 from holdfast.store.address import parse_url
@@ -61,8 +61,7 @@ def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str)
     if not isinstance(place, Path):
         return []
     try:
-        with database(Directory(place.absolute()).database) as backend, backend.reading() as connection:
-            names = [str(name) for (name,) in connection.execute("SELECT name FROM topics ORDER BY name")]
+        names = sorted(control_rows(Directory(place.absolute()).database).topic_names.values())
     except HoldfastError:  # no log, or a damaged one: that is for the verb to say
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete) and is_name(name)]
@@ -106,7 +105,7 @@ def open_log(directory: Path, reference: str | None, settings: Settings, *, read
     try:
         return holdfast.open(directory, settings=settings, keyring=keyring, read_only=read_only)
     except Invalid as error:
-        if keyring is None and is_keyed(directory):
+        if keyring is None and is_keyed(Directory(directory.absolute()).database):
             raise Invalid(error.message, hint=NEEDS_KEY) from error
         raise
 

@@ -18,9 +18,7 @@ import msgspec
 
 from holdfast.cli.text import printable, printable_json, printable_lines
 from holdfast.errors import Corrupt, HoldfastError
-
-OK, BAD, UNCHECKED = "ok", "BAD", "unchecked"
-"""The outcome of a check; a bad one is red on a terminal with colours."""
+from holdfast.journal.inspected_database import BAD
 
 
 class Problem(msgspec.Struct, frozen=True):

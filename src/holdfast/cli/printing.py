@@ -17,8 +17,8 @@ from holdfast.cli.json_rows import Placed, placed
 from holdfast.cli.output import emit, emit_bytes, emit_json
 from holdfast.cli.text import iso, printable, record_line, shown
 from holdfast.errors import Invalid
-from holdfast.log.reading import Reading
-from holdfast.log.typed_topic import TypedTopic
+from holdfast.log.topics.reading import Reading
+from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.reader.settled_reading import SettledReading
 
 Item = Record | Placed

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from datetime import timedelta
 
+from holdfast.arguments import whole
 from holdfast.channels.channel_settings import TOPIC
-from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
-from holdfast.log_directory import Directory
-from holdfast.reconcile.local_pass import Reconciler, ReconcileReport
+from holdfast.log.log_context import LogContext
+from holdfast.reconcile.local_side import LocalSide
 from holdfast.reconcile.reconcile_loop import ReconcileLoop
+from holdfast.reconcile.reconcile_pass import Reconciler
+from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.local_root import Publishing
 from holdfast.segments.retention.retention import Retention, RetentionReport
@@ -32,9 +35,8 @@ logger = logging.getLogger("holdfast")
 class Maintenance:
     """The chores of one open log."""
 
-    def __init__(
-        self, journal: Journal, manifest: Manifest, directory: Directory, settings: Settings, clock: Clock
-    ) -> None:
+    def __init__(self, context: LogContext) -> None:
+        directory, settings, clock, journal, manifest = context
         self._journal = journal
         self._settings = settings
         self._clock = clock
@@ -57,7 +59,8 @@ class Maintenance:
         else:  # only to say what would go
             self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
         self._counters = counters
-        self._reconciler = Reconciler(journal, manifest, directory, self._roller, settings.reconcile, clock)
+        side = LocalSide(journal, manifest, directory, self._roller)
+        self._reconciler = Reconciler(side, settings.reconcile, clock)
         self._loop: ReconcileLoop | None = None
         if self._roller is not None and settings.reconcile.pass_interval_ms:
             self._loop = ReconcileLoop(self._reconciler, settings.reconcile, clock)
@@ -91,6 +94,21 @@ class Maintenance:
             raise _only_reading()
         self._journal.refresh()
         return self._retention.run(dry_run=dry_run)
+
+    def set_retention(
+        self, topic: str, bytes_max: int | None, age_max: timedelta | None, records_max: int | None
+    ) -> None:
+        """Give a topic a policy of its own, durably."""
+        if age_max is not None and not isinstance(age_max, timedelta):
+            raise Invalid(
+                f"age_max is a timedelta, not {type(age_max).__name__}", hint="for instance timedelta(days=7)"
+            )
+        policy = Policy(
+            None if bytes_max is None else whole(bytes_max, "bytes_max"),
+            None if age_max is None else age_max // timedelta(microseconds=1),
+            None if records_max is None else whole(records_max, "records_max"),
+        )
+        self._journal.set_policy(topic, policy.bytes_max or 0, policy.age_max_us or 0, policy.records_max or 0)
 
     def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
         """Compare manifest and files."""

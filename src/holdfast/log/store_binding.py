@@ -1,44 +1,134 @@
-"""The composition of shipping for one open log: its store, attached once, and the shipper that serves it.
+"""The store of an open log: bound to it once, shipped to, compared with, brought back.
 
-A log remembers the store that it is shipped to. Opened with another one it is refused, because marks of one store say
-nothing about another; unless `store.move` says that it moves, to a root that holds the same (`holdfast migrate-root`),
-where it goes on, or to an empty one, where all is shipped anew. Opened with none it does not ship, says so, and keeps
-its marks: retention still removes nothing that the store does not have. A log that was taken over remembers it, and
-takes no more records wherever it is opened.
+A log remembers the store that it is shipped to. Opened with another one it is refused: the marks of one store say
+nothing about another. `store.move` lets it move: to a root that holds the same (`holdfast migrate-root`), where it
+goes on, or to an empty one, where everything is shipped again. Opened without a store it does not ship, says so, and
+keeps its marks: retention still removes nothing that the store does not have. A log that was taken over remembers
+that too, and takes no more records wherever it is opened.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from holdfast.caller import in_coroutine
-from holdfast.clock import Clock
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.journal import Journal
+from holdfast.log.log_context import LogContext
 from holdfast.model.control_rows import ShippingRow
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
-from holdfast.segments.manifest.local_manifest import Manifest
-from holdfast.settings import Settings
 from holdfast.store import layout, store_kinds
 from holdfast.store.address import parse_url
 from holdfast.store.port import Store
 
 if TYPE_CHECKING:
-    from holdfast.shipping.shipper import Shipper
+    from holdfast.reconcile.reconcile_pass import Reconciler
+    from holdfast.reconcile.reconcile_report import ReconcileReport
+    from holdfast.shipping.refill.store_loss import RebuildReport
+    from holdfast.shipping.shipper import Shipper, Unshipped
+    from holdfast.shipping.shipping_stats import ShippingStats
 
 _FIRST_CONTACT_S = 2.0
-"""How long opening waits for the store's first word; a store that is away does not keep a log from opening."""
+"""How long opening waits for the store's first answer; a store that is away does not keep a log from opening."""
+_CLAIM_S = 10.0
 
 logger = logging.getLogger("holdfast")
 
 
-def shipper_for(journal: Journal, manifest: Manifest, settings: Settings, clock: Clock) -> Shipper | None:
+class StoreBinding:
+    """The store of one open log, if it has one."""
+
+    def __init__(self, context: LogContext) -> None:
+        self._context = context
+        self._shipper = _shipper_for(context)
+        self._reconciler: Reconciler | None = None
+        self._lock = Lock()
+        self._has_answered = True
+        """Whether the first answer was waited for; a coroutine that opens a log does that in `async with`."""
+
+    def start(self) -> None:
+        """Begin to ship. Waits a moment for the store's first answer, but never on an event loop."""
+        shipper = self._shipper
+        if shipper is None:
+            return
+        self._has_answered = not in_coroutine()
+        try:
+            shipper.start(_FIRST_CONTACT_S if self._has_answered else 0.0)
+        except BaseException:
+            shipper.close(0)
+            raise
+
+    def wait_for_answer(self) -> None:
+        """Wait a moment for the first answer, if nobody has; raises Invalid where the root is not this log's."""
+        if self._shipper is not None and not self._has_answered:
+            self._has_answered = True
+            self._shipper.first_word(_FIRST_CONTACT_S)
+
+    @property
+    def shipper(self) -> Shipper:
+        """The shipper; Invalid where there is none."""
+        if self._context.journal.read_only:
+            raise Invalid("this log is open for reading only", hint="its owner ships; open it without read_only=True")
+        if self._shipper is None:
+            raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
+        return self._shipper
+
+    def stats(self) -> ShippingStats | None:
+        """Shipping at this moment."""
+        return None if self._shipper is None else self._shipper.stats()
+
+    def unshipped(self) -> tuple[Unshipped, ...]:
+        """What is durable here and not known to be on the store."""
+        return () if self._shipper is None else self._shipper.unshipped()
+
+    def rebuild(self, *, accept_loss: bool = False, timeout: float = 60.0) -> RebuildReport:
+        """Bring back what the store has lost."""
+        return self.shipper.rebuild(accept_loss=accept_loss, timeout=timeout)
+
+    def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
+        """Compare the manifest with the store."""
+        return self.reconciler().run(fix=fix, deep=deep, limit=limit)
+
+    def reconciler(self) -> Reconciler:
+        """The one that goes on where its last call stopped."""
+        from holdfast.reconcile.reconcile_pass import Reconciler
+        from holdfast.reconcile.store_side import StoreSide
+
+        _, settings, clock, journal, manifest = self._context
+        shipper = self._shipper
+        epoch = None if shipper is None else lambda: shipper.claim(_CLAIM_S)
+        with self._lock:
+            if self._reconciler is None:
+                side = StoreSide(journal, manifest, settings.store, clock, epoch, self.rebuild)
+                self._reconciler = Reconciler(side, settings.reconcile, clock)
+            return self._reconciler
+
+    def close(self) -> None:
+        """Ship what is there, within `shipping.drain_timeout_ms`, and stop."""
+        if self._shipper is not None:
+            self._shipper.close(self._context.settings.shipping.drain_timeout_ms / 1000)
+
+    def release(self) -> None:
+        """Let go of what comparing with the store has opened."""
+        if self._reconciler is not None:
+            self._reconciler.close()
+
+    def forget(self) -> None:
+        """In a forked child: the connections and threads are the parent's."""
+        self._lock = Lock()
+        if self._shipper is not None:
+            self._shipper.forget()
+
+
+def _shipper_for(context: LogContext) -> Shipper | None:
     """The shipper of a log, not started yet; None where no store is configured."""
+    _, settings, clock, journal, manifest = context
     shipping = journal.topics.shipping
     _refuse_stranded(journal)
     if not settings.store.url:
@@ -122,15 +212,3 @@ def _has_shipped(journal: Journal) -> bool:
     shipping = journal.topics.shipping
     shipments = [partition.shipment for partition in journal.topics.by_id.values()]
     return bool(shipping and shipping.shipped_seq) or any(row.slots for row in shipments if row is not None)
-
-
-def start(shipper: Shipper) -> bool:
-    """Begin to ship; whether the store's first word was waited for, which is not so in a coroutine."""
-    waits = not in_coroutine()
-    shipper.start(_FIRST_CONTACT_S if waits else 0.0)
-    return waits
-
-
-def first_word(shipper: Shipper) -> None:
-    """Wait a moment for the store's first word; raises Invalid where the root is not this log's."""
-    shipper.first_word(_FIRST_CONTACT_S)

@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed
-from holdfast.reconcile.local_pass import Reconciler
+from holdfast.reconcile.reconcile_pass import Reconciler
 from holdfast.segments.segment_settings import ReconcileSettings
 
 logger = logging.getLogger("holdfast.segments")
@@ -47,12 +47,12 @@ class ReconcileLoop:
             self._stop.wait(self._settings.pass_interval_ms / 1000)
 
     def _pass(self) -> None:
-        going = self._reconciler.begin(fix=self._settings.fix, deep=self._settings.deep)
+        work = self._reconciler.begin(fix=self._settings.fix, deep=self._settings.deep)
         try:
             while not self._stop.is_set():
                 began = self._clock.monotonic()
-                if not going.step():
+                if not work.step():
                     return
                 self._stop.wait((self._clock.monotonic() - began) * self._settings.idle_ratio)
         finally:
-            going.end()
+            work.end()

@@ -7,24 +7,27 @@ for comparing by eye.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from holdfast.cli.inspection.control_tables import KeyEpochRow
-from holdfast.cli.inspection.examination import Examination, Examined, ExaminedSegment
-from holdfast.cli.inspection.manifest_rows import STATES
 from holdfast.cli.json_rows import Rows, plain_rows
-from holdfast.cli.text import Encoding, RecordLine, iso, record_line, short
+from holdfast.cli.text import Encoding, iso, record_line, short
+from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
-from holdfast.journal.state.partition import Partition
+from holdfast.journal.inspected_database import EntryVerdict, Inspection, SegmentVerdict, StoredEntry, Verdict
 from holdfast.model.control_rows import (
+    EXPIRED,
+    EXPIRING,
+    LIVE,
+    LOST,
     EpochRow,
     HeadRow,
     LogRow,
     PolicyRow,
     SchemaRow,
+    SegmentRow,
     ShipmentRow,
     ShippingRow,
     TopicRow,
@@ -33,6 +36,7 @@ from holdfast.model.control_rows import (
 from holdfast.model.entry import RAW, TYPED
 from holdfast.model.record_columns import BadFrame, Columns
 
+_STATES = {LIVE: "live", EXPIRING: "expiring", EXPIRED: "expired", LOST: "lost"}
 _KINDS = {RAW: "raw", TYPED: "typed"}
 
 
@@ -274,140 +278,150 @@ LINES = (
 )  # fmt: skip
 
 
-def log_line(row: LogRow, version: int, idempotency_keys: int, examination: Examination) -> LogLine:
+def log_line(row: LogRow, verdict: Verdict, found: Inspection) -> LogLine:
     """The log's own row."""
     return LogLine(
         row.log_id.hex(), iso(row.created_us), bool(row.keyed), row.epoch, row.next_seq, row.groups, row.key_epoch,
-        version, idempotency_keys, examination.stamp(row, "the log's own row"),
+        found.control.version, found.idempotency_keys, verdict.stamp,
     )  # fmt: skip
 
 
-def epoch_line(row: EpochRow, examination: Examination) -> EpochLine:
+def epoch_line(row: EpochRow, verdict: Verdict, _: Inspection) -> EpochLine:
     """An ownership."""
-    check = examination.stamp(row, f"epoch {row.number}")
-    return EpochLine(row.number, iso(row.opened_us), row.pid, row.key_epoch, check)
+    return EpochLine(row.number, iso(row.opened_us), row.pid, row.key_epoch, verdict.stamp)
 
 
-def key_epoch_line(row: KeyEpochRow, examination: Examination) -> KeyEpochLine:
+def key_epoch_line(row: KeyEpoch, verdict: Verdict, _: Inspection) -> KeyEpochLine:
     """A key epoch."""
-    return KeyEpochLine(row.number, row.scheme, row.key_id, short(row.commitment), examination.key_epoch(row.number))
+    return KeyEpochLine(row.number, row.scheme, row.key_id, short(row.commitment), verdict.stamp)
 
 
-def topic_line(row: TopicRow, examination: Examination) -> TopicLine:
+def topic_line(row: TopicRow, verdict: Verdict, _: Inspection) -> TopicLine:
     """A topic."""
-    check = examination.stamp(row, "a topic", row.name)
-    return TopicLine(row.id, row.name, row.partitions, iso(row.created_us), row.key_epoch, check)
+    return TopicLine(row.id, row.name, row.partitions, iso(row.created_us), row.key_epoch, verdict.stamp)
 
 
-def head_line(row: HeadRow, examination: Examination) -> HeadLine:
-    """A head."""
-    topic = examination.topic_of(row)
-    return HeadLine(
-        row.partition_id, topic, row.number, row.next_offset, short(row.link), row.key_epoch,
-        examination.stamp(row, "a head", topic, row.number), examination.tail(row),
-    )  # fmt: skip
-
-
-def schema_line(row: SchemaRow, examination: Examination) -> SchemaLine:
+def schema_line(row: SchemaRow, verdict: Verdict, found: Inspection) -> SchemaLine:
     """A version of a schema."""
-    topic = examination.topic_named(row.topic_id)
     return SchemaLine(
-        topic, row.version, short(row.fingerprint), len(row.definition), iso(row.created_us), row.key_epoch,
-        examination.stamp(row, "a schema", topic),
+        found.names.get(row.topic_id), row.version, short(row.fingerprint), len(row.definition), iso(row.created_us),
+        row.key_epoch, verdict.stamp,
     )  # fmt: skip
 
 
-def policy_line(row: PolicyRow, examination: Examination) -> PolicyLine:
+def policy_line(row: PolicyRow, verdict: Verdict, found: Inspection) -> PolicyLine:
     """A retention policy."""
-    topic = examination.topic_named(row.topic_id)
-    check = examination.stamp(row, "a retention policy", topic)
-    return PolicyLine(topic, row.bytes_max, row.age_max_us, row.records_max, row.key_epoch, check)
+    topic = found.names.get(row.topic_id)
+    return PolicyLine(topic, row.bytes_max, row.age_max_us, row.records_max, row.key_epoch, verdict.stamp)
 
 
-def watermark_line(row: WatermarkRow, examination: Examination) -> WatermarkLine:
-    """A watermark."""
-    topic, partition = examination.place_of(row.partition_id)
-    return WatermarkLine(
-        row.partition_id, topic, partition, row.segments, row.sealed_offset, row.first_segment, row.first_offset,
-        short(row.chain), row.key_epoch, examination.stamp(row, "a watermark", topic, partition), examination.seal(row),
+def head_line(row: HeadRow, verdict: Verdict, found: Inspection) -> HeadLine:
+    """A head."""
+    return HeadLine(
+        row.partition_id, found.names.get(row.topic_id), row.number, row.next_offset, short(row.link), row.key_epoch,
+        verdict.stamp, verdict.place,
     )  # fmt: skip
 
 
-def shipping_line(row: ShippingRow, examination: Examination) -> ShippingLine:
+def watermark_line(row: WatermarkRow, verdict: Verdict, found: Inspection) -> WatermarkLine:
+    """A watermark."""
+    return WatermarkLine(
+        row.partition_id, *found.place(row.partition_id), row.segments, row.sealed_offset, row.first_segment,
+        row.first_offset, short(row.chain), row.key_epoch, verdict.stamp, verdict.place,
+    )  # fmt: skip
+
+
+def shipping_line(row: ShippingRow, verdict: Verdict, _: Inspection) -> ShippingLine:
     """Where the log is shipped to."""
-    check = examination.stamp(row, "what was shipped")
     return ShippingLine(
-        row.root, row.shipped_seq, bool(row.copy), row.key_epoch, check, row.epoch, row.fenced, row.root_format
+        row.root, row.shipped_seq, bool(row.copy), row.key_epoch, verdict.stamp, row.epoch, row.fenced, row.root_format
     )
 
 
-def shipment_line(row: ShipmentRow, examination: Examination) -> ShipmentLine:
+def shipment_line(row: ShipmentRow, verdict: Verdict, found: Inspection) -> ShipmentLine:
     """How far a partition is on the store."""
-    topic, partition = examination.place_of(row.partition_id)
     return ShipmentLine(
-        row.partition_id, topic, partition, row.slots, row.settled_segments, row.settled_offset, row.shipped_offset,
-        row.key_epoch, examination.stamp(row, "a shipment", topic, partition), examination.shipment(row),
+        row.partition_id, *found.place(row.partition_id), row.slots, row.settled_segments, row.settled_offset,
+        row.shipped_offset, row.key_epoch, verdict.stamp, verdict.place,
     )  # fmt: skip
 
 
-def segment_line(examined: ExaminedSegment) -> SegmentLine:
+CONTROL_LINES: dict[type[object], tuple[str, Callable[[Any, Verdict, Inspection], Line]]] = {
+    LogRow: ("log", log_line), EpochRow: ("epochs", epoch_line), KeyEpoch: ("key epochs", key_epoch_line),
+    TopicRow: ("topics", topic_line), SchemaRow: ("schemas", schema_line), PolicyRow: ("policies", policy_line),
+    HeadRow: ("heads", head_line), WatermarkRow: ("watermarks", watermark_line),
+    ShippingRow: ("shipping", shipping_line), ShipmentRow: ("shipments", shipment_line),
+}  # fmt: skip
+"""The control rows that are printed: under which title, and as what."""
+
+
+def segment_line(row: SegmentRow, verdict: SegmentVerdict, found: Inspection) -> SegmentLine:
     """A segment."""
-    row, partition = examined.row, examined.partition
     return SegmentLine(
-        None if partition is None else partition.topic, None if partition is None else partition.number, row.number,
-        row.first_offset, row.end, row.rows, row.size, STATES.get(row.state, str(row.state)), iso(row.sealed_us),
-        iso(row.time_min), iso(row.time_max), short(row.schema) if any(row.schema) else None, row.key_id or None,
-        row.epoch, row.key_epoch, short(row.sha256), short(row.chain), examined.stamp, examined.chain,
+        *found.place(row.partition_id), row.number, row.first_offset, row.end, row.rows, row.size,
+        _STATES.get(row.state, str(row.state)), iso(row.sealed_us), iso(row.time_min), iso(row.time_max),
+        short(row.schema) if any(row.schema) else None, row.key_id or None, row.epoch, row.key_epoch, short(row.sha256),
+        short(row.chain), verdict.stamp, verdict.chain,
     )  # fmt: skip
 
 
-def entry_line(examined: Examined) -> EntryLine:
+def entry_line(stored: StoredEntry, verdict: EntryVerdict, found: Inspection) -> EntryLine:
     """An entry."""
-    entry, partition = examined.stored.entry, examined.partition
+    entry = stored.entry
     return EntryLine(
-        entry.seq, None if partition is None else partition.topic, None if partition is None else partition.number,
-        entry.first, entry.first + entry.count, entry.count, examined.stored.bytes, entry.group_number,
-        _KINDS.get(entry.kind, str(entry.kind)), entry.codec, short(entry.schema) or None, iso(entry.time_min),
-        iso(entry.time_max), entry.key_epoch, short(entry.digest), examined.link, examined.digest, examined.body,
+        entry.seq, *found.place(entry.partition_id), entry.first, entry.first + entry.count, entry.count, stored.bytes,
+        entry.group_number, _KINDS.get(entry.kind, str(entry.kind)), entry.codec, short(entry.schema) or None,
+        iso(entry.time_min), iso(entry.time_max), entry.key_epoch, short(entry.digest), verdict.link, verdict.digest,
+        verdict.body,
     )  # fmt: skip
 
 
-def size_lines(first: int, partition: Partition, columns: Columns) -> Iterator[SizesLine]:
+def content_lines(
+    stored: StoredEntry, verdict: EntryVerdict, found: Inspection, *, reveal: bool
+) -> Iterator[SizesLine | RowLine]:
+    """The records or rows of an entry, where it could be opened; what is in them only when they are revealed."""
+    entry, content = stored.entry, verdict.content
+    topic, partition = found.place(entry.partition_id)
+    if topic is None or partition is None or content is None:
+        return iter(())
+    if isinstance(content, Rows):
+        return row_lines(entry.first, topic, partition, content, reveal=reveal)
+    assert isinstance(content, Columns)
+    sizes = size_lines(entry.first, topic, partition, content)
+    return revealed_lines(entry.first, sizes, content, found.problems) if reveal else sizes
+
+
+def size_lines(first: int, topic: str, partition: int, columns: Columns) -> Iterator[SizesLine]:
     """The records of an entry by their sizes."""
     for i, (payload, time) in enumerate(zip(columns.payloads, columns.times, strict=True)):
         extra = columns.extras.get(i, (None, None, None))
         key, kind, headers = (None if part is None else len(part) for part in extra)
-        yield SizesLine(
-            partition.topic, partition.number, first + i, iso(time), time, key, kind, headers, len(payload)
-        )  # fmt: skip
+        yield SizesLine(topic, partition, first + i, iso(time), time, key, kind, headers, len(payload))
 
 
 def revealed_lines(
-    first: int, partition: Partition, columns: Columns, problems: list[Corrupt]
+    first: int, lines: Iterator[SizesLine], columns: Columns, problems: list[Corrupt]
 ) -> Iterator[RevealedLine]:
     """The records of an entry with all that is in them; one that cannot be decoded is a problem."""
-    for i, sizes in enumerate(size_lines(first, partition, columns)):
+    for i, sizes in enumerate(lines):
         try:
-            record = next(columns.records(first, partition.number, i, i + 1))
+            record = next(columns.records(first, sizes.partition, i, i + 1))
         except (BadFrame, UnicodeDecodeError):
-            place = {"topic": partition.topic, "partition": partition.number, "offset": first + i}
-            problems.append(Corrupt("a record's kind or headers are malformed", **place))  # type: ignore[arg-type]
+            message = "a record's kind or headers are malformed"
+            problems.append(Corrupt(message, topic=sizes.topic, partition=sizes.partition, offset=sizes.offset))
             continue
-        yield _revealed(sizes, record_line(partition.topic, record))
+        revealed = record_line(sizes.topic, record)
+        yield RevealedLine(**{**msgspec.structs.asdict(sizes), **msgspec.structs.asdict(revealed)})
 
 
-def row_lines(first: int, partition: Partition, rows: Rows, *, reveal: bool) -> Iterator[RowLine]:
+def row_lines(first: int, topic: str, partition: int, rows: Rows, *, reveal: bool) -> Iterator[RowLine]:
     """The rows of a typed entry."""
     found = plain_rows(rows.batch, len(rows.times)) if reveal else None
     for i, time in enumerate(rows.times):
         row = msgspec.UNSET if found is None else found[i]
-        yield RowLine(partition.topic, partition.number, first + i, iso(time), time, row)
+        yield RowLine(topic, partition, first + i, iso(time), time, row)
 
 
 def problem_line(error: Corrupt) -> ProblemLine:
     """Damage."""
     return ProblemLine(error.message, error.topic, error.partition, error.offset, error.hint)
-
-
-def _revealed(sizes: SizesLine, record: RecordLine) -> RevealedLine:
-    return RevealedLine(**{**msgspec.structs.asdict(sizes), **msgspec.structs.asdict(record)})

@@ -1,4 +1,4 @@
-"""How far the partitions of a log got and what they hold, out of one glance. Values in, values out.
+"""How far the partitions of a log got and what they hold, out of its control rows. Values in, values out.
 
 Without another store the log's own directory is what readers read: what is sealed is settled, and `shipped` is None.
 The marks of a store are those that were written down last; an owner that ships at this moment may be a little further.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.cli.inspection.control_tables import Glance, Kept
+from holdfast.journal.inspected_database import ControlRows, PartitionBytes
 from holdfast.model.control_rows import HeadRow
 from holdfast.model.record import Marks
 
@@ -53,33 +53,34 @@ class TopicStatus(msgspec.Struct, frozen=True):
     partitions: list[PartitionStatus]
 
 
-def topics(seen: Glance, kept: dict[int, Kept]) -> dict[int, TopicStatus]:
+def topics(control: ControlRows, sizes: dict[int, PartitionBytes]) -> dict[int, TopicStatus]:
     """All topics by id, in the order of their names."""
-    typed = {row.topic_id for row in seen.schemas}
+    typed = {row.topic_id for row in control.schemas}
     partitions: dict[int, list[PartitionStatus]] = {}
-    for head in seen.heads:
-        partitions.setdefault(head.topic_id, []).append(_partition(seen, head, kept.get(head.partition_id, Kept())))
+    for head in control.heads:
+        size = sizes.get(head.partition_id, PartitionBytes())
+        partitions.setdefault(head.topic_id, []).append(_partition(control, head, size))
     return {
         topic.id: TopicStatus(topic.name, TYPED if topic.id in typed else RAW, partitions.get(topic.id, []))
-        for topic in sorted(seen.topics, key=lambda topic: topic.name)
+        for topic in sorted(control.topics, key=lambda topic: topic.name)
     }
 
 
-def _partition(seen: Glance, head: HeadRow, kept: Kept) -> PartitionStatus:
-    mark = seen.watermarks.get(head.partition_id)
+def _partition(control: ControlRows, head: HeadRow, size: PartitionBytes) -> PartitionStatus:
+    mark = control.watermarks.get(head.partition_id)
     sealed, first, segments = (0, 0, 0) if mark is None else (
         mark.sealed_offset, mark.first_offset, mark.segments - mark.first_segment,
     )  # fmt: skip
-    shipment = seen.shipments.get(head.partition_id)
+    shipment = control.shipment(head.partition_id)
     shipped, settled = (None, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
     marks = Marks(head.next_offset, head.next_offset, sealed, shipped, settled)
     all_segments = 0 if mark is None else mark.segments
     left = None if shipment is None else max(0, head.next_offset - shipment.shipped_offset)
     # Of a log that was taken over nothing is on its way any more.
-    is_fenced = seen.shipping is not None and seen.shipping.fenced > 0
+    is_fenced = control.shipping is not None and control.shipping.fenced > 0
     return PartitionStatus(
         partition=head.number, first=first, **msgspec.structs.asdict(marks), tail_records=head.next_offset - sealed,
-        tail_bytes=kept.tail_bytes, segments=segments, segment_bytes=kept.segment_bytes,
+        tail_bytes=size.tail, segments=segments, segment_bytes=size.segments,
         unshipped=0 if is_fenced else left, stranded=left if is_fenced else None if left is None else 0,
         unsettled_segments=None if shipment is None else max(0, all_segments - shipment.settled_segments),
     )  # fmt: skip

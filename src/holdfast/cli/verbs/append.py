@@ -23,12 +23,12 @@ from typing import Any, Protocol
 import click
 
 from holdfast import Receipt, Settings, Topic
-from holdfast.cli.inspection.control_tables import is_keyed
 from holdfast.cli.options import directory_argument, find_topic, json_option, keyring_option, open_log, topic_argument
 from holdfast.cli.output import emit, emit_json, flush, say, silence_stdout
 from holdfast.cli.progress import Progress
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.log.typed_topic import TypedTopic
+from holdfast.journal.inspected_database import is_keyed
+from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.topic_name import check_name
 
@@ -101,10 +101,11 @@ def append_command(
     settings = Settings.load()
     longest = settings.journal.payload_bytes_max
     whole = None if lines else _payload(payload, longest)
-    is_new = Directory(directory.absolute()).log_id() is None
+    place = Directory(directory.absolute())
+    is_new = place.log_id() is None
     with open_log(directory, reference, settings, read_only=False) as log:
         if is_new:
-            say(f"created a log, {'encrypted' if is_keyed(directory) else 'not encrypted'}: {directory}")
+            say(f"created a log, {'encrypted' if is_keyed(place.database) else 'not encrypted'}: {directory}")
         target = _target(find_topic(log, topic, partitions), fields, longest)
         appender = _Appender(target, unique, as_json)
         try:

@@ -15,13 +15,14 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Log, Settings, SystemClock
+from holdfast import Log, Settings
 from holdfast.channels.keeping.snapshot import Buffered, ChannelData, RepairRequest, RepairResponse, Unacknowledged
 from holdfast.channels.wire.message import HistoryEntry
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
 from holdfast.cli.text import Encoding, encoded, iso, printable, shown
+from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Invalid, NotFound
 
 LIST, SHOW, HISTORY = "list", "show", "history"

@@ -7,10 +7,9 @@ records only with `--reveal`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from itertools import groupby, islice
 from pathlib import Path
-from typing import TypeVar
 
 import click
 import msgspec
@@ -18,19 +17,19 @@ import msgspec
 from holdfast import Settings, disk
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.inspection import inspect_lines
-from holdfast.cli.inspection.control_tables import Glance, database, glance
-from holdfast.cli.inspection.examination import Examination, Examined
+from holdfast.cli.json_rows import typed_decoder
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
-from holdfast.cli.output import BAD, OK, emit, emit_facts, emit_json, emit_problems, emit_table, flush, say
+from holdfast.cli.output import emit, emit_facts, emit_json, emit_problems, emit_table, flush, say
+from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.log.topic_partitions import no_topic
+from holdfast.journal.inspected_database import BAD, OK, InspectedDatabase, Inspection
+from holdfast.log.topics.topic_partitions import no_topic
 from holdfast.log_directory import Directory
+from holdfast.model.control_rows import EpochRow, LogRow, ShipmentRow, ShippingRow, TopicRow, WatermarkRow
 
 _PAGE_LINES = 500
 _ENTRIES_MAX = 2**32
 _FORMAT = "FORMAT"
-
-Row = TypeVar("Row")
 
 EPILOG = """\b
 Checks: ok, BAD, or unchecked (encrypted and no key, or behind other damage).
@@ -70,21 +69,19 @@ def inspect_command(
     """Print what is in a log and whether it is intact; PATH is its directory or its durable.db."""
     settings = Settings.load()
     keyring = load_keyring(reference, settings)
-    inspection = _Inspection(as_json, newest, topic, records or reveal, reveal, settings.journal.entry_bytes_max)
+    report = _Report(as_json, newest, topic, records or reveal, reveal, settings.journal.entry_bytes_max)
     place, file = _find(path.absolute())
-    format_id = inspection.show_format(place)
+    format_id = report.show_format(place)
     try:
         if not file.exists():
             raise Corrupt("the log's database is gone", path=str(file))
-        with database(file) as backend:
-            seen = glance(backend, newest)
-            examination = Examination(backend, seen, format_id, keyring, inspection.problems)
-            inspection.show(seen, examination)
+        with InspectedDatabase.open(file) as database:
+            report.show(database.examine(format_id, keyring, report.problems, newest))
     except Corrupt as error:
-        inspection.problems.append(error)
-    inspection.show_problems()
+        report.problems.append(error)
+    report.show_problems()
     flush()
-    return DAMAGED if inspection.problems else FINE
+    return DAMAGED if report.problems else FINE
 
 
 def _find(path: Path) -> tuple[Directory | None, Path]:
@@ -97,7 +94,7 @@ def _find(path: Path) -> tuple[Directory | None, Path]:
     return place if path == place.database else None, path
 
 
-class _Inspection:
+class _Report:
     """Prints the parts of a log in order and gathers what is damaged."""
 
     def __init__(
@@ -125,39 +122,32 @@ class _Inspection:
         self._facts(_FORMAT, inspect_lines.FormatLine(text, None if log_id is None else log_id.hex(), check))
         return log_id
 
-    def show(self, seen: Glance, examination: Examination) -> None:
+    def show(self, found: Inspection) -> None:
         """The database."""
-        if self._records and examination.keyless:
+        if self._records and found.keyless:
             raise Invalid("this log is encrypted; its records cannot be listed without the key", hint=NEEDS_KEY)
         if self._reveal:
             say("warning: payloads, keys and headers follow in the clear")
-        if examination.keyless:
+        if found.keyless:
             say(f"note: the log is encrypted and there is no key: stamps and bodies are unchecked; {NEEDS_KEY}")
-        chosen = self._chosen(seen)
-        if seen.log is not None:
-            self._facts("log", inspect_lines.log_line(seen.log, seen.version, seen.idempotency_keys, examination))
-        self._table("epochs", (inspect_lines.epoch_line(row, examination) for row in self._newest_of(seen.epochs)))
-        self._table(
-            "key epochs", (inspect_lines.key_epoch_line(row, examination) for row in self._newest_of(seen.key_epochs))
-        )
-        self._table("topics", (inspect_lines.topic_line(row, examination) for row in seen.topics if row.id in chosen))
-        heads = [row for row in seen.heads if row.topic_id in chosen or self._topic is None]
-        schemas = [row for row in seen.schemas if row.topic_id in chosen or self._topic is None]
-        policies = [row for row in seen.policies if row.topic_id in chosen or self._topic is None]
-        self._table("schemas", (inspect_lines.schema_line(row, examination) for row in schemas))
-        self._table("policies", (inspect_lines.policy_line(row, examination) for row in policies))
-        self._table("heads", (inspect_lines.head_line(row, examination) for row in heads))
-        ours = {row.partition_id for row in heads}
-        marks = [row for row in seen.watermarks.values() if row.partition_id in ours or self._topic is None]
-        self._table("watermarks", (inspect_lines.watermark_line(row, examination) for row in marks))
-        if seen.shipping is not None:
-            self._facts("shipping", inspect_lines.shipping_line(seen.shipping, examination))
-        shipments = [row for row in examination.stored_shipments() if row.partition_id in ours or self._topic is None]
-        self._table("shipments", (inspect_lines.shipment_line(row, examination) for row in shipments))
-        segments = examination.segments(self._newest, [row.partition_id for row in marks])
-        self._table("segments", map(inspect_lines.segment_line, segments))
-        partitions = None if self._topic is None else [row.partition_id for row in heads]
-        self._show_entries(examination, examination.entries(self._newest, partitions, self._bytes_max))
+        topics = self._chosen(found)
+        partitions = {row.partition_id for row in found.control.heads if topics is None or row.topic_id in topics}
+        shown = [
+            (row, verdict)
+            for row, verdict in found.findings
+            if type(row) in inspect_lines.CONTROL_LINES and self._is_shown(row, topics, partitions)
+        ]
+        for kind, rows in groupby(shown, key=lambda one: type(one[0])):
+            title, line = inspect_lines.CONTROL_LINES[kind]
+            lines = (line(row, verdict, found) for row, verdict in rows)
+            if kind in (LogRow, ShippingRow):
+                self._facts(title, next(lines))
+            else:
+                self._table(title, lines)
+        sealed = [number for number in found.control.watermarks if topics is None or number in partitions]
+        segments = found.segments(self._newest, sealed)
+        self._table("segments", (inspect_lines.segment_line(row, verdict, found) for row, verdict in segments))
+        self._show_entries(found, None if topics is None else partitions)
 
     def show_problems(self) -> None:
         """What is damaged."""
@@ -167,35 +157,36 @@ class _Inspection:
         else:
             emit_problems(self.problems)
 
-    def _newest_of(self, rows: list[Row]) -> list[Row]:
-        return rows if self._newest is None else rows[max(0, len(rows) - self._newest) :]
-
-    def _chosen(self, seen: Glance) -> set[int]:
-        chosen = {row.id for row in seen.topics if self._topic in {None, row.name}}
-        if self._topic is not None and not chosen:
-            raise no_topic(self._topic, [row.name for row in seen.topics])
+    def _chosen(self, found: Inspection) -> set[int] | None:
+        """The ids of the topics that are wanted; None for all, also for rows that belong to none."""
+        if self._topic is None:
+            return None
+        chosen = {number for number, name in found.names.items() if name == self._topic}
+        if not chosen:
+            raise no_topic(self._topic, list(found.names.values()))
         return chosen
 
-    def _show_entries(self, examination: Examination, entries: Iterator[Examined]) -> None:
-        if not self._records:
-            self._table("entries", map(inspect_lines.entry_line, entries))
-            return
-        for examined in entries:
-            self._table(f"entry {examined.stored.entry.seq}", [inspect_lines.entry_line(examined)])
-            self._table(f"records of entry {examined.stored.entry.seq}", self._contents(examined, examination))
+    def _is_shown(self, row: object, topics: set[int] | None, partitions: set[int]) -> bool:
+        if isinstance(row, (EpochRow, KeyEpoch)):
+            return self._newest != 0
+        if topics is None:
+            return True
+        if isinstance(row, TopicRow):
+            return row.id in topics
+        if isinstance(row, (WatermarkRow, ShipmentRow)):
+            return row.partition_id in partitions
+        return getattr(row, "topic_id", None) in topics if hasattr(row, "topic_id") else True
 
-    def _contents(self, examined: Examined, examination: Examination) -> Iterator[inspect_lines.Line]:
-        """The records or rows of an entry."""
-        first, partition = examined.stored.entry.first, examined.partition
-        if partition is None:
-            return iter(())
-        if examined.rows is not None:
-            return inspect_lines.row_lines(first, partition, examined.rows, reveal=self._reveal)
-        if examined.columns is None:
-            return iter(())
-        if self._reveal:
-            return inspect_lines.revealed_lines(first, partition, examined.columns, examination.problems)
-        return inspect_lines.size_lines(first, partition, examined.columns)
+    def _show_entries(self, found: Inspection, partitions: set[int] | None) -> None:
+        decode = typed_decoder(found.control.schemas)
+        entries = found.entries(self._newest, partitions, self._bytes_max, decode)
+        if not self._records:
+            self._table("entries", (inspect_lines.entry_line(row, verdict, found) for row, verdict in entries))
+            return
+        for row, verdict in entries:
+            self._table(f"entry {row.entry.seq}", [inspect_lines.entry_line(row, verdict, found)])
+            lines = inspect_lines.content_lines(row, verdict, found, reveal=self._reveal)
+            self._table(f"records of entry {row.entry.seq}", lines)
 
     # -- one part -----------------------------------------------------------------------------------------
 

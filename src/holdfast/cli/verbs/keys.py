@@ -16,11 +16,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Keyring, SystemClock, disk
-from holdfast.cli.inspection.control_tables import SEGMENTS_SINCE, database, glance, looking
+from holdfast import Keyring, disk
 from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
+from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
+from holdfast.journal.inspected_database import InspectedDatabase
 from holdfast.log_directory import Directory
 
 NEW, ROTATE, LIST = "new", "rotate", "list"
@@ -113,20 +114,11 @@ def _uses(directory: Path) -> dict[str, _Use]:
     """What a log has under each key, by its name, read without a key."""
     place = Directory(directory.absolute())
     place.require_log()
-    with database(place.database) as backend:
-        seen = glance(backend)
-        uses = {epoch.key_id: _Use() for epoch in seen.key_epochs if epoch.key_id}
-        names = {epoch.number: epoch.key_id for epoch in seen.key_epochs}
-        with looking(backend) as connection:
-            for number, count in connection.execute("SELECT key_epoch, count(*) FROM entries GROUP BY key_epoch"):
-                uses.setdefault(names.get(number, ""), _Use()).entries += count
-            if seen.version >= SEGMENTS_SINCE:
-                live = "SELECT key_id, count(*) FROM segments WHERE state = 1 GROUP BY key_id"
-                for name, count in connection.execute(live):
-                    uses.setdefault(name, _Use()).segments += count
-    if seen.key_epochs and (newest := seen.key_epochs[-1].key_id):
-        uses[newest].sealing = True
-    uses.pop("", None)
+    with InspectedDatabase.open(place.database) as database:
+        key_epochs, (entries, segments) = (control := database.control_rows()).key_epochs, database.key_uses(control)
+    names = dict.fromkeys([*(epoch.key_id for epoch in key_epochs), *entries, *segments])
+    newest = key_epochs[-1].key_id if key_epochs else ""
+    uses = {name: _Use(entries[name], segments[name], name == newest) for name in names if name}
     if not uses:
         say("note: this log uses no key of a keyring")
     return uses

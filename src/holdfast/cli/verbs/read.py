@@ -31,7 +31,7 @@ from holdfast.cli.options import (
 from holdfast.cli.output import emit_json, flush, say, say_holdfast_error
 from holdfast.cli.printing import ARROW, JSON, RAW, RAW_JOINED, TEXT, items, write_arrow, writer
 from holdfast.errors import Invalid, NotFound
-from holdfast.log.typed_topic import TypedTopic
+from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import microseconds
 from holdfast.quantity import parse_bytes
 

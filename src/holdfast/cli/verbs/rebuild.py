@@ -12,11 +12,12 @@ import click
 import msgspec
 
 import holdfast
-from holdfast import RebuildReport, Settings
+from holdfast import Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE, REFUSED
 from holdfast.cli.options import asking_for_key, directory_argument, json_option, keyring_option, load_keyring
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
 from holdfast.cli.progress import Working
+from holdfast.recovery.rebuild import RebuildReport
 
 EPILOG = """\b
 Example:

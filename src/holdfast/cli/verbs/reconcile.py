@@ -15,14 +15,14 @@ import msgspec
 
 from holdfast import Log, Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE
-from holdfast.cli.inspection.control_tables import database, glance
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, own_log, with_store
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
 from holdfast.cli.progress import Working
 from holdfast.cli.text import iso
+from holdfast.journal.inspected_database import control_rows
 from holdfast.log_directory import Directory
 from holdfast.reconcile.classify import Finding
-from holdfast.reconcile.local_pass import ReconcileReport, Repair
+from holdfast.reconcile.reconcile_report import ReconcileReport, Repair
 
 EPILOG = """\b
 Findings: missing, size_mismatch, content_mismatch (--deep), untracked, overlap, gap.
@@ -91,8 +91,7 @@ def _with_own_store(directory: Path, settings: Settings) -> Settings:
         return settings
     place = Directory(directory.absolute())
     place.require_log()
-    with database(place.database) as backend:
-        shipping = glance(backend, newest=1).shipping
+    shipping = control_rows(place.database).shipping
     return settings if shipping is None else with_store(settings, shipping.root)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 import holdfast
-from holdfast import RestoredPolicy, RestoreReport, Settings
+from holdfast import Settings
 from holdfast.cli.exit_codes import FINE, REFUSED
 from holdfast.cli.options import (
     asking_for_key,
@@ -24,6 +24,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.output import emit_facts, emit_json, flush, say
 from holdfast.cli.progress import Working
+from holdfast.recovery.restore_report import RestoredPolicy, RestoreReport
 
 EPILOG = """\b
 Examples:

@@ -12,12 +12,12 @@ import click
 import msgspec
 
 from holdfast import Log, Settings
-from holdfast.cli.inspection.control_tables import database, glance
 from holdfast.cli.options import directory_argument, find_topic, json_option, keyring_option, own_log, parsed
 from holdfast.cli.output import emit_json, emit_table, flush
 from holdfast.cli.progress import Working
 from holdfast.errors import Unavailable
-from holdfast.log.topic_partitions import no_topic
+from holdfast.journal.inspected_database import control_rows
+from holdfast.log.topics.topic_partitions import no_topic
 from holdfast.log_directory import Directory
 from holdfast.quantity import parse_seconds
 
@@ -84,13 +84,12 @@ def seal_command(
 def _marks(place: Directory) -> dict[Place, _Mark]:
     """How far partitions were sealed before: opening a log may begin to seal at once."""
     place.require_log()
-    with database(place.database) as backend:
-        seen = glance(backend)
-    names = {topic.id: topic.name for topic in seen.topics}
-    heads = {head.partition_id: (names.get(head.topic_id, ""), head.number) for head in seen.heads}
+    control = control_rows(place.database)
+    names = control.topic_names
+    heads = {head.partition_id: (names.get(head.topic_id, ""), head.number) for head in control.heads}
     return {
         heads[number]: _Mark(mark.segments, mark.sealed_offset)
-        for number, mark in seen.watermarks.items()
+        for number, mark in control.watermarks.items()
         if number in heads
     }
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Log, Settings, SystemClock
+from holdfast import Log, Settings
 from holdfast.cli.exit_codes import FINE, INTERRUPTED
-from holdfast.cli.inspection.control_tables import Glance, database, glance, kept
 from holdfast.cli.options import (
     directory_argument,
     json_option,
@@ -29,7 +28,9 @@ from holdfast.cli.options import (
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
 from holdfast.cli.prices import dollars
 from holdfast.cli.progress import Working
+from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.journal.inspected_database import ControlRows, InspectedDatabase, control_rows
 from holdfast.log_directory import Directory
 from holdfast.quantity import parse_seconds
 from holdfast.shipping.refill.store_loss import LostSpan, RebuildReport, StoreForgot
@@ -97,8 +98,7 @@ def ship_command(
         raise click.UsageError("--accept-loss goes with --rebuild-store")
     place = Directory(directory.absolute())
     place.require_log()
-    with database(place.database) as backend:
-        before = glance(backend, newest=1)
+    before = control_rows(place.database)
     settings = _settings(before, url)
     clock = SystemClock()
     began = clock.monotonic()
@@ -131,10 +131,10 @@ def ship_command(
     return FINE
 
 
-def _settings(seen: Glance, url: str | None) -> Settings:
+def _settings(control: ControlRows, url: str | None) -> Settings:
     """The settings with the store that is meant: what is given, what is set, or where the log is already."""
     settings = with_store(Settings.load(), url)
-    remembered = seen.shipping.root if seen.shipping is not None else ""
+    remembered = control.shipping.root if control.shipping is not None else ""
     if not settings.store.url and not remembered:
         raise Invalid("this log is shipped to no store", hint="give --store URL, or set HOLDFAST_STORE__URL")
     return settings if settings.store.url else with_store(settings, remembered)
@@ -157,16 +157,17 @@ class _Shipping:
             if seal:
                 working.show("sealing")
                 self._log.seal(timeout=self._remaining())
-            backend = stack.enter_context(database(self._place.database)) if working.is_shown else None
+            place = self._place.database
+            database = stack.enter_context(InspectedDatabase.open(place)) if working.is_shown else None
             events = stack.enter_context(self._log.subscribe())
             while self._is_behind():
                 self._require_store()
                 remaining = self._remaining()
                 if not remaining:
                     raise self._late()
-                if backend is not None:
-                    sizes = kept(backend, glance(backend, newest=1)).values()
-                    working.show(self._progress(sum(size.unshipped_bytes + size.unsettled_bytes for size in sizes)))
+                if database is not None:
+                    sizes = database.bytes_of(database.control_rows(1)).values()
+                    working.show(self._progress(sum(size.unshipped + size.unsettled for size in sizes)))
                 if self._batches and self._log.unshipped():
                     events.get(min(_TICK_S, remaining))  # raises what ended shipping
                 else:
@@ -213,15 +214,15 @@ class _Shipping:
         )
 
 
-def _shipped(before: Glance, settings: Settings) -> dict[tuple[str, int], int]:
+def _shipped(before: ControlRows, settings: Settings) -> dict[tuple[str, int], int]:
     """Up to where partitions were on this store before; what retention removed earlier is not shipped any more."""
     same = before.shipping is not None and before.shipping.root == parse_url(settings.store.url).url
-    names = {topic.id: topic.name for topic in before.topics}
-    found = {}
+    names, found = before.topic_names, {}
     for head in before.heads:
         mark = before.watermarks.get(head.partition_id)
         first = 0 if mark is None else mark.first_offset
-        shipped = before.shipments[head.partition_id].shipped_offset if same else 0
+        shipment = before.shipment(head.partition_id) if same else None
+        shipped = 0 if shipment is None else shipment.shipped_offset
         found[names.get(head.topic_id, ""), head.number] = max(first, shipped)
     return found
 

@@ -17,8 +17,6 @@ from holdfast import Keyring, Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.inspection import summary
 from holdfast.cli.inspection.at_root import Root, log_id_option, place_argument, refuse_log_id
-from holdfast.cli.inspection.control_tables import Glance, Kept, database, glance, kept
-from holdfast.cli.inspection.examination import Examination
 from holdfast.cli.inspection.root_report import tell_status
 from holdfast.cli.inspection.summary import PartitionStatus, TopicStatus
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
@@ -26,12 +24,13 @@ from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_probl
 from holdfast.cli.prices import Cost, cost_of
 from holdfast.cli.text import iso
 from holdfast.errors import Corrupt
+from holdfast.journal.inspected_database import ControlRows, InspectedDatabase, PartitionBytes
 from holdfast.log_directory import Directory
 from holdfast.shipping.price_note import read_note
 
 EPILOG = """\b
 Marks, in offsets: everything below them is
-  appended  durable, or waiting in the owner's queue (seen from another process: durable)
+  appended  durable, or waiting in the owner's queue (control from another process: durable)
   durable   on this machine's disk        sealed   in an immutable segment
   shipped   on the store                  settled  there in segments that are listed
 Without a store nothing is shipped, and what is sealed is settled. Readable from 'first' on.
@@ -102,20 +101,18 @@ def status_command(place: Path | Root, log_id: str, reference: str | None, as_js
 
 def _status_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> int:
     log_id = place.require_log()
-    seen, sizes, problems, keyless = Glance(place.database), dict[int, Kept](), list[Corrupt](), False
+    control, sizes, problems, keyless = ControlRows(place.database), dict[int, PartitionBytes](), list[Corrupt](), False
     try:
-        with database(place.database) as backend:
-            seen = glance(backend)
-            sizes = kept(backend, seen)
-            examination = Examination(backend, seen, log_id, keyring, problems)
-            keyless = examination.keyless
-            examination.check_rows()
+        with InspectedDatabase.open(place.database) as database:
+            inspection = database.examine(log_id, keyring, problems)
+            control, keyless = inspection.control, inspection.keyless
+            sizes = database.bytes_of(control)
     except Corrupt as error:
         problems.append(error)
-    verified = seen.log is not None and not keyless and not seen.problems
-    topics = list(summary.topics(seen, sizes).values())
-    shipping = _shipping(seen, sizes, [partition for topic in topics for partition in topic.partitions], place)
-    status = _status(place, log_id, seen, topics, shipping, problems, verified)
+    verified = control.log is not None and not keyless and not control.damage
+    topics = list(summary.topics(control, sizes).values())
+    shipping = _shipping(control, sizes, [partition for topic in topics for partition in topic.partitions], place)
+    status = _status(place, log_id, control, topics, shipping, problems, verified)
     if as_json:
         emit_json(status)
     else:
@@ -127,9 +124,9 @@ def _status_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> i
 
 
 def _shipping(
-    seen: Glance, sizes: dict[int, Kept], partitions: list[PartitionStatus], place: Directory
+    control: ControlRows, sizes: dict[int, PartitionBytes], partitions: list[PartitionStatus], place: Directory
 ) -> ShippingStatus | None:
-    row = seen.shipping
+    row = control.shipping
     if row is None:
         return None
     owners = read_note(place.path)
@@ -138,7 +135,7 @@ def _shipping(
         copy=bool(row.copy),
         shipped_seq=row.shipped_seq,
         lag_records=sum(partition.unshipped or 0 for partition in partitions),
-        lag_bytes=0 if row.fenced else sum(kept.unshipped_bytes for kept in sizes.values()),
+        lag_bytes=0 if row.fenced else sum(size.unshipped for size in sizes.values()),
         unsettled_segments=0 if row.fenced else sum(partition.unsettled_segments or 0 for partition in partitions),
         cost=None if owners is None else cost_of(owners),
         fenced=row.fenced > 0,
@@ -150,10 +147,10 @@ def _shipping(
 
 
 def _status(
-    place: Directory, log_id: bytes, seen: Glance, topics: list[TopicStatus], shipping: ShippingStatus | None,
+    place: Directory, log_id: bytes, control: ControlRows, topics: list[TopicStatus], shipping: ShippingStatus | None,
     problems: list[Corrupt], verified: bool,
 ) -> Status:  # fmt: skip
-    row = seen.log
+    row = control.log
     partitions = [partition for topic in topics for partition in topic.partitions]
     return Status(
         path=str(place.path),
@@ -162,7 +159,7 @@ def _status(
         created=None if row is None else iso(row.created_us),
         epoch=None if row is None else row.epoch,
         encrypted=None if row is None else bool(row.keyed),
-        keys=list(dict.fromkeys(KeyName(epoch.scheme, epoch.key_id) for epoch in seen.key_epochs)),
+        keys=list(dict.fromkeys(KeyName(epoch.scheme, epoch.key_id) for epoch in control.key_epochs)),
         verified=verified,
         database_bytes=_size(place.database),
         wal_bytes=_size(place.database.with_name(place.database.name + "-wal")),

@@ -15,14 +15,13 @@ from holdfast import Keyring, Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.inspection import summary
 from holdfast.cli.inspection.at_root import Root, log_id_option, place_argument, refuse_log_id
-from holdfast.cli.inspection.control_tables import Glance, database, glance, kept
-from holdfast.cli.inspection.examination import Examination
 from holdfast.cli.inspection.root_report import tell_topics
 from holdfast.cli.inspection.summary import PartitionStatus, TopicStatus
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
 from holdfast.cli.output import emit_json, emit_problems, emit_table, flush, say, say_holdfast_error
 from holdfast.cli.text import iso, short
 from holdfast.errors import Corrupt
+from holdfast.journal.inspected_database import ControlRows, InspectedDatabase
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import SchemaRow, TopicRow
 
@@ -83,22 +82,20 @@ def topics_command(place: Path | Root, log_id: str, reference: str | None, as_js
 def _topics_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> int:
     log_id = place.require_log()
     problems: list[Corrupt] = []
-    with database(place.database) as backend:
-        seen = glance(backend)
-        sizes = kept(backend, seen)
-        examination = Examination(backend, seen, log_id, keyring, problems)
-        examination.check_rows()
-    found = summary.topics(seen, sizes)
-    rows = {topic.id: topic for topic in seen.topics}
-    lines = [_line(rows[topic_id], status, seen, problems) for topic_id, status in found.items()]
+    with InspectedDatabase.open(place.database) as database:
+        inspection = database.examine(log_id, keyring, problems)
+        control = inspection.control
+        found = summary.topics(control, database.bytes_of(control))
+    rows = {topic.id: topic for topic in control.topics}
+    lines = [_line(rows[topic_id], status, control, problems) for topic_id, status in found.items()]
     _tell(lines, problems, as_json=as_json)
-    if examination.keyless:
+    if inspection.keyless:
         say(f"note: the log is encrypted and there is no key: nothing was verified; {NEEDS_KEY}")
     flush()
     return DAMAGED if problems else FINE
 
 
-def _line(row: TopicRow, status: TopicStatus, seen: Glance, problems: list[Corrupt]) -> TopicLine:
+def _line(row: TopicRow, status: TopicStatus, control: ControlRows, problems: list[Corrupt]) -> TopicLine:
     own = status.partitions
     return TopicLine(
         topic=row.name,
@@ -110,10 +107,10 @@ def _line(row: TopicRow, status: TopicStatus, seen: Glance, problems: list[Corru
         segments=sum(partition.segments for partition in own),
         segment_bytes=sum(partition.segment_bytes for partition in own),
         partitions=own,
-        schemas=[_version(schema, row.name, problems) for schema in seen.schemas if schema.topic_id == row.id],
+        schemas=[_version(schema, row.name, problems) for schema in control.schemas if schema.topic_id == row.id],
         retention=next((
             RetentionPolicy(policy.bytes_max or None, policy.age_max_us or None, policy.records_max or None)
-            for policy in seen.policies if policy.topic_id == row.id
+            for policy in control.policies if policy.topic_id == row.id
         ), None),
     )  # fmt: skip
 

@@ -89,26 +89,6 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def log_row(connection: apsw.Connection, path: Path) -> LogRow | None:
-    """The log's own row."""
-    return _one(connection, path, LogRow, "log", "WHERE id=1")
-
-
-def topics(connection: apsw.Connection, path: Path) -> Iterator[TopicRow | Corrupt]:
-    """All topics; in place of a row that is none, what is wrong with it."""
-    return _many(connection, path, TopicRow, "topics", "ORDER BY id")
-
-
-def heads(connection: apsw.Connection, path: Path) -> Iterator[HeadRow | Corrupt]:
-    """All heads, by topic and number; in place of a row that is none, what is wrong with it."""
-    return _many(connection, path, HeadRow, "heads", "ORDER BY topic_id, number")
-
-
-def epoch(connection: apsw.Connection, path: Path, number: int) -> EpochRow | None:
-    """One ownership."""
-    return _one(connection, path, EpochRow, "epochs", "WHERE number=?", number)
-
-
 def key_epoch(connection: apsw.Connection, path: Path, number: int) -> KeyEpoch | None:
     """One key epoch."""
     return _one(connection, path, KeyEpoch, "key_epochs", "WHERE number=?", number)
@@ -152,37 +132,6 @@ def newest_key_below(
     )
     found = connection.execute(sql, (after, partition_id, record, *batched)).fetchone()
     return int(found[0]) if found else 0
-
-
-def last_entry(connection: apsw.Connection, path: Path, partition_id: int) -> LastEntry | None:
-    """The last entry of a partition, without its body."""
-    rest = "WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
-    return _one(connection, path, LastEntry, "entries", rest, partition_id)
-
-
-def watermarks(connection: apsw.Connection, path: Path) -> Iterator[WatermarkRow | Corrupt]:
-    """How far partitions are sealed; in place of a row that is none, what is wrong with it."""
-    return _many(connection, path, WatermarkRow, "watermarks", "ORDER BY partition_id")
-
-
-def schemas(connection: apsw.Connection, path: Path) -> Iterator[SchemaRow | Corrupt]:
-    """All schemas, by topic and version."""
-    return _many(connection, path, SchemaRow, "schemas", "ORDER BY topic_id, version")
-
-
-def policies(connection: apsw.Connection, path: Path) -> Iterator[PolicyRow | Corrupt]:
-    """All retention policies."""
-    return _many(connection, path, PolicyRow, "policies", "ORDER BY topic_id")
-
-
-def shipping(connection: apsw.Connection, path: Path) -> ShippingRow | None:
-    """Where the log is shipped to; None when it never was."""
-    return _one(connection, path, ShippingRow, "shipping", "WHERE id=1")
-
-
-def shipments(connection: apsw.Connection, path: Path) -> Iterator[ShipmentRow | Corrupt]:
-    """How far partitions are on the store."""
-    return _many(connection, path, ShipmentRow, "shipments", "ORDER BY partition_id")
 
 
 def spaces(connection: apsw.Connection, path: Path) -> Iterator[SpaceRow | Corrupt]:
@@ -245,17 +194,6 @@ def tail_bytes(connection: apsw.Connection, partition_id: int, start: int, end: 
     return int(found[0]) if found else 0
 
 
-def counts(connection: apsw.Connection, path: Path) -> Counts:
-    """What there is; entries are counted by walking the smallest index, not their bodies."""
-    found = connection.execute(
-        "SELECT (SELECT coalesce(max(number), 0) FROM epochs), (SELECT coalesce(max(number), 0) FROM key_epochs),"
-        " (SELECT count(*) FROM topics), (SELECT count(*) FROM heads), (SELECT count(*) FROM entries),"
-        " (SELECT coalesce(max(seq), 0) FROM entries), (SELECT count(*) FROM segments),"
-        " (SELECT count(*) FROM schemas), (SELECT count(*) FROM policies), (SELECT count(*) FROM spaces)"
-    ).fetchone()
-    return _checked(Counts, found or (), path, "sqlite_schema")
-
-
 def entries_after(
     connection: apsw.Connection, path: Path, seq: int, body_bytes_max: int, limit: int
 ) -> Iterator[Entry | int]:
@@ -311,23 +249,31 @@ def entries(
 def _one(
     connection: apsw.Connection, path: Path, row: type[Row], table: str, rest: str, *bound: int | bytes
 ) -> Row | None:
-    values = connection.execute(f"SELECT {_columns(row)} FROM {table} {rest}", bound).fetchone()
-    return None if values is None else _checked(row, values, path, table)
+    values = connection.execute(f"SELECT {columns(row)} FROM {table} {rest}", bound).fetchone()
+    return None if values is None else checked(row, values, path, table)
 
 
 def _many(
     connection: apsw.Connection, path: Path, row: type[Row], table: str, rest: str, *bound: int
 ) -> Iterator[Row | Corrupt]:
-    for values in connection.execute(f"SELECT {_columns(row)} FROM {table} {rest}", bound):
+    for values in connection.execute(f"SELECT {columns(row)} FROM {table} {rest}", bound):
         try:
-            yield _checked(row, values, path, table)
+            yield checked(row, values, path, table)
         except Corrupt as damage:
             yield damage
 
 
-def _columns(row: type[object]) -> str:
+def columns(row: type[object], lacking: frozenset[str] = frozenset()) -> str:
+    """The columns of a row, guarded; those that an older database lacks are zero or empty."""
+    return _spelled(row, lacking) if lacking else _COLUMNS[row]
+
+
+def _spelled(row: type[object], lacking: frozenset[str] = frozenset()) -> str:
     guarded = _exact if row in (SpaceRow, ItemRow) else _guarded
-    return ", ".join(_number(name) if kind is int else guarded(name) for name, kind in _TYPES[row].items())
+    return ", ".join(
+        ("0" if kind is int else "x''") if name in lacking else _number(name) if kind is int else guarded(name)
+        for name, kind in _TYPES[row].items()
+    )
 
 
 def _guarded(column: str) -> str:
@@ -345,7 +291,8 @@ def _number(column: str) -> str:
     return f"CASE WHEN typeof({column}) = 'integer' THEN {column} END"
 
 
-def _checked(row: type[Row], values: Sequence[object], path: Path, table: str) -> Row:
+def checked(row: type[Row], values: Sequence[object], path: Path, table: str) -> Row:
+    """The row; Corrupt where a value is not of the type that its column must have."""
     return row(*_checked_values(row, values, path, table))  # type: ignore[arg-type]
 
 
@@ -367,5 +314,6 @@ def _text(value: object) -> str | None:
         return None
 
 
+_COLUMNS = {row: _spelled(row) for row in _TYPES}
 _ENTRY = ", ".join([*map(_number, _NUMBERS), _guarded("link"), _guarded("digest")])
 _ITEM = ", ".join([_number("space_id"), _exact("key"), _number("number"), _number("key_epoch")])

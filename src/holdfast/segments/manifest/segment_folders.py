@@ -88,6 +88,11 @@ def size(path: Path) -> int | None:
         return None
 
 
+def is_same(path: Path, size_due: int, sha256_due: bytes) -> bool:
+    """Whether a file has this size and this hash."""
+    return size(path) == size_due and sha256(path) == sha256_due
+
+
 def sha256(path: Path) -> bytes:
     """The SHA-256 of a file; empty when it cannot be read."""
     try:

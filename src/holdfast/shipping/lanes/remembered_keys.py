@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from holdfast.crypto.key_hashes import HashCipher
 from holdfast.errors import Corrupt
-from holdfast.journal import recovery
 from holdfast.journal.journal import Journal
+from holdfast.journal.proofs import fetch_key_epoch
 from holdfast.journal.sqlite import stored
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
@@ -79,7 +79,7 @@ class RememberedKeys:
     def key_epoch(self, number: int) -> TailKey:
         """What is needed to decrypt what a key epoch encrypted, besides the key."""
         if number not in self._keys:
-            epoch = recovery.fetch_key_epoch(self._journal.backend, number)
+            epoch = fetch_key_epoch(self._journal.backend, number)
             assert epoch is not None  # the vault has sealed under it
             self._keys[number] = TailKey(
                 epoch.number, epoch.scheme, epoch.key_id, epoch.salt, epoch.commitment, epoch.stamp

@@ -13,10 +13,8 @@ from holdfast.arguments import seconds, whole
 from holdfast.errors import Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
+from holdfast.log.topics.following import has_ended, patience
 from holdfast.model.record import Watermark
-
-_LOOK_AGAIN_S = 0.1
-_SLEEP_S = 3600.0
 
 
 class Watch:
@@ -47,7 +45,7 @@ class Watch:
                     f"not sealed within {timeout:g} s offset={offset} sealed={self._known().offset}",
                     hint="log.seal(topic) seals at once; stats().segments says what holds sealing up",
                 )
-            self._partition.signal.sleep(lambda: self._has_news(offset), min(left, self._patience()))
+            self._partition.signal.sleep(lambda: self._has_news(offset), min(left, patience(self._journal)))
             self._journal.refresh()
         return self._known()
 
@@ -56,9 +54,9 @@ class Watch:
 
     def __next__(self) -> Watermark:
         while not self._moved():
-            if self._ended():
+            if has_ended(self._journal):
                 raise StopIteration
-            self._partition.signal.sleep(lambda: self._moved() or self._ended(), self._patience())
+            self._partition.signal.sleep(lambda: self._moved() or has_ended(self._journal), patience(self._journal))
             self._journal.refresh()
         return self._take()
 
@@ -67,10 +65,10 @@ class Watch:
 
     async def __anext__(self) -> Watermark:
         while not self._moved():
-            if self._ended():
+            if has_ended(self._journal):
                 raise StopAsyncIteration
-            future = self._partition.signal.future(get_running_loop(), self._patience())
-            if not self._moved() and not self._ended():
+            future = self._partition.signal.future(get_running_loop(), patience(self._journal))
+            if not self._moved() and not has_ended(self._journal):
                 await future
             self._journal.refresh()
         return self._take()
@@ -89,16 +87,7 @@ class Watch:
     def _has_news(self, offset: int) -> bool:
         return self._known().offset >= offset or self._journal.end is not None
 
-    def _ended(self) -> bool:
-        end = self._journal.end
-        if end is not None and end.reason != "clean":
-            raise end.again()
-        return end is not None
-
     def _raise_if_over(self) -> None:
         end = self._journal.end
         if end is not None:
             raise end.again()
-
-    def _patience(self) -> float:
-        return _LOOK_AGAIN_S if self._journal.read_only else _SLEEP_S

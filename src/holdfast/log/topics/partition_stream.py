@@ -225,7 +225,7 @@ class Stream:
         if not pieces:
             return
         from holdfast.segments.file.selection import select, turned
-        from holdfast.segments.sealing.seal import batches_of
+        from holdfast.segments.manifest.entry_batches import batches_of
 
         ordered = pieces[::-1] if reverse else pieces
         schema = pieces[0].entry.schema

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast import dataframes
 from holdfast.errors import Invalid
-from holdfast.log.partition_stream import ALWAYS, Stream, Times
+from holdfast.log.topics.partition_stream import ALWAYS, Stream, Times
 
 if TYPE_CHECKING:
     import pandas as pd

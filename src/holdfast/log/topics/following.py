@@ -23,6 +23,19 @@ _LOOK_AGAIN_S = 0.1
 _SLEEP_S = 3600.0
 
 
+def has_ended(journal: Journal) -> bool:
+    """Whether nothing will come any more; raises if that is because something broke."""
+    end = journal.end
+    if end is not None and end.reason != "clean":
+        raise end.again()
+    return end is not None
+
+
+def patience(journal: Journal) -> float:
+    """How long to sleep on a signal: a reader of another process's log gets none, and looks again."""
+    return _LOOK_AGAIN_S if journal.read_only else _SLEEP_S
+
+
 class Follower(Generic[Item]):
     """An endless iterator of records, for `for` and `async for`; made by `topic.follow()`."""
 
@@ -41,9 +54,9 @@ class Follower(Generic[Item]):
     def __next__(self) -> Item:
         while not self._page:
             if not self._fill():
-                if self._ended():
+                if has_ended(self._journal):
                     raise StopIteration
-                self._signal.sleep(self._news, self._patience())
+                self._signal.sleep(self._news, patience(self._journal))
         return self._page.popleft()
 
     def __aiter__(self) -> AsyncIterator[Item]:
@@ -52,25 +65,15 @@ class Follower(Generic[Item]):
     async def __anext__(self) -> Item:
         while not self._page:
             if not await to_thread(self._fill):
-                if self._ended():
+                if has_ended(self._journal):
                     raise StopAsyncIteration
-                future = self._signal.future(get_running_loop(), self._patience())
+                future = self._signal.future(get_running_loop(), patience(self._journal))
                 if not self._news():
                     await future
         return self._page.popleft()
 
-    def _patience(self) -> float:
-        return _LOOK_AGAIN_S if self._journal.read_only else _SLEEP_S
-
     def _news(self) -> bool:
         return self._journal.end is not None or any(part.durable > at for part, at in self._positions.items())
-
-    def _ended(self) -> bool:
-        """Whether nothing will come any more; raises if that is because something broke."""
-        end = self._journal.end
-        if end is not None and end.reason != "clean":
-            raise end.again()
-        return end is not None
 
     def _fill(self) -> bool:
         """Read the next page of every partition that has news; False when none has."""

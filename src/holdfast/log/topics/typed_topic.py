@@ -8,27 +8,23 @@ entry in each partition that its keys lead to, all of them in one commit.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from holdfast.arguments import seconds, texts
-from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.journal.commit.spread_receipts import Spread
 from holdfast.journal.commit.ticket import BatchTicket
-from holdfast.log.following import Follower
-from holdfast.log.partition_stream import Times
-from holdfast.log.reading import Reading, Span
-from holdfast.log.topic_partitions import Partitions
-from holdfast.log.validation import Intake
-from holdfast.log.watching import Watch
+from holdfast.log.topics.any_topic import AnyTopic
+from holdfast.log.topics.partition_stream import Times
+from holdfast.log.topics.reading import Reading, Span
+from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.model import frame
-from holdfast.model.record import Durability, Marks, Receipt, Watermark
+from holdfast.model.record import Durability, Receipt
 from holdfast.model.record_columns import Encoded
 
 if TYPE_CHECKING:
@@ -39,7 +35,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-class TypedTopic:
+class TypedTopic(AnyTopic[Row]):
     """One typed topic of an open log; get it with `log.topic(name, schema=…)`.
 
     >>> import holdfast, pyarrow as pa, tempfile
@@ -52,17 +48,7 @@ class TypedTopic:
     """
 
     def __init__(self, name: str, partitions: Partitions, clock: Clock) -> None:
-        self.name = name
-        self._partitions = partitions
-        self._journal = partitions.journal
-        self._clock = clock
-        self._patience = self._journal.settings.ack_timeout_ms / 1000
-        self._intake = Intake(name, self._journal.settings)
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions the topic has."""
-        return len(self._partitions.parts)
+        super().__init__(name, partitions, clock, self._typed)
 
     @property
     def schema(self) -> pa.Schema:
@@ -102,19 +88,8 @@ class TypedTopic:
         A repeated `idempotency_key` writes nothing and returns the original receipts; with other rows than the first
         time it is Invalid.
         """
-        if in_coroutine():
-            warnings.warn(
-                "append() blocks the event loop; use: await topic.append_async(…)", RuntimeWarning, stacklevel=2
-            )
-        if durability != "durable":
-            self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else seconds(timeout)
-        started = self._clock.monotonic()
-        ticket = self.submit(
-            rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=patience
-        )  # fmt: skip
-        receipts = ticket.result(max(0.0, patience - (self._clock.monotonic() - started)))
-        return receipts if durability == "durable" else ticket.shipped()
+        put = partial(self.submit, rows, time=time, partition=partition, idempotency_key=idempotency_key)
+        return self._appended("append", put, timeout, durability)
 
     async def append_async(
         self,
@@ -127,18 +102,9 @@ class TypedTopic:
         durability: Durability = "durable",
     ) -> Sequence[Receipt]:
         """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop."""
-        if durability != "durable":
-            self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else seconds(timeout)
         _, batch = self._conformed(rows)  # once: rows may be an iterator, and there may be no room yet
-
-        def put(left: float) -> BatchTicket:
-            return self.submit(
-                batch, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left
-            )  # fmt: skip
-
-        ticket = await self._journal.queue.when_room(put, patience)
-        return await (ticket if durability == "durable" else ticket.when_shipped)
+        put = partial(self.submit, batch, time=time, partition=partition, idempotency_key=idempotency_key)
+        return await self._appended_async(put, timeout, durability)
 
     def submit(
         self,
@@ -177,7 +143,7 @@ class TypedTopic:
         from holdfast.segments.typed.key_column import split
 
         assert self.key is not None
-        moment = self._clock.now_us() if time is None else time
+        moment = self._now() if time is None else time
         keyless = self._partitions.choose(None, None if unique is None else unique[:16]).number
         parts = split(batch, self.key, self.partitions, keyless)
         runs, size = [], 0
@@ -200,10 +166,6 @@ class TypedTopic:
         except Unavailable:
             return False
         return True
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
-        self._journal.flush(None if timeout is None else seconds(timeout))
 
     def _conformed(self, rows: object) -> tuple[TopicSchema, pa.RecordBatch]:
         from holdfast.segments.typed.conform import conform
@@ -231,7 +193,7 @@ class TypedTopic:
 
     def _times(self, batch: pa.RecordBatch, time: int | datetime | str | None) -> tuple[bytes, int, int]:
         if not isinstance(time, str):
-            moment = self._clock.now_us() if time is None else self._intake.time(time)
+            moment = self._now() if time is None else self._intake.time(time)
             return pack("<q", moment), moment, moment
         from holdfast.segments.typed.row_times import times_of
 
@@ -257,31 +219,11 @@ class TypedTopic:
         Each has its columns and `_partition`, `_offset` and `_time`. `columns` reads only some of the columns.
         For the rest see `Topic.read`.
         """
+        shape = partial(self._typed, columns)
+        return self._read(shape, start, end, limit, reverse, partition, since, until, bytes_max)
 
-        def shape() -> _Typed:
-            return _Typed(self._journal, self.name, self._schema(), columns)
-
-        return self._partitions.read(shape, start, end, limit, reverse, partition, since, until, bytes_max)
-
-    def follow(self, start: int | str | None = None, *, partition: int | Iterable[int] | None = None) -> Follower[Row]:
-        """Rows as they become durable, for ever, as dictionaries; see `Topic.follow`."""
-        return self._partitions.follow(lambda: _Typed(self._journal, self.name, self._schema(), None), start, partition)
-
-    def marks(self) -> tuple[Marks, ...]:
-        """How far each partition got."""
-        return self._partitions.marks()
-
-    def watermark(self, partition: int = 0) -> Watermark:
-        """How far a partition is sealed: its newest segment (None before the first) and the offset behind it."""
-        return self._partitions.watermark(partition)
-
-    def watch(self, partition: int = 0) -> Watch:
-        """The watermark as it moves: `.value` at any time, `for` or `async for` each change."""
-        return self._partitions.watch(partition)
-
-    def wait_sealed(self, offset: int, timeout: float, *, partition: int = 0) -> Watermark:
-        """Wait until everything below `offset` is sealed; raises Unavailable when it is not in time."""
-        return self._partitions.watch(partition).wait(offset, timeout)
+    def _typed(self, columns: Collection[str] | None = None) -> _Typed:
+        return _Typed(self._journal, self.name, self._schema(), columns)
 
     def __repr__(self) -> str:
         return f"TypedTopic({self.name!r}, partitions={self.partitions}, columns={self.schema.names})"

@@ -10,47 +10,34 @@ partition and stay in order; records without one go round robin.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.arguments import seconds, several
-from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.journal.commit.ticket import BatchTicket, Ticket
 from holdfast.journal.state.partition import Partition
-from holdfast.log.following import Follower
-from holdfast.log.partition_stream import Times
-from holdfast.log.reading import Reading, Span
-from holdfast.log.topic_partitions import Partitions
-from holdfast.log.validation import Headers, Intake
-from holdfast.log.watching import Watch
-from holdfast.model.record import NOW, Durability, Marks, Receipt, Record, Watermark
+from holdfast.log.topics.any_topic import AnyTopic
+from holdfast.log.topics.partition_stream import Times
+from holdfast.log.topics.reading import Span
+from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.validation import Headers
+from holdfast.model.record import NOW, Durability, Receipt, Record
 from holdfast.model.record_columns import Columns, Extra
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Topic:
+class Topic(AnyTopic[Record]):
     """One topic of an open log; get it with `log.topic(name)`."""
 
     def __init__(self, name: str, partitions: Partitions, clock: Clock) -> None:
-        self.name = name
-        self._partitions = partitions
-        self._journal = journal = partitions.journal
+        super().__init__(name, partitions, clock, _Raw)
         self._only = partitions.only
-        self._now = clock.now_us
-        self._monotonic = clock.monotonic
-        self._patience = journal.settings.ack_timeout_ms / 1000
-        self._payload_bytes_max = journal.settings.payload_bytes_max
-        self._intake = Intake(name, journal.settings)
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions the topic has."""
-        return len(self._partitions.parts)
+        self._payload_bytes_max = self._journal.settings.payload_bytes_max
 
     # -- appending ----------------------------------------------------------------------------------------
 
@@ -77,20 +64,11 @@ class Topic:
         returns the original receipt, which then says that it is `repeated`; with another payload, key, kind or headers
         than the first time it is Invalid.
         """
-        if in_coroutine():
-            warnings.warn(
-                "append() blocks the event loop; use: await topic.append_async(…)", RuntimeWarning, stacklevel=2
-            )
-        if durability != "durable":
-            self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else seconds(timeout)
-        started = self._monotonic()
-        ticket = self.submit(
-            payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
-            idempotency_key=idempotency_key, timeout=patience,
+        put = partial(
+            self.submit, payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
+            idempotency_key=idempotency_key,
         )  # fmt: skip
-        receipt = ticket.result(max(0.0, patience - (self._monotonic() - started)))  # one time-out for room and ack
-        return receipt if durability == "durable" else ticket.shipped()
+        return self._appended("append", put, timeout, durability)
 
     async def append_async(
         self,
@@ -109,18 +87,11 @@ class Topic:
 
         Cancelling whoever waits for the acknowledgement does not take the record back.
         """
-        if durability != "durable":
-            self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else seconds(timeout)
-
-        def put(left: float) -> Ticket:
-            return self.submit(
-                payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
-                idempotency_key=idempotency_key, timeout=left,
-            )  # fmt: skip
-
-        ticket = await self._journal.queue.when_room(put, patience)
-        return await (ticket if durability == "durable" else ticket.when_shipped)
+        put = partial(
+            self.submit, payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
+            idempotency_key=idempotency_key,
+        )  # fmt: skip
+        return await self._appended_async(put, timeout, durability)
 
     def submit(
         self,
@@ -210,18 +181,8 @@ class Topic:
 
         Records with keys go to their partitions; those without a key stay together, in order.
         """
-        if in_coroutine():
-            warnings.warn(
-                "append_batch() blocks the event loop; use: await topic.append_batch_async(…)",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
-        patience = self._patience if timeout is None else seconds(timeout)
-        started = self._monotonic()
-        if durability != "durable":
-            self._journal.check_durability(durability)
-        ticket = self.submit_batch(records, partition=partition, timeout=patience)
-        receipts = ticket.result(max(0.0, patience - (self._monotonic() - started)))
-        return receipts if durability == "durable" else ticket.shipped()
+        put = partial(self.submit_batch, records, partition=partition)
+        return self._appended("append_batch", put, timeout, durability)
 
     async def append_batch_async(
         self,
@@ -232,14 +193,9 @@ class Topic:
         durability: Durability = "durable",
     ) -> Sequence[Receipt]:
         """What `append_batch` does, for coroutines."""
-        if durability != "durable":
-            self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else seconds(timeout)
-        batch = list(several(records, "records", "append_batch([b'one'])"))
-        ticket = await self._journal.queue.when_room(
-            lambda left: self.submit_batch(batch, partition=partition, timeout=left), patience
-        )
-        return await (ticket if durability == "durable" else ticket.when_shipped)
+        batch = list(several(records, "records", "append_batch([b'one'])"))  # once: it may be an iterator
+        put = partial(self.submit_batch, batch, partition=partition)
+        return await self._appended_async(put, timeout, durability)
 
     def submit_batch(
         self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None
@@ -280,60 +236,6 @@ class Topic:
         unit = self._journal.queue.put_runs(batches, size, patience)
         runs = {run.partition: run for run in unit.runs()}
         return BatchTicket(unit, [(runs[target], index) for target, index in places], patience)
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
-        self._journal.flush(None if timeout is None else seconds(timeout))
-
-    # -- reading ------------------------------------------------------------------------------------------
-
-    def read(
-        self,
-        start: int | str | None = None,
-        end: int | str | None = None,
-        limit: int | None = None,
-        reverse: bool = False,
-        *,
-        partition: int | Iterable[int] | None = None,
-        since: int | datetime | None = None,
-        until: int | datetime | None = None,
-        bytes_max: int | None = None,
-    ) -> Reading[Record]:
-        """Durable records with offsets from `start` up to, not including, `end`, in order of offsets.
-
-        Begins with the first record that is left and ends with the last that is durable now; negative offsets count
-        from there: `start=-10` is the last ten. `since` and `until` keep only records with such times, both ends
-        included; times need not be in order. `limit` bounds the number of records, `bytes_max` their size (the
-        first is given in any case). A topic with several partitions is read one partition after the other, unless
-        one or some are named. A `position` of an earlier reading may stand for `start`, or for `end` backwards.
-        """
-        return self._partitions.read(_Raw, start, end, limit, reverse, partition, since, until, bytes_max)
-
-    def follow(
-        self, start: int | str | None = None, *, partition: int | Iterable[int] | None = None
-    ) -> Follower[Record]:
-        """Records as they become durable, for ever: `for record in topic.follow()` or `async for`.
-
-        Begins at offset `start` of every partition, or at the `position` of a reading (default: with the next
-        record). Order holds within each partition. Ends when the log is closed.
-        """
-        return self._partitions.follow(_Raw, start, partition)
-
-    def marks(self) -> tuple[Marks, ...]:
-        """How far each partition got."""
-        return self._partitions.marks()
-
-    def watermark(self, partition: int = 0) -> Watermark:
-        """How far a partition is sealed: its newest segment (None before the first) and the offset behind it."""
-        return self._partitions.watermark(partition)
-
-    def watch(self, partition: int = 0) -> Watch:
-        """The watermark as it moves: `.value` at any time, `for` or `async for` each change."""
-        return self._partitions.watch(partition)
-
-    def wait_sealed(self, offset: int, timeout: float, *, partition: int = 0) -> Watermark:
-        """Wait until everything below `offset` is sealed; raises Unavailable when it is not in time."""
-        return self._partitions.watch(partition).wait(offset, timeout)
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"

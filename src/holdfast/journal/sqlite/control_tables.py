@@ -1,0 +1,238 @@
+"""The control rows of a database, table by table, even if it is damaged or an older version made it.
+
+Opening a log needs the newest version, and fails at a table that cannot be read. Inspecting one goes on: what cannot be
+read is noted in `damage`, and what an older version does not have yet is zero or empty. Values are guarded as in
+`stored`. Nothing is proved here; `examination` does that.
+
+Of entries and segments only sums and ends are taken: there may be millions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import apsw
+import msgspec
+
+from holdfast.crypto.vault import KeyEpoch
+from holdfast.errors import Corrupt
+from holdfast.journal.sqlite import stored
+from holdfast.journal.sqlite.stored import Counts, LastEntry
+from holdfast.model.control_rows import (
+    LIVE,
+    EpochRow,
+    HeadRow,
+    LogRow,
+    PolicyRow,
+    SchemaRow,
+    SegmentRow,
+    ShipmentRow,
+    ShippingRow,
+    SpaceRow,
+    TopicRow,
+    WatermarkRow,
+)
+
+_NEWEST = 2**31
+_SINCE = {
+    "idempotency": 2, "segments": 3, "watermarks": 3, "schemas": 3, "policies": 3, "shipping": 4, "shipments": 4,
+    "spaces": 5,
+}  # fmt: skip
+"""The version of the database that brought a table, and with it the log's count of its rows."""
+_SHIPPING_STATE_SINCE = 6
+_SHIPPING_STATE = frozenset({"root_format", "fenced", "alarm", "ended", "last_error"})
+
+Row = TypeVar(
+    "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyEpoch, LastEntry, WatermarkRow, SegmentRow, SchemaRow, PolicyRow,
+    ShippingRow, ShipmentRow, SpaceRow,
+)  # fmt: skip
+
+
+class ControlRows(msgspec.Struct):
+    """All control rows of a log at one moment, and what could not be read of them."""
+
+    path: Path
+    version: int = _NEWEST
+    log: LogRow | None = None
+    epochs: list[EpochRow] = []
+    key_epochs: list[KeyEpoch] = []
+    topics: list[TopicRow] = []
+    heads: list[HeadRow] = []
+    watermarks: dict[int, WatermarkRow] = {}
+    schemas: list[SchemaRow] = []
+    policies: list[PolicyRow] = []
+    spaces: list[SpaceRow] = []
+    shipping: ShippingRow | None = None
+    shipments: dict[int, ShipmentRow] = {}
+    """How far partitions are on the store."""
+    damage: list[Corrupt] = []
+
+    def shipment(self, partition_id: int) -> ShipmentRow | None:
+        """How far a partition is on the store: not at all where that is lost; None where there is no store."""
+        if self.shipping is None:
+            return None
+        mark = self.watermarks.get(partition_id)
+        first = 0 if mark is None or mark.segments else mark.first_offset
+        return self.shipments.get(partition_id, ShipmentRow(partition_id, 0, 0, first, first))
+
+    @property
+    def topic_names(self) -> dict[int, str]:
+        """The names of topics, by id."""
+        return {topic.id: topic.name for topic in self.topics}
+
+
+class PartitionBytes(NamedTuple):
+    """What a partition has in its tail and in segment files, and what of it has yet to be sent to its store."""
+
+    tail: int = 0
+    segments: int = 0
+    unshipped: int = 0
+    """Stored bytes of entries that are not on the store."""
+    unsettled: int = 0
+    """Bytes of segment files whose manifest object the store does not have."""
+
+
+class Tables:
+    """The tables of a database inside one read transaction; `tolerant` means to go on after what cannot be read."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        path: Path,
+        version: int = _NEWEST,
+        damage: list[Corrupt] | None = None,
+        *,
+        tolerant: bool = False,
+    ) -> None:
+        self.connection = connection
+        self.path = path
+        self.version = version
+        self.damage = [] if damage is None else damage
+        self._unreadable = apsw.Error if tolerant else ()
+
+    def control_rows(self, newest: int = -1) -> ControlRows:
+        """All control rows; of epochs and key epochs only the `newest`, or all (-1)."""
+        return ControlRows(
+            self.path,
+            self.version,
+            next(iter(self.rows("log", LogRow, "WHERE id=1")), None),
+            self.rows("epochs", EpochRow, "ORDER BY number DESC LIMIT ?", newest)[::-1],
+            self.rows("key_epochs", KeyEpoch, "ORDER BY number DESC LIMIT ?", newest)[::-1],
+            self.rows("topics", TopicRow, "ORDER BY id"),
+            self.rows("heads", HeadRow, "ORDER BY topic_id, number"),
+            {row.partition_id: row for row in self.rows("watermarks", WatermarkRow, "ORDER BY partition_id")},
+            self.rows("schemas", SchemaRow, "ORDER BY topic_id, version"),
+            self.rows("policies", PolicyRow, "ORDER BY topic_id"),
+            self.rows("spaces", SpaceRow, "ORDER BY id"),
+            next(iter(self.rows("shipping", ShippingRow, "WHERE id=1")), None),
+            {row.partition_id: row for row in self.rows("shipments", ShipmentRow, "ORDER BY partition_id")},
+            self.damage,
+        )
+
+    def rows(self, table: str, row: type[Row], rest: str, *bound: int) -> list[Row]:
+        """The rows of a table that can be read and are what they must be; the others are damage."""
+        found: list[Row] = []
+        if self.version < _SINCE.get(table, 0):
+            return found
+        try:
+            for values in self.connection.execute(f"SELECT {self._columns(table, row)} FROM {table} {rest}", bound):
+                try:
+                    found.append(stored.checked(row, values, self.path, table))
+                except Corrupt as damage:
+                    self.damage.append(damage)
+        except (apsw.BusyError, apsw.LockedError):
+            raise
+        except self._unreadable:
+            self._note(f"a table cannot be read to its end table={table}")
+        return found
+
+    def last_entry(self, partition_id: int) -> LastEntry | None:
+        """Where a partition's entries end; None where there are none."""
+        rest = "WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
+        return next(iter(self.rows("entries", LastEntry, rest, partition_id)), None)
+
+    def segment(self, partition_id: int, number: int) -> SegmentRow | None:
+        """One segment of the manifest."""
+        rows = self.rows("segments", SegmentRow, "WHERE partition_id=? AND number=?", partition_id, number)
+        return next(iter(rows), None)
+
+    def segments(self, partition_id: int, start: int, stop: int, limit: int) -> list[SegmentRow]:
+        """Segments start..stop by number, up to a limit."""
+        rest = "WHERE partition_id=? AND number>=? AND number<? ORDER BY number LIMIT ?"
+        return self.rows("segments", SegmentRow, rest, partition_id, start, stop, limit)
+
+    def counts(self) -> Counts | None:
+        """How many rows there are, by walking the smallest index; None where they cannot be counted."""
+        parts = [self._count(*where) for where in _COUNTED]
+        try:
+            values = self.connection.execute(f"SELECT {', '.join(parts)}").fetchone()
+            return stored.checked(Counts, values or (), self.path, "sqlite_schema")
+        except (apsw.BusyError, apsw.LockedError):
+            raise
+        except self._unreadable:
+            self._note("the rows of a table cannot be counted")
+            return None
+
+    def number(self, table: str, what: str, where: str = "1", *bound: int) -> int:
+        """A number about a table; 0 if there is none."""
+        if self.version < _SINCE.get(table, 0):
+            return 0
+        try:
+            found = self.connection.execute(f"SELECT {what} FROM {table} WHERE {where}", bound).get
+        except (apsw.BusyError, apsw.LockedError):
+            raise
+        except self._unreadable:
+            self._note(f"a table cannot be read to its end table={table}")
+            return 0
+        return found if isinstance(found, int) else 0
+
+    def bytes_of(self, partition_id: int, control: ControlRows) -> PartitionBytes:
+        """What a partition has in its tail and, beyond what retention removed, in segments."""
+        mark, shipment = control.watermarks.get(partition_id), control.shipment(partition_id)
+        sealed, first = (0, 0) if mark is None else (mark.sealed_offset, mark.first_segment)
+        here = (self._entry_bytes(partition_id, sealed), self._segment_bytes(partition_id, first))
+        if shipment is None:
+            return PartitionBytes(*here)
+        unsettled = self._segment_bytes(partition_id, max(first, shipment.settled_segments))
+        return PartitionBytes(*here, self._entry_bytes(partition_id, shipment.shipped_offset), unsettled)
+
+    def key_uses(self, control: ControlRows) -> tuple[Counter[str], Counter[str]]:
+        """How many entries and how many live segments there are under each key, by its name."""
+        names = {epoch.number: epoch.key_id for epoch in control.key_epochs}
+        entries, segments = Counter[str](), Counter[str]()
+        for number, count in self.connection.execute("SELECT key_epoch, count(*) FROM entries GROUP BY key_epoch"):
+            entries[names.get(number, "")] += count
+        if self.version >= _SINCE["segments"]:
+            sql = f"SELECT key_id, count(*) FROM segments WHERE state={LIVE} GROUP BY key_id"
+            segments.update(dict(self.connection.execute(sql)))
+        return entries, segments
+
+    def _entry_bytes(self, partition_id: int, offset: int) -> int:
+        what, where = "coalesce(sum(octet_length(body)), 0)", "partition_id=? AND first_offset>=?"
+        return self.number("entries", what, where, partition_id, offset)
+
+    def _segment_bytes(self, partition_id: int, number: int) -> int:
+        what, where = "coalesce(sum(size), 0)", f"partition_id=? AND number>=? AND state={LIVE}"
+        return self.number("segments", what, where, partition_id, number)
+
+    def _columns(self, table: str, row: type[object]) -> str:
+        if table == "log":
+            return stored.columns(row, frozenset(name for name, since in _SINCE.items() if self.version < since))
+        if table == "shipping" and self.version < _SHIPPING_STATE_SINCE:
+            return stored.columns(row, _SHIPPING_STATE)
+        return stored.columns(row)
+
+    def _count(self, table: str, what: str) -> str:
+        return "0" if self.version < _SINCE.get(table, 0) else f"(SELECT {what} FROM {table})"
+
+    def _note(self, message: str) -> None:
+        self.damage.append(Corrupt(message, path=str(self.path)))
+
+
+_COUNTED = (
+    ("epochs", "coalesce(max(number), 0)"), ("key_epochs", "coalesce(max(number), 0)"), ("topics", "count(*)"),
+    ("heads", "count(*)"), ("entries", "count(*)"), ("entries", "coalesce(max(seq), 0)"), ("segments", "count(*)"),
+    ("schemas", "count(*)"), ("policies", "count(*)"), ("spaces", "count(*)"),
+)  # fmt: skip

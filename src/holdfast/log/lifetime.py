@@ -1,0 +1,109 @@
+"""How an open log ends: closed by its owner, at the end of the process, when nobody holds it, or in a forked child.
+
+Records come first: channels are closed, then the queue is drained, sealed and shipped, then the journal is closed, and
+the directory is released last. A log that was forgotten warns, and is closed all the same. A forked child's copy lets
+go of what it inherited and refuses everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+from holdfast import process_lifetime
+from holdfast.errors import HoldfastError
+from holdfast.log.log_channels import LogChannels
+from holdfast.log.log_context import LogContext
+from holdfast.log.maintenance import Maintenance
+from holdfast.log.store_binding import StoreBinding
+from holdfast.log.topic_catalog import Catalog
+
+logger = logging.getLogger("holdfast")
+
+
+class Lifetime:
+    """Ends one open log, once. Only the log holds it: it goes when the log does."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        topics: Catalog,
+        channels: LogChannels,
+        maintenance: Maintenance,
+        store: StoreBinding,
+    ) -> None:
+        self._context = context
+        self._topics = topics
+        self._channels = channels
+        self._maintenance = maintenance
+        self._store = store
+        self._queued_at_exit = 0
+        """Records that were queued when the process began to end."""
+        self.is_open = True
+        process_lifetime.keep(self)
+
+    @property
+    def _patience(self) -> float:
+        return self._context.settings.journal.close_timeout_ms / 1000
+
+    def close(self, timeout: float | None = None) -> None:
+        """End it; what was accepted is made durable, sealed and shipped first. A second call does nothing."""
+        if not self.is_open:
+            return
+        journal, clock = self._context.journal, self._context.clock
+        patience = self._patience if timeout is None else timeout
+        deadline = clock.monotonic() + patience
+        self._channels.close()
+        try:
+            self._maintenance.close(patience)
+            self._store.close()
+            # A seal that hangs may have used all the time; the writer has nothing left to do and ends at once.
+            journal.close(max(patience / 10, deadline - clock.monotonic()))
+        finally:
+            if journal.end is not None and journal.end.reason == "clean":
+                self._release()
+
+    def _release(self) -> None:
+        self.is_open = False
+        self._store.release()
+        process_lifetime.drop(self)
+        self._context.directory.release()
+
+    # -- when nobody closes it ----------------------------------------------------------------------------
+
+    def settle_at_exit(self) -> None:
+        """Make durable, seal and ship what is there, while threads can still be started."""
+        self._queued_at_exit = self._context.journal.queue.depth()[0]
+        self._maintenance.settle(self._patience)
+        self._store.close()
+
+    def close_at_exit(self) -> None:
+        """Nobody has closed it, and nobody will."""
+        queued = max(self._queued_at_exit, self._context.journal.queue.depth()[0])
+        if queued:
+            logger.warning(
+                "the process ends with an open log: %d records that were still queued are made durable now;"
+                " close it (with holdfast.open(…) as log) path=%s", queued, self._context.directory.path,
+                extra={"action": "open_at_exit", "records": queued},
+            )  # fmt: skip
+        self._close_forgotten()
+
+    def forget(self) -> None:
+        """In a forked child: never touch what is the parent's."""
+        self.is_open = False
+        for part in (self._topics, self._channels, self._store, self._maintenance, self._context.journal):
+            part.forget()
+        self._context.directory.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "is_open", False):
+            self._close_forgotten()
+
+    def _close_forgotten(self) -> None:
+        try:
+            warnings.warn(f"unclosed log {self._context.directory.path}", ResourceWarning, source=self, stacklevel=1)
+        finally:
+            try:
+                self.close()
+            except HoldfastError as error:  # nobody is left to catch it
+                logger.error("closing a forgotten log: %s", error.message, extra={"action": "close_failed"})

@@ -1,0 +1,134 @@
+"""Opening a log: check what the caller gave, recover the journal, and put the parts together.
+
+An owner takes the directory's lock first. A reader takes no lock and changes nothing. If a part does not start, those
+before it are stopped again and the directory is released: a log opens as a whole, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.arguments import flag, path_of, store_address
+from holdfast.clock import Clock, SystemClock, check_clock
+from holdfast.crypto.cipher import PayloadCipher, check_cipher
+from holdfast.crypto.keyring import Keyring
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.journal.journal import Journal
+from holdfast.log.log import Log
+from holdfast.log.log_context import LogContext
+from holdfast.log.maintenance import Maintenance
+from holdfast.log.store_binding import StoreBinding
+from holdfast.log_directory import Directory
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.settings import Settings
+
+
+class _Asked(NamedTuple):
+    """What a caller gave, checked."""
+
+    directory: Directory
+    settings: Settings
+    keyring: Keyring | None
+    cipher: PayloadCipher | None
+    clock: Clock
+
+
+def open_log(
+    path: str | os.PathLike[str],
+    *,
+    store: str | os.PathLike[str] | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    keyring: Keyring | str | None = None,
+    cipher: PayloadCipher | None = None,
+    clock: Clock | None = None,
+    read_only: bool = False,
+) -> Log:
+    """Open the log in a directory, creating it if it is not there.
+
+    With a keyring, or a cipher of your own, everything that is written is encrypted. That is decided when a log is
+    created and cannot be left out later.
+
+    One process owns a log. `read_only=True` reads it from another one, or reads what is intact in a damaged one. It
+    takes no lock and changes nothing in the directory, which may be on a read-only mount or belong to another user;
+    what would write is Invalid.
+
+    With a `store` (`s3://bucket/prefix`, `file:///directory` …; also `store.url` in the settings) everything is shipped
+    there in order, beside the appends. The log opens and goes on while the store is away.
+
+    >>> import holdfast, tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     with holdfast.open(directory) as log:
+    ...         log.topic("orders").append(b"first").offset
+    0
+    """
+    place = path_of(path)
+    settings = Settings.given(settings)
+    if store is not None:
+        address = msgspec.structs.replace(settings.store, url=store_address(store))
+        settings = msgspec.structs.replace(settings, store=address)
+    keyring = _keyring(settings, Keyring.given(keyring), cipher if keyring is not None else check_cipher(cipher))
+    asked = _Asked(Directory(place), settings, keyring, cipher, check_clock(clock) or SystemClock())
+    return _compose(asked, _look(asked) if flag(read_only, "read_only") else _own(asked))
+
+
+def _keyring(settings: Settings, keyring: Keyring | None, cipher: PayloadCipher | None) -> Keyring | None:
+    if keyring is None and cipher is None and settings.crypto.keyring:
+        return Keyring.from_reference(settings.crypto.keyring)
+    if settings.crypto.encrypt and keyring is None and cipher is None:
+        raise Invalid(
+            "crypto.encrypt is set, but there is no key",
+            hint="give keyring=…, or set crypto.keyring to 'env:NAME' or 'file:PATH'",
+        )
+    return keyring
+
+
+def _own(asked: _Asked) -> Journal:
+    directory, settings = asked.directory, asked.settings
+    directory.own()
+    try:
+        log_id = directory.log_id()
+        directory.create_database()
+        journal = Journal.open_owned(
+            directory.database, log_id, settings.journal, asked.keyring, asked.cipher, asked.clock
+        )  # fmt: skip
+        if log_id is None:
+            try:
+                directory.declare(journal.row.log_id)
+            except BaseException:
+                journal.close(settings.journal.close_timeout_ms / 1000)
+                raise
+    except BaseException:
+        directory.release()
+        raise
+    return journal
+
+
+def _look(asked: _Asked) -> Journal:
+    log_id = asked.directory.require_log()
+    return Journal.open_read_only(
+        asked.directory.database, log_id, asked.settings.journal, asked.keyring, asked.cipher, asked.clock
+    )  # fmt: skip
+
+
+def _compose(asked: _Asked, journal: Journal) -> Log:
+    directory, settings = asked.directory, asked.settings
+    context = LogContext(directory, settings, asked.clock, journal, Manifest(journal, directory.segments))
+    try:
+        store = StoreBinding(context)  # first: where another store is bound, the log's own directory is none
+        maintenance = Maintenance(context)
+        try:
+            store.start()
+        except BaseException:
+            maintenance.close(0)
+            raise
+    except BaseException:
+        with suppress(HoldfastError):  # what kept it from opening matters more
+            journal.close(settings.journal.close_timeout_ms / 1000)
+        directory.release()
+        raise
+    return Log(context, maintenance, store)

@@ -1,0 +1,147 @@
+"""The topics of an open log: found by name, created on first use, and checked against how they are asked for.
+
+A topic is raw or typed for ever. Its partitions and its key column are fixed when it is created; only the schema of a
+typed one may grow.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from holdfast.arguments import whole
+from holdfast.errors import Invalid
+from holdfast.journal.state.partition import Partition
+from holdfast.log.log_context import LogContext
+from holdfast.log.maintenance import Maintenance
+from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.topic_partitions import Partitions, no_topic
+from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.model.topic_name import check_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Schema: TypeAlias = "pa.Schema | Literal['latest'] | None"
+
+
+class Catalog:
+    """The topics of one open log."""
+
+    def __init__(self, context: LogContext, maintenance: Maintenance) -> None:
+        self._context = context
+        self._journal = context.journal
+        self._maintenance = maintenance
+        self._topics: dict[str, Topic | TypedTopic] = {}
+        self._lock = Lock()
+
+    def names(self) -> list[str]:
+        """The names of all topics, sorted."""
+        self._journal.refresh()
+        return sorted(self._journal.topics.partitions)
+
+    def partitions(self, topic: str | None) -> list[Partition]:
+        """The partitions of one topic, or of all; NotFound where there is no such topic."""
+        self._journal.refresh()
+        known = self._journal.topics.partitions
+        if topic is None:
+            return [part for parts in known.values() for part in parts]
+        if check_name(topic) not in known:
+            raise no_topic(topic, known)
+        return list(known[topic])
+
+    def known(self, name: str) -> Topic | TypedTopic:
+        """A topic that is there, of either kind."""
+        self.partitions(check_name(name))
+        return self._topics.get(name) or self._handle(name)
+
+    def topic(
+        self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int
+    ) -> Topic | TypedTopic:
+        """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
+        topic = self._topics.get(name if isinstance(name, str) else check_name(name))
+        if topic is None:
+            with self._lock:
+                topic = self._topics.get(name)
+                if topic is None:
+                    self._require(check_name(name), schema, partitions, key, first_offset)
+                    topic = self._topics[name] = self._handle(name)
+        if partitions is not None and partitions != topic.partitions:
+            raise Invalid(
+                f"topic {name!r} has {topic.partitions} partitions, not {partitions}",
+                hint="the number of partitions is fixed when a topic is created",
+            )
+        self._check_kind(topic, schema)
+        if key is not None:
+            _check_key(topic, key)
+        return topic
+
+    def _handle(self, name: str) -> Topic | TypedTopic:
+        journal = self._journal
+        partitions = Partitions(name, journal.topics.partitions[name], journal, self._context.manifest)
+        kind = TypedTopic if name in journal.topics.schemas else Topic
+        return kind(name, partitions, self._context.clock)
+
+    def _require(self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int) -> None:
+        journal = self._journal
+        journal.refresh()
+        if name in journal.topics.partitions:
+            return
+        if journal.read_only or schema == "latest":
+            raise no_topic(name, journal.topics.partitions)
+        count = 1 if partitions is None else whole(partitions, "partitions")
+        first = whole(first_offset, "first_offset")
+        if schema is None:
+            if key is not None:
+                raise _no_key_column()
+            journal.create_topic(name, count, first)
+            return
+        from holdfast.segments.typed.key_column import keyed
+
+        declared = keyed(schema, key)
+        journal.create_topic(name, count, first, declared.fingerprint, declared.serialize())
+
+    def _check_kind(self, topic: Topic | TypedTopic, schema: Schema) -> None:
+        """A typed topic is asked for with a schema, and only that; a new version of it begins here."""
+        if isinstance(topic, Topic):
+            if schema is not None:
+                raise Invalid(f"topic {topic.name!r} holds raw records", hint="ask for it without schema")
+        elif schema is None:
+            raise Invalid(f"topic {topic.name!r} is typed", hint="ask for it with schema=… or schema='latest'")
+        elif schema != "latest":
+            self._evolve(topic.name, schema)
+
+    def _evolve(self, name: str, schema: pa.Schema) -> None:
+        from holdfast.model.schema import declare, evolve
+        from holdfast.segments.manifest.schema_versions import versions
+
+        wanted = declare(schema)
+        with self._lock:
+            known = versions(self._journal, name)
+            if any(version.fingerprint == wanted.fingerprint for version in known):
+                return
+            newer = evolve(known[-1], wanted)
+            if newer is None:
+                return
+            if self._journal.read_only:
+                raise Invalid("this log is open for reading only", hint="its owner starts new versions of a schema")
+            self._journal.add_schema(name, len(known) + 1, newer.fingerprint, newer.serialize())
+        self._maintenance.seal_soon(self._journal.topics.partitions[name])
+
+    def forget(self) -> None:
+        """In a forked child: the lock may have been held by a thread that is not here."""
+        self._lock = Lock()
+
+
+def _check_key(topic: Topic | TypedTopic, key: str) -> None:
+    if isinstance(topic, Topic):
+        raise _no_key_column()
+    if topic.key != key:
+        has = "no key column" if topic.key is None else f"the key column {topic.key!r}"
+        raise Invalid(
+            f"topic {topic.name!r} has {has}, not {key!r}", hint="the key column is fixed when a topic is created"
+        )
+
+
+def _no_key_column() -> Invalid:
+    return Invalid("a raw topic has no key column", hint="give each record its key: topic.append(payload, key=…)")

@@ -1,0 +1,181 @@
+"""What raw and typed topics have in common: waiting for what was queued, reading, following, and how far they got.
+
+A kind of topic adds its own verbs for appending, and a `Shape`: how its items and Arrow columns are made.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+from holdfast.arguments import flag, seconds, whole
+from holdfast.caller import in_coroutine
+from holdfast.clock import Clock
+from holdfast.errors import Invalid
+from holdfast.journal.commit.ticket import ShippedTicket
+from holdfast.journal.state.partition import Partition
+from holdfast.log.topics.following import Follower
+from holdfast.log.topics.partition_stream import ALWAYS, Times
+from holdfast.log.topics.reading import Reading, Shape, Span
+from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.validation import Intake, time_of
+from holdfast.log.topics.watching import Watch
+from holdfast.model.record import Durability, Marks, Watermark
+
+Item = TypeVar("Item")
+Given = TypeVar("Given")
+
+
+class _Queued(Protocol[Given]):
+    """The ticket of a record or of a batch."""
+
+    def result(self, timeout: float | None = None) -> Given: ...
+    def shipped(self, timeout: float | None = None) -> Given: ...
+    @property
+    def when_shipped(self) -> ShippedTicket[Given]: ...
+    def __await__(self) -> Generator[Any, None, Given]: ...
+
+
+class AnyTopic(Generic[Item]):
+    """One topic of an open log."""
+
+    def __init__(self, name: str, partitions: Partitions, clock: Clock, shape: Callable[[], Shape[Item]]) -> None:
+        self.name = name
+        self._partitions = partitions
+        self._journal = partitions.journal
+        self._shape = shape
+        self._now = clock.now_us
+        self._monotonic = clock.monotonic
+        self._patience = self._journal.settings.ack_timeout_ms / 1000
+        self._intake = Intake(name, self._journal.settings)
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has."""
+        return len(self._partitions.parts)
+
+    # -- waiting for what was queued ----------------------------------------------------------------------
+
+    def _appended(
+        self, verb: str, put: Callable[..., _Queued[Given]], timeout: float | None, durability: Durability
+    ) -> Given:
+        """Queue something with `put(timeout=…)` and wait until it is durable, or shipped."""
+        if in_coroutine():
+            warnings.warn(
+                f"{verb}() blocks the event loop; use: await topic.{verb}_async(…)", RuntimeWarning, stacklevel=3
+            )
+        if durability != "durable":
+            self._journal.check_durability(durability)
+        patience = self._patience if timeout is None else seconds(timeout)
+        started = self._monotonic()
+        ticket = put(timeout=patience)
+        given = ticket.result(max(0.0, patience - (self._monotonic() - started)))  # one time-out for room and ack
+        return given if durability == "durable" else ticket.shipped()
+
+    async def _appended_async(
+        self, put: Callable[..., _Queued[Given]], timeout: float | None, durability: Durability
+    ) -> Given:
+        """The same without blocking the event loop; `put` may be called several times, until there is room."""
+        if durability != "durable":
+            self._journal.check_durability(durability)
+        patience = self._patience if timeout is None else seconds(timeout)
+        ticket = await self._journal.queue.when_room(lambda left: put(timeout=left), patience)
+        return await (ticket if durability == "durable" else ticket.when_shipped)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
+        self._journal.flush(None if timeout is None else seconds(timeout))
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        start: int | str | None = None,
+        end: int | str | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        *,
+        partition: int | Iterable[int] | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+        bytes_max: int | None = None,
+    ) -> Reading[Item]:
+        """Durable records with offsets from `start` up to, not including, `end`, in order of offsets.
+
+        Begins with the first record that is left and ends with the last that is durable now; negative offsets count
+        from there: `start=-10` is the last ten. `since` and `until` keep only records with such times, both ends
+        included; times need not be in order. `limit` bounds the number of records, `bytes_max` their size (the
+        first is given in any case). A topic with several partitions is read one partition after the other, unless
+        one or some are named. A `position` of an earlier reading may stand for `start`, or for `end` backwards.
+        """
+        return self._read(self._shape, start, end, limit, reverse, partition, since, until, bytes_max)
+
+    def _read(
+        self,
+        shape: Callable[[], Shape[Item]],
+        start: int | str | None,
+        end: int | str | None,
+        limit: int | None,
+        reverse: bool,
+        partition: int | Iterable[int] | None,
+        since: int | datetime | None,
+        until: int | datetime | None,
+        bytes_max: int | None,
+    ) -> Reading[Item]:
+        for name, value in (("limit", limit), ("bytes_max", bytes_max)):
+            if value is not None and whole(value, name) < 0:
+                raise Invalid(f"{name} must not be negative, got {value}", hint="leave it out to read everything")
+        flag(reverse, "reverse")
+        self._journal.refresh()
+        times = Times(None if since is None else time_of(since), None if until is None else time_of(until))
+        spans = self._partitions.spans(partition, start, end)
+        # The least advanced first: whoever pages through a busy topic gets to every partition.
+        spans.sort(
+            key=lambda span: (span.end if reverse else span.start, span.stream.partition.number), reverse=reverse
+        )
+        # The shape comes last: no row of these spans can have a later version of the schema than there is now.
+        return Reading(shape(), spans, times, reverse, None if limit is None else min(limit, sys.maxsize), bytes_max)
+
+    def follow(self, start: int | str | None = None, *, partition: int | Iterable[int] | None = None) -> Follower[Item]:
+        """Records as they become durable, for ever: `for record in topic.follow()` or `async for`.
+
+        Begins at offset `start` of every partition, or at the `position` of a reading (default: with the next
+        record). Order holds within each partition. Ends when the log is closed.
+        """
+        self._journal.refresh()
+
+        def items(part: Partition, first: int, end: int) -> Iterator[Item]:
+            return self._shape().items(Span(self._partitions.stream(part), first, end), ALWAYS, False)
+
+        return Follower(self._journal, self._partitions.positions(partition, start), items)
+
+    # -- how far it got -----------------------------------------------------------------------------------
+
+    def marks(self) -> tuple[Marks, ...]:
+        """How far each partition got."""
+        self._journal.refresh()
+        return tuple(self._marks(part) for part in self._partitions.parts)
+
+    def _marks(self, part: Partition) -> Marks:
+        # In this order: a mark that is read later can only be further on, and the inequalities hold.
+        shipment = part.shipment
+        sealed = part.sealed.sealed_offset
+        durable = part.durable
+        # Without another store the log's own directory is what readers read: what is sealed is settled.
+        shipped, settled = (None, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
+        return Marks(self._journal.appended(part), durable, sealed, shipped, settled)
+
+    def watermark(self, partition: int = 0) -> Watermark:
+        """How far a partition is sealed: its newest segment (None before the first) and the offset behind it."""
+        return self.watch(partition).value
+
+    def watch(self, partition: int = 0) -> Watch:
+        """The watermark as it moves: `.value` at any time, `for` or `async for` each change."""
+        return Watch(self._journal, self._partitions.explicit(partition))
+
+    def wait_sealed(self, offset: int, timeout: float, *, partition: int = 0) -> Watermark:
+        """Wait until everything below `offset` is sealed; raises Unavailable when it is not in time."""
+        return self.watch(partition).wait(offset, timeout)

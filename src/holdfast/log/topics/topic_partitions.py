@@ -1,0 +1,107 @@
+"""The partitions of one topic: which one a record goes to, and which offsets of them are meant.
+
+Offsets count per partition; negative ones count from what is durable now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import count
+from zlib import crc32
+
+from holdfast.arguments import several, whole
+from holdfast.errors import Invalid, NotFound
+from holdfast.journal.journal import Journal
+from holdfast.journal.state.partition import Partition
+from holdfast.log.topics.partition_stream import Stream
+from holdfast.log.topics.reading import Span, parse_position
+from holdfast.model.topic_name import check_name
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.suggestions import listed, meant
+
+
+def no_topic(name: str, known: Iterable[str]) -> NotFound:
+    """The error for a topic that is not there, with the one that was probably meant."""
+    names = [one for one in known if not one.startswith("_")]
+    hint = f"{listed(names)}; a topic is created by whoever appends to it first"
+    return NotFound(f"there is no topic {check_name(name)!r}{meant(name, known)}", hint=hint)
+
+
+class Partitions:
+    """The partitions of one topic of an open log."""
+
+    def __init__(self, topic: str, parts: tuple[Partition, ...], journal: Journal, manifest: Manifest) -> None:
+        self.topic = topic
+        self.parts = parts
+        self.only = parts[0] if len(parts) == 1 else None
+        self.journal = journal
+        self._manifest = manifest
+        self._turn = count()
+
+    def choose(self, partition: int | None, key: bytes | None) -> Partition:
+        """Explicit, by key hash, or round robin."""
+        if partition is not None:
+            return self.explicit(partition)
+        if self.only is not None:
+            return self.only
+        number = next(self._turn) if key is None else crc32(key)
+        return self.parts[number % len(self.parts)]
+
+    def explicit(self, partition: int) -> Partition:
+        """The partition of this number."""
+        if not isinstance(partition, int) or not 0 <= partition < len(self.parts):
+            raise Invalid(
+                f"topic {self.topic!r} has no partition {partition}",
+                hint=f"its partitions are 0 to {len(self.parts) - 1}",
+            )
+        return self.parts[partition]
+
+    def wanted(self, partition: int | Iterable[int] | None) -> tuple[Partition, ...]:
+        """One partition, some, or all."""
+        if partition is None:
+            return self.parts
+        if isinstance(partition, int):
+            return (self.explicit(partition),)
+        numbers = [whole(number, "partition") for number in several(partition, "partition", "partition=0, or [0, 1]")]
+        if not numbers:
+            raise Invalid("no partition is named", hint="leave partition out to read all of them")
+        return tuple(self.explicit(number) for number in sorted(set(numbers)))
+
+    def stream(self, part: Partition) -> Stream:
+        """One partition as an ordered stream."""
+        return Stream(self.journal, self._manifest, part)
+
+    def spans(
+        self, partition: int | Iterable[int] | None, start: int | str | None, end: int | str | None
+    ) -> list[Span]:
+        """What is durable now between a start and an end, by partition."""
+        starts, ends = _positions(start), _positions(end)
+        spans = []
+        for part in self.wanted(partition):
+            durable = part.durable
+            first = _start(starts, part, durable)
+            last = durable if ends is None else min(durable, _place(ends, part, durable))
+            spans.append(Span(self.stream(part), first, max(first, last)))
+        return spans
+
+    def positions(self, partition: int | Iterable[int] | None, start: int | str | None) -> dict[Partition, int]:
+        """Where to begin, by partition; without a start, behind what is durable now."""
+        at = _positions(start)
+        return {part: part.durable if at is None else _place(at, part, part.durable) for part in self.wanted(partition)}
+
+
+def _positions(at: int | str | None) -> int | Mapping[int, int] | None:
+    return parse_position(at) if isinstance(at, str) else None if at is None else whole(at, "an offset")
+
+
+def _start(at: int | Mapping[int, int] | None, part: Partition, durable: int) -> int:
+    """Where to begin: at the first record that is left, unless somebody says otherwise."""
+    if at is None or (isinstance(at, Mapping) and part.number not in at):
+        return min(durable, part.sealed.first_offset)
+    return _place(at, part, durable)
+
+
+def _place(at: int | Mapping[int, int], part: Partition, durable: int) -> int:
+    if isinstance(at, Mapping):
+        return at.get(part.number, durable)
+    return max(part.sealed.first_offset, durable + at) if at < 0 else at

@@ -1,0 +1,32 @@
+"""Types of what verbs return, for programs that name them: in an annotation, mostly. Nothing here is called.
+
+    from holdfast.results import RestoreReport
+
+What a program calls, catches or annotates every day is in `holdfast` itself.
+"""
+
+from __future__ import annotations
+
+from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
+from holdfast.model.record import Watermark
+from holdfast.reconcile.reconcile_report import ReconcileReport
+from holdfast.recovery.rebuild import RebuildReport
+from holdfast.recovery.restore_report import RestoredExpiry, RestoredPolicy, RestoreReport
+from holdfast.segments.retention.retention import RetentionReport
+from holdfast.shipping.events import Event, Subscription
+from holdfast.shipping.shipper import Unshipped
+
+__all__ = [
+    "BatchTicket",
+    "Event",
+    "RebuildReport",
+    "ReconcileReport",
+    "RestoreReport",
+    "RestoredExpiry",
+    "RestoredPolicy",
+    "RetentionReport",
+    "ShippedTicket",
+    "Subscription",
+    "Unshipped",
+    "Watermark",
+]
