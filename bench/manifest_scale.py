@@ -163,9 +163,10 @@ def _segment_row(partition_id: int, number: int, epoch: int, lows: list[int]) ->
     )
     lows.append(low)
     return SegmentRow(
-        partition_id, number, number * ROWS, ROWS, SIZE, time_min, time_max, low, high, _digest("sha256", number),
-        _digest("content", number), _digest("footer", number)[:16], _digest("chain", number), NO_SCHEMA, "", epoch,
-        time_max, LIVE, 0, b"",
+        partition_id=partition_id, number=number, first_offset=number * ROWS, rows=ROWS, size=SIZE, time_min=time_min,
+        time_max=time_max, low=low, high=high, sha256=_digest("sha256", number), content=_digest("content", number),
+        footer=_digest("footer", number)[:16], chain=_digest("chain", number), schema=NO_SCHEMA, key_id="", epoch=epoch,
+        sealed_us=time_max, state=LIVE, key_epoch=0, stamp=b"",
     )  # fmt: skip
 
 

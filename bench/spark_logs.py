@@ -26,10 +26,9 @@ import msgspec
 from bench import material, measure
 from bench.measure import Options
 from holdfast import Keyring, Record
-from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, chain_value
+from holdfast.model.segment import NO_CHAIN, NO_SCHEMA
 from holdfast.root.objects import checkpoint, documents
 from holdfast.root.objects.documents import LogDocument, SegmentDocument, TopicDocument
-from holdfast.root.store_manifest import head_of
 from holdfast.store import layout
 
 TOPIC = "orders"
@@ -166,7 +165,7 @@ def _history(count: int) -> list[SegmentDocument]:
             sha256=content[::-1].hex(), content=content.hex(), footer=content[:16].hex(), previous=previous, chain="",
             schema=NO_SCHEMA.hex(), key_id="", epoch=1, sealed_us=began,
         )  # fmt: skip
-        previous = chain_value(head_of(document), HISTORY_ROWS, content).hex()
+        previous = document.segment.chain.hex()
         found.append(msgspec.structs.replace(document, chain=previous))
     return found
 

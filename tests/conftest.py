@@ -6,17 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings as hypothesis_settings
 
 import holdfast
 from holdfast import Keyring, Log, Settings
 from holdfast.testing.manual_clock import ManualClock
 
 pytest_plugins = ["pytester", "tests.sampling", "tests.workers"]
-
-# Tests judge order and count, never the machine's pace.
-hypothesis_settings.register_profile("any pace", hypothesis_settings(), deadline=None)
-hypothesis_settings.load_profile("any pace")
 
 _SECTIONS = ("journal", "segments", "retention", "reconcile", "disk", "shipping")
 

@@ -8,7 +8,7 @@ Some promises are held against thousands of cases: every byte, every step, every
 * functions with `@pytest.mark.full("why")` do not run. No other function is ever left out, and `tests/unit/
   test_sampling.py` says so.
 
-What is drawn follows from a seed and the test's name. The seed is that of the commit, or HOLDFAST_SEED; it is printed,
+What is drawn follows from a seed and the test's name. The seed is that of the commit, or TESTS_SEED; it is printed,
 and so is the command that repeats a test that failed. Without `--sample` everything runs but the choice of moments
 (kills, schedules) still follows the seed.
 """
@@ -24,12 +24,13 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
+import hypothesis
 import pytest
 
 Case = TypeVar("Case")
 Some = Callable[..., list[Case]]
 
-VARIABLE = "HOLDFAST_SEED"
+VARIABLE = "TESTS_SEED"
 SEED = pytest.StashKey[int]()
 LEFT_OUT = pytest.StashKey[dict[str, str]]()
 """Functions of which not one case runs, and why."""
@@ -44,6 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(VARIABLE, str(seed_of_the_commit()))  # workers and processes inherit it
     config.stash[SEED] = int(os.environ[VARIABLE])
     config.stash[LEFT_OUT] = {}
+    # Tests judge order and count, never the machine's pace.
+    examples = 30 if config.option.sample else 100
+    hypothesis.settings.register_profile("any pace", deadline=None, max_examples=examples)
+    hypothesis.settings.load_profile("any pace")
+    config.option.hypothesis_seed = str(config.stash[SEED])
 
 
 def seed_of_the_commit() -> int:

@@ -58,10 +58,10 @@ class RowReading:
 
     def _check_keys(self, found: Sequence[Piece]) -> None:
         """Refuse encrypted topics without a key here, once, and not in every task."""
-        encrypted = {piece.key_id: piece.topic for piece in found if piece.key_id}
+        encrypted = {piece.facts.key_id: piece.head.topic for piece in found if piece.facts.key_id}
         if not encrypted or self._options.encrypted == "sealed" or self._options.emit == "segments":
             return
-        if not self._needs_files(is_raw=not any(found[0].schema)):
+        if not self._needs_files(is_raw=not any(found[0].head.schema)):
             return
         keyring = Keyring.from_reference(self._options.keyring) if self._options.keyring else None
         for key_id, topic in encrypted.items():
@@ -92,7 +92,7 @@ class RowReading:
         # A read that proves or names whole segments takes each of them once.
         is_whole = options.verify == "full" or options.emit == "segments"
         tasks = tasks_of(
-            root.log, found, _NO_SPLIT if is_whole else options.split_bytes, options.min_partitions,
+            found, _NO_SPLIT if is_whole else options.split_bytes, options.min_partitions,
             # The cores of this machine. A larger cluster has more than a few full tasks to do anyway.
             cores=len(os.sched_getaffinity(0)), width=self._width(found),
         )  # fmt: skip
@@ -101,9 +101,9 @@ class RowReading:
     def _width(self, found: Sequence[Piece]) -> int | None:
         if not found or self._options.encrypted == "sealed" or self._options.emit == "segments":
             return None
-        if any(piece.key_id for piece in found):
+        if any(piece.facts.key_id for piece in found):
             return None  # blocks are decrypted whole
-        is_raw = not any(found[0].schema)
+        is_raw = not any(found[0].head.schema)
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
         return width_of(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
 
@@ -124,7 +124,7 @@ class RowReading:
             yield segment_rows(task.pieces, target)
             return
         # Spark pickles this object before it asks for tasks, so everything that planning found out must be in the task.
-        is_raw, is_encrypted = not any(task.pieces[0].schema), self._options.encrypted == "sealed"
+        is_raw, is_encrypted = not any(task.pieces[0].head.schema), self._options.encrypted == "sealed"
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_encrypted=is_encrypted)
         shaping = Shaping(sources, target, is_raw=is_raw)
         store = root_store(self._place, self._options)

@@ -178,7 +178,7 @@ def _has_alike(kind: pa.DataType) -> bool:
 
 def check_open(found: Iterable[Piece]) -> None:
     """Unscannable if something must be decrypted."""
-    encrypted = sorted({piece.topic for piece in found if piece.key_id})
+    encrypted = sorted({piece.head.topic for piece in found if piece.facts.key_id})
     if encrypted:
         raise Unscannable(f"records are encrypted topics={','.join(encrypted[:10])}")
 
@@ -198,7 +198,7 @@ def native_frame(
     check_open(found)
     address = parse_url(root.store.url)
     check_reach(spark, address)
-    offset, time = ("_offset", "_time") if found and any(found[0].schema) else ("offset", "time")
+    offset, time = ("_offset", "_time") if found and any(found[0].head.schema) else ("offset", "time")
     # For filters; Spark does not read them otherwise.
     needed: dict[str, DataType] = {offset: LongType(), time: TimestampType()} if found else {}
     try:
@@ -255,11 +255,11 @@ def _blame(root: SettledRoot, found: Iterable[Piece]) -> None:
     for piece in found:
         there = root.store.head(piece.key)
         if there is None:
-            raise missing(root.store, bytes.fromhex(root.log), piece)
-        if there.size != piece.size:
+            raise missing(root.store, piece)
+        if there.size != piece.facts.size:
             raise Corrupt(
-                f"a segment does not have the size that the manifest says bytes={there.size} said={piece.size}",
-                path=piece.key, topic=piece.topic, partition=piece.partition, offset=piece.first,
+                f"a segment does not have the size that the manifest says bytes={there.size} said={piece.facts.size}",
+                path=piece.key, topic=piece.head.topic, partition=piece.head.partition, offset=piece.head.first,
                 hint="`holdfast reconcile DIR --remote --fix` brings it back from the log that wrote it",
             )  # fmt: skip
 

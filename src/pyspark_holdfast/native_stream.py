@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import Corrupt
+from holdfast.model.segment import NO_SCHEMA, Segment, SegmentFacts, SegmentHead
 from holdfast.reader.offsets import Mark, format_marks
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions, parse_options
@@ -137,6 +138,22 @@ class NativeStream:
         except Unscannable as error:
             return self._through_format(spark, found, str(error))
 
+    def piece(self, row: Row) -> Piece:
+        """A segment from a row of the stream. Fields that only a proof would need are empty."""
+        name = layout.parse_segment_name(row["key"].rpartition("/")[2])
+        if name is None:
+            raise Corrupt("a row of the stream does not name a segment", path=row["key"])
+        head = SegmentHead(
+            log_id=bytes.fromhex(self._root.log), topic=row["topic"], partition=row["partition"],
+            number=row["number"], first=row["first_offset"], epoch=0,
+            schema=bytes.fromhex(row["schema"]) or NO_SCHEMA, previous=b"",
+        )  # fmt: skip
+        facts = SegmentFacts(
+            rows=row["rows"], size=row["bytes"], time_min=0, time_max=0, sha256=bytes.fromhex(name.hash), content=b"",
+            footer=b"", key_id=row["key_id"],
+        )  # fmt: skip
+        return Piece(Segment(head=head, facts=facts), row["start_offset"], row["end_offset"])
+
     def _through_format(self, spark: SparkSession, found: Sequence[Piece], reason: str) -> DataFrame:
         """The same rows, read by the format: exactly the offsets of this batch."""
         spans = folders_of(found)
@@ -150,7 +167,7 @@ class NativeStream:
 
 def _from_segments(stream: NativeStream, function: BatchFunction) -> BatchFunction:
     def called(batch: DataFrame, number: int) -> None:
-        function(stream.frame(batch.sparkSession, [_piece(row) for row in batch.collect()]), number)
+        function(stream.frame(batch.sparkSession, [stream.piece(row) for row in batch.collect()]), number)
 
     return called
 
@@ -163,17 +180,3 @@ def _from_rows(schema: StructType, taken: PathTaken, function: BatchFunction) ->
         function(native.relabelled(batch, carried), number)
 
     return called
-
-
-def _piece(row: Row) -> Piece:
-    """A segment from a row of the stream. Fields that only a proof would need are empty."""
-    name = layout.parse_segment_name(row["key"].rpartition("/")[2])
-    if name is None:
-        raise Corrupt("a row of the stream does not name a segment", path=row["key"])
-    return Piece(
-        topic=row["topic"], partition=row["partition"], number=row["number"],
-        first=row["first_offset"], rows=row["rows"], size=row["bytes"], time_min=0, time_max=0,
-        sha256=bytes.fromhex(name.hash), content=b"", footer=b"", previous=b"",
-        schema=bytes.fromhex(row["schema"]) or bytes(16), key_id=row["key_id"], epoch=0,
-        start=row["start_offset"], end=row["end_offset"],
-    )  # fmt: skip

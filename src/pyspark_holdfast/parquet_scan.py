@@ -71,7 +71,7 @@ def folders_of(pieces: Sequence[Piece]) -> dict[Where, Folder]:
     """The partitions of these pieces, each with the wanted offsets."""
     found: dict[Where, Folder] = {}
     for piece in pieces:
-        where = (piece.topic, piece.partition)
+        where = (piece.head.topic, piece.head.partition)
         known = found.get(where, Folder(*where, piece.start, piece.end))
         found[where] = Folder(*where, min(known.start, piece.start), max(known.end, piece.end))
     return found
@@ -128,7 +128,7 @@ def _told(pieces: Sequence[Piece]) -> str:
 
 def _partitions(java: _Java, base: str, pieces: Sequence[Piece], schema: Any) -> Iterator[Any]:
     """Folders and their constants, each with an explicit type: py4j would turn every small number into an Integer."""
-    names = {(piece.topic, piece.partition): piece.key.rpartition("/")[0] for piece in pieces}
+    names = {(piece.head.topic, piece.head.partition): piece.key.rpartition("/")[0] for piece in pieces}
     for where, folder in folders_of(pieces).items():
         row = java.kind("org.apache.spark.sql.catalyst.expressions.SpecificInternalRow")(schema)
         row.update(0, java.kind("org.apache.spark.unsafe.types.UTF8String").fromString(folder.topic))
@@ -153,7 +153,7 @@ def _check(java: _Java, index: Any, pieces: Sequence[Piece]) -> None:
     unfiltered = java.sequence([])
     folders = index.listFiles(unfiltered, unfiltered)
     count = sum(folders.apply(at).files().size() for at in range(folders.size()))
-    if (count, index.sizeInBytes()) != (len(pieces), sum(piece.size for piece in pieces)):
+    if (count, index.sizeInBytes()) != (len(pieces), sum(piece.facts.size for piece in pieces)):
         raise Unscannable(f"Spark found other files than the manifests name files={count} named={len(pieces)}")
 
 

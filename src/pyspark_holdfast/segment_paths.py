@@ -31,17 +31,17 @@ def segment_rows(pieces: Iterable[Piece], target: pa.Schema) -> pa.RecordBatch:
     """Pieces as rows of these columns."""
     rows = [
         {
-            "topic": piece.topic,
-            "partition": piece.partition,
-            "number": piece.number,
+            "topic": piece.head.topic,
+            "partition": piece.head.partition,
+            "number": piece.head.number,
             "key": piece.key,
-            "first_offset": piece.first,
-            "rows": piece.rows,
-            "bytes": piece.size,
+            "first_offset": piece.head.first,
+            "rows": piece.facts.rows,
+            "bytes": piece.facts.size,
             "start_offset": piece.start,
             "end_offset": piece.end,
-            "schema": piece.schema.hex() if any(piece.schema) else "",
-            "key_id": piece.key_id,
+            "schema": piece.head.schema.hex() if any(piece.head.schema) else "",
+            "key_id": piece.facts.key_id,
         }
         for piece in pieces
     ]

@@ -174,6 +174,7 @@ def test_any_absences():
             raise AssertionError(f"seed={seed}: {error}") from error
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "beyond",
     [

@@ -1535,14 +1535,14 @@ def judge(subject: Subject, place: int, content: bytes) -> Flip:
 
 
 @pytest.fixture(scope="module")
-def flipped(subjects: dict[str, Subject]) -> Callable[[str, int | None], list[Flip]]:
+def flipped(subjects: dict[str, Subject], pytestconfig: pytest.Config) -> Callable[[str, int | None], list[Flip]]:
     """What came of every flip; done once for all tests that ask."""
     done: dict[tuple[str, int | None], list[Flip]] = {}
 
     def run(name: str, sample: int | None) -> list[Flip]:
         if (name, sample) not in done:
-            subject = subjects[name]
-            done[name, sample] = [judge(subject, *flip) for flip in flips(subject.files["durable.db"], sample)]
+            subject, count = subjects[name], sample if sample is None or not pytestconfig.option.sample else sample // 4
+            done[name, sample] = [judge(subject, *flip) for flip in flips(subject.files["durable.db"], count)]
         return done[name, sample]
 
     return run
@@ -1663,6 +1663,7 @@ def test_a_flip_in_the_write_ahead_log_loses_only_what_follows(
 BIG = 1 << 25
 
 
+@pytest.mark.sampled(1, each="value")
 @pytest.mark.parametrize(
     "sql", [pytest.param("zeroblob(?)", id="bytes"), pytest.param("CAST(zeroblob(?) AS TEXT)", id="text")]
 )

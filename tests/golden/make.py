@@ -68,7 +68,7 @@ from holdfast.model.control_rows import (
 from holdfast.model.entry import Entry, Place, header_of
 from holdfast.model.record import NOW
 from holdfast.model.record_columns import Columns, Extra
-from holdfast.model.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.model.segment import NO_CHAIN, Segment, SegmentFacts, SegmentHead, chain_value
 from holdfast.root.objects import checkpoint, commit_batch, documents, key_object, signature_place
 from holdfast.root.objects.commit_batch import CommitBatch, TailEntry, TailKey
 from holdfast.root.objects.documents import AnyDocument, ManifestDocument
@@ -539,9 +539,14 @@ TYPED_FRAMES: dict[str, tuple[int, bytes, bytes]] = {
 }
 CHAIN, CONTENT = bytes(range(0xC0, 0xE0)), bytes(range(32, 64))
 CHAINS: dict[str, tuple[SegmentHead, int, bytes]] = {
-    "first of a partition": (SegmentHead(LOG_ID, "t", 0, 0, 0, 1, bytes(16), NO_CHAIN), 1, CONTENT),
-    "every field its own": (SegmentHead(LOG_ID, "orders.v1", 3, 7, 2**40, 9, FINGERPRINT, CHAIN), 1000, CONTENT),
-}
+    "first of a partition": (SegmentHead(
+        log_id=LOG_ID, topic="t", partition=0, number=0, first=0, epoch=1, schema=bytes(16), previous=NO_CHAIN,
+    ), 1, CONTENT),
+    "every field its own": (SegmentHead(
+        log_id=LOG_ID, topic="orders.v1", partition=3, number=7, first=2**40, epoch=9, schema=FINGERPRINT,
+        previous=CHAIN,
+    ), 1000, CONTENT),
+}  # fmt: skip
 ROWS = {
     "log": LogRow(LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 0, 5, b""),
     "epochs": EpochRow(2, 1_700_000_000_000_000, 4242, 5, b""),
@@ -558,26 +563,26 @@ ROWS = {
     ),
     "watermarks": WatermarkRow(4, 8, 2**40, CHAIN, 2, 2**30, 5, b""),
     "segments": SegmentRow(
-        4,
-        7,
-        2**40,
-        1000,
-        4096,
-        -1,
-        2**60,
-        -2,
-        2**61,
-        bytes(range(32)),
-        CONTENT,
-        LINK,
-        CHAIN,
-        FINGERPRINT,
-        "golden-1",
-        9,
-        1_700_000_000_000_000,
-        LIVE,
-        5,
-        b"",
+        partition_id=4,
+        number=7,
+        first_offset=2**40,
+        rows=1000,
+        size=4096,
+        time_min=-1,
+        time_max=2**60,
+        low=-2,
+        high=2**61,
+        sha256=bytes(range(32)),
+        content=CONTENT,
+        footer=LINK,
+        chain=CHAIN,
+        schema=FINGERPRINT,
+        key_id="golden-1",
+        epoch=9,
+        sealed_us=1_700_000_000_000_000,
+        state=LIVE,
+        key_epoch=5,
+        stamp=b"",
     ),
     "schemas": SchemaRow(1, 2, FINGERPRINT, b"a serialized schema", 1_700_000_000_000_000, 5, b""),
     "policies": PolicyRow(1, 0, 3_600_000_000, 1000, 5, b""),
@@ -657,17 +662,21 @@ _SCHEMA_VERSION = documents.SchemaVersion(FINGERPRINT.hex(), "YSBzZXJpYWxpemVkIH
 def manifest_objects() -> list[ManifestDocument]:
     """Two segments of one partition, and a takeover between them."""
     shared: Expected = {"log": LOG_ID.hex(), "topic": "orders", "partition": 3}
-    first = SegmentHead(LOG_ID, "orders", 3, 0, 7, 1, bytes(16), NO_CHAIN)
-    second = SegmentHead(LOG_ID, "orders", 3, 1, 17, 2, FINGERPRINT, chain_value(first, 10, CONTENT))
-    made: list[ManifestDocument] = [
-        documents.SegmentDocument(
-            **shared, slot=2 * head.number, number=head.number, first=head.first, rows=10, size=4096 + head.number,
-            time_min=-1, time_max=2**60, sha256=bytes(range(32)).hex(), content=CONTENT.hex(), footer=LINK.hex(),
-            previous=head.previous.hex(), chain=chain_value(head, 10, CONTENT).hex(), schema=head.schema.hex(),
-            key_id="golden-1" if head.number else "", epoch=head.epoch, sealed_us=_NOW,
-        )
-        for head in (first, second)
-    ]  # fmt: skip
+    first = SegmentHead(
+        log_id=LOG_ID, topic="orders", partition=3, number=0, first=7, epoch=1, schema=bytes(16), previous=NO_CHAIN
+    )
+    second = SegmentHead(
+        log_id=LOG_ID, topic="orders", partition=3, number=1, first=17, epoch=2, schema=FINGERPRINT,
+        previous=chain_value(first, 10, CONTENT),
+    )  # fmt: skip
+    made: list[ManifestDocument] = []
+    for head in (first, second):
+        facts = SegmentFacts(
+            rows=10, size=4096 + head.number, time_min=-1, time_max=2**60, sha256=bytes(range(32)), content=CONTENT,
+            footer=LINK, key_id="golden-1" if head.number else "",
+        )  # fmt: skip
+        segment = Segment(head=head, facts=facts)
+        made.append(documents.SegmentDocument.of(segment, slot=2 * head.number, chain=segment.chain, sealed_us=_NOW))
     start = documents.StartDocument(
         **shared, slot=1, epoch=2, nonce="0f" * 16, number=1, first=17, adopted_seq=0x0102030405
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import holdfast
 from holdfast.clock import SystemClock
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import parse_options
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument
 from holdfast.store import layout
@@ -66,6 +69,28 @@ def test_a_frame_that_was_loaded_reads_what_it_saw_or_says_that_it_is_gone(tmp_p
     next(iter(sorted(root.rglob("*.parquet")))).unlink()
     with pytest.raises(NotFound, match="has expired while it was to be read"):
         rows()
+
+
+def test_an_object_that_came_with_a_damaged_one_is_not_taken_for_proved_later(tmp_path: Path) -> None:
+    """A root that is looked at again and again remembers what it has proved, and nothing that it only fetched."""
+    filled(tmp_path / "log", 3).close()
+    folder = tmp_path / "log" / "segments" / layout.manifest_folder("a", 0)
+    later = sorted(folder.iterdir())[1:]
+    kept = [path.read_bytes() for path in later]
+    for path in later:
+        path.unlink()
+    root = SettledRoot.open(str(tmp_path / "log"), parse_options({"path": str(tmp_path), "topic": "a"})[1])
+    assert len(root.segments(("a", 0))) == 1
+    forged = msgspec.structs.replace(documents.decode_manifest(kept[0], ""), content="ab" * 32)
+    later[0].write_bytes(documents.encode(forged))
+    later[1].write_bytes(kept[1][:-5])
+    with pytest.raises(Corrupt, match="damaged"):
+        root.segments(("a", 0))
+    later[1].unlink()
+    with pytest.raises(Corrupt, match="does not follow"):
+        root.segments(("a", 0))
+    later[0].write_bytes(kept[0])
+    assert len(root.segments(("a", 0))) == 2
 
 
 def stream(root: Path, **options: str) -> object:

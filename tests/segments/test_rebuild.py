@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt, Invalid, Keyring, Log, NotFound, Unavailable
-from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, SegmentFacts, SegmentHead
+from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, Segment, SegmentFacts, SegmentHead
 from holdfast.recovery.rebuild_plan import Found, choose, plan
 
 pytestmark = pytest.mark.disk
@@ -197,13 +197,19 @@ def test_a_lost_format_file_is_written_again(filled, open_log, keys):
 
 
 def file(number: int, first: int, rows: int, previous: bytes, salt: bytes = b"a") -> Found:
-    head = SegmentHead(b"l" * 16, "t", 0, number, first, 1, NO_SCHEMA, previous)
-    return Found(head, SegmentFacts(rows, 100, 0, 1, salt * 32, salt * 32, b"f" * 16, ""), 0)
+    head = SegmentHead(
+        log_id=b"l" * 16, topic="t", partition=0, number=number, first=first, epoch=1, schema=NO_SCHEMA,
+        previous=previous,
+    )  # fmt: skip
+    facts = SegmentFacts(
+        rows=rows, size=100, time_min=0, time_max=1, sha256=salt * 32, content=salt * 32, footer=b"f" * 16, key_id=""
+    )
+    return Found(Segment(head=head, facts=facts), 0)
 
 
 def test_of_two_files_with_one_number_the_one_that_its_successor_names_is_right():
     right, wrong = file(0, 0, 5, NO_CHAIN), file(0, 0, 9, NO_CHAIN, b"b")
-    after = file(1, 5, 5, right.chain)
+    after = file(1, 5, 5, right.segment.chain)
     assert choose([wrong, after, right]) == ([right, after], [wrong])
 
 

@@ -42,6 +42,9 @@ LOOKER = """
 """
 
 
+PATIENCE = 60
+
+
 class Busy:
     """A log in which everything happens at once, and everybody who looks at it."""
 
@@ -62,7 +65,9 @@ class Busy:
         with self._looking():
             for thread in threads:
                 thread.start()
-            self._stop.wait(seconds)
+            deadline = time.monotonic() + seconds + PATIENCE
+            while not self._stop.wait(seconds) and not was_busy(self) and time.monotonic() < deadline:
+                pass  # the machine is slow: it takes longer until enough has happened
             self._stop.set()
             for thread in threads:
                 thread.join()
@@ -158,6 +163,14 @@ def check_it_was_busy(busy: Busy) -> None:
     assert {look["deep"] for look in busy.looks} == {False, True}
 
 
+def was_busy(busy: Busy) -> bool:
+    try:
+        check_it_was_busy(busy)
+    except AssertionError:
+        return False
+    return True
+
+
 def run_busy(open_log: Callable[..., Log], keyring: Keyring | None, seconds: float) -> None:
     busy = open_busy(open_log, keyring, fix=True)
     busy.run(seconds)
@@ -167,13 +180,13 @@ def run_busy(open_log: Callable[..., Log], keyring: Keyring | None, seconds: flo
 
 
 @pytest.mark.disk
-def test_a_busy_log_has_no_finding_in_any_pass(open_log):
-    run_busy(open_log, None, 20)
+def test_a_busy_log_has_no_finding_in_any_pass(open_log, is_sampled):
+    run_busy(open_log, None, 3 if is_sampled else 20)
 
 
 @pytest.mark.disk
-def test_a_busy_encrypted_log_has_no_finding_in_any_pass(open_log, keyring):
-    run_busy(open_log, keyring, 6)
+def test_a_busy_encrypted_log_has_no_finding_in_any_pass(open_log, keyring, is_sampled):
+    run_busy(open_log, keyring, 3 if is_sampled else 6)
 
 
 @pytest.mark.soak

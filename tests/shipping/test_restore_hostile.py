@@ -161,6 +161,7 @@ def test_what_is_whole_comes_back(shipped, bring, keys):  # noqa: F811
     assert (report.records, report.expired, report.cut_batches) == (RECORDS, 1, 0)
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(("kind", "spoil"), DAMAGES)
 def test_a_damaged_object_is_told_with_its_key(shipped, bring, keys, kind, spoil, tmp_path):  # noqa: F811
     """Nothing passes for a log meanwhile; and when it is put back, the same directory is restored."""

@@ -18,11 +18,9 @@ import holdfast
 from holdfast import Corrupt, Log, Settings
 from holdfast.crypto import digests
 from holdfast.model.entry import Entry, Place, header_of
-from holdfast.model.segment import chain_value
 from holdfast.results import RestoredExpiry, RestoredPolicy, RestoreReport
 from holdfast.root.objects import commit_batch, documents
 from holdfast.root.objects.documents import SegmentDocument, TopicDocument
-from holdfast.root.store_manifest import head_of
 from holdfast.store import layout
 from holdfast.store.port import Body
 from holdfast.testing.manual_clock import ManualClock
@@ -167,4 +165,4 @@ def test_chain_of(open_shipped, root):
     forge_segment(root, flip)
     (document,) = root.manifest("orders")
     assert isinstance(document, SegmentDocument)
-    assert chain_value(head_of(document), document.rows, bytes.fromhex(document.content)).hex() == document.chain
+    assert document.segment.chain.hex() == document.chain

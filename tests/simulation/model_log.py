@@ -26,9 +26,9 @@ from holdfast.journal.commit.commit_counts import Commits
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
-from holdfast.model.control_rows import LIVE, SegmentRow, ShipmentRow, ShippingRow
+from holdfast.model.control_rows import SegmentRow, ShipmentRow, ShippingRow
 from holdfast.model.entry import RAW, Entry, header
-from holdfast.model.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, Segment, SegmentFacts, SegmentHead
 from holdfast.root.objects.documents import EpochDocument
 from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_walk import Walked
@@ -38,7 +38,6 @@ from holdfast.store import layout
 
 LOG_ID = b"a simulated log."
 ROOT = "model://store"
-NO_SCHEMA = bytes(16)
 
 Where = tuple[str, int]
 
@@ -119,11 +118,9 @@ class ModelLog:
         end, link = 0, NO_CHAIN
         for document in manifest.segments:
             end, link = document.first + document.rows, bytes.fromhex(document.chain)
-            digest = bytes.fromhex(document.sha256)
-            self.segments[partition.id, document.number] = SegmentRow(
-                partition.id, document.number, document.first, document.rows, document.size, 0, 0, 0, 0, digest, digest,
-                digest[:16], link, NO_SCHEMA, "", 1, 0, LIVE, 0, b"",
-            )  # fmt: skip
+            self.segments[partition.id, document.number] = SegmentRow.of(
+                document.segment, partition_id=partition.id, sealed_us=document.sealed_us, chain=link
+            )
         count = len(manifest.segments)
         partition.sealed = partition.sealed._replace(segments=count, sealed_offset=end, chain=link)
         partition.durable = walked.ends.get(where, end)
@@ -185,13 +182,14 @@ class ModelLog:
         digest = sha256(data).digest()
         self._files[digest] = data
         head = self._head(partition, sealed.segments, sealed.sealed_offset)
-        link = chain_value(head, rows, digest)
-        self.segments[partition.id, sealed.segments] = SegmentRow(
-            partition.id, sealed.segments, sealed.sealed_offset, rows, len(data), 0, 0, 0, 0, digest, digest,
-            digest[:16], link, NO_SCHEMA, "", 1, 0, LIVE, 0, b"",
+        facts = SegmentFacts(
+            rows=rows, size=len(data), time_min=0, time_max=0, sha256=digest, content=digest, footer=digest[:16],
+            key_id="",
         )  # fmt: skip
-        row = sealed._replace(segments=sealed.segments + 1, sealed_offset=partition.durable, chain=link)
-        partition.seal(row, partition.tail_bytes)
+        row = SegmentRow.of(Segment(head=head, facts=facts), partition_id=partition.id, sealed_us=0)
+        self.segments[partition.id, sealed.segments] = row
+        mark = sealed._replace(segments=sealed.segments + 1, sealed_offset=partition.durable, chain=row.chain)
+        partition.seal(mark, partition.tail_bytes)
         self.commits.seals.notify()
 
     def trim(self) -> None:
@@ -273,7 +271,10 @@ class ModelLog:
 
     def _head(self, partition: Partition, number: int, first: int) -> SegmentHead:
         previous = self.segments[partition.id, number - 1].chain if number else NO_CHAIN
-        return SegmentHead(LOG_ID, partition.topic, partition.number, number, first, 1, NO_SCHEMA, previous)
+        return SegmentHead(
+            log_id=LOG_ID, topic=partition.topic, partition=partition.number, number=number, first=first, epoch=1,
+            schema=NO_SCHEMA, previous=previous,
+        )  # fmt: skip
 
     def _path(self, partition: Partition, row: SegmentRow) -> _ModelFile:
         return _ModelFile(layout.segment_name(row.number, row.sha256), self._files[row.sha256])

@@ -15,7 +15,8 @@ from holdfast.root import tail_walk
 from holdfast.root.objects import commit_batch, documents
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, StartDocument
-from holdfast.root.store_manifest import StoreManifest, prove
+from holdfast.root.objects.manifest_chain import prove
+from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_listing import Inherited, inherit
 from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.lanes.uploading import Requests

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -134,14 +135,14 @@ async def shut_out(world: World, old: Session) -> None:
     assert "fenced" in old.log.held, "appends are still taken"
 
 
-def test_an_owner_that_was_overtaken_acknowledges_nothing_that_the_next_one_did_not_find() -> None:
+def test_an_owner_that_was_overtaken_acknowledges_nothing_that_the_next_one_did_not_find(size: dict[str, Any]) -> None:
     """And its zombies count for nothing, whenever they land; with garbage collection on both sides."""
-    explore(takeovers)
+    explore(takeovers, **size)
 
 
-def test_of_two_takeovers_at_once_one_owns_the_log_and_the_other_learns_of_it() -> None:
+def test_of_two_takeovers_at_once_one_owns_the_log_and_the_other_learns_of_it(size: dict[str, Any]) -> None:
     """And what the other one wrote changes nothing for the winner."""
-    explore(rivals, seconds=5)
+    explore(rivals, **({"seconds": 5} | size))
 
 
 @pytest.mark.soak

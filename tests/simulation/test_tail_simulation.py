@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -103,9 +104,9 @@ def check_store(world: World, log: ModelLog) -> None:
     assert claims == [layout.epoch_key(number) for number in range(1, len(claims) + 1)], "claims have a gap"
 
 
-def test_whatever_the_store_does_order_holds_nothing_is_lost_and_everything_arrives() -> None:
+def test_whatever_the_store_does_order_holds_nothing_is_lost_and_everything_arrives(size: dict[str, Any]) -> None:
     """Marks in order and never ahead of the truth, bounded memory, no self-fencing, liveness; with restarts."""
-    explore(restarts)
+    explore(restarts, **size)
 
 
 @pytest.mark.soak

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import pairwise
+from itertools import count, pairwise
 from random import Random
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -29,9 +29,10 @@ from holdfast.journal.state.partition import Partition
 from holdfast.root import tail_walk
 from holdfast.root.objects import commit_batch, documents
 from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.manifest_chain import prove
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
-from holdfast.root.store_manifest import StoreManifest, prove
+from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_listing import inherit
 from holdfast.root.tail_walk import Walked
 from holdfast.shipping import session, shipper
@@ -407,7 +408,7 @@ def one(schedule: Schedule, seed: int) -> World:
     return worlds[0]
 
 
-def explore(schedule: Schedule, least: int = SEEDS_MIN, seconds: float = SECONDS) -> int:
+def explore(schedule: Schedule, least: int = SEEDS_MIN, seconds: float = SECONDS, first: int = 0) -> int:
     """Run a schedule for many seeds: at least so many, and more while there is time; how many there were."""
     chosen = os.environ.get("HOLDFAST_SEED")
     if chosen is not None:
@@ -415,11 +416,11 @@ def explore(schedule: Schedule, least: int = SEEDS_MIN, seconds: float = SECONDS
         return 1
     clock = SystemClock()
     deadline = clock.monotonic() + seconds
-    seed = 0
-    while seed < least or clock.monotonic() < deadline:
+    for seed in count(first):
+        if seed - first >= least and clock.monotonic() >= deadline:
+            break
         one(schedule, seed)
-        seed += 1
-    return seed
+    return seed - first
 
 
 def seeds_until_found(schedule: Schedule, most: int) -> int:

@@ -131,9 +131,9 @@ def run(spark: SparkSession, directory: Path, seconds: float) -> int:
 
 @pytest.mark.timeout(600)
 def test_every_answer_beside_a_busy_writer_is_a_gapless_prefix_and_marks_only_grow(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, is_sampled: bool
 ) -> None:
-    run(spark, tmp_path, 15)
+    run(spark, tmp_path, 3 if is_sampled else 15)
 
 
 @pytest.mark.soak

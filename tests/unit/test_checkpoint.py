@@ -183,7 +183,7 @@ def test_documents_that_do_not_follow_each_other_are_not_written(name):
 def test_a_forged_checkpoint_is_refused(name, monkeypatch):
     """Rows that do not follow each other are Corrupt, however right the hash is."""
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_problems", lambda documents: iter(()))
+        patch.setattr(checkpoint, "_require_order", lambda documents: None)
         data = encode(WRONG[name])
     key = key_of(WRONG[name])
     with pytest.raises(Corrupt) as caught:
@@ -249,12 +249,13 @@ def test_noise_is_corrupt(noise):
             decode(data, key_of(DOCUMENTS))
 
 
-def test_forged_bytes_never_raise_anything_else():
+def test_forged_bytes_never_raise_anything_else(seed, is_sampled):
     """Files with changed bytes and a right hash are refused, or are rows that follow each other."""
-    rng, data, key = random.Random(5), plain(encode(DOCUMENTS)), key_of(DOCUMENTS)
+    rng, data, key = random.Random(seed), plain(encode(DOCUMENTS)), key_of(DOCUMENTS)
+    attempts = 500 if is_sampled else 3000
     footer = checkpoint._footer_bytes(memoryview(data))
     refused = 0
-    for attempt in range(3000):
+    for attempt in range(attempts):
         forged = bytearray(data)
         start, end = (len(data) - footer, len(data) - 8) if attempt % 3 else (0, len(data) - footer)
         for _ in range(rng.choice((1, 2, 5))):
@@ -265,7 +266,7 @@ def test_forged_bytes_never_raise_anything_else():
             refused += 1
         else:
             assert [document.slot for document in found] == list(range(len(DOCUMENTS)))
-    assert refused > 1500
+    assert refused > attempts / 2
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def asked(group: str) -> list[Requirement]:
         about = PROJECT["project"]
         found += [Requirement(item) for item in about["dependencies"] + PROJECT["build-system"]["requires"]]
         found += [Requirement(item) for items in about["optional-dependencies"].values() for item in items]
-    return [requirement for requirement in found if requirement.name != "holdfast"]
+    return [requirement for requirement in found if requirement.name != "holdfast-log"]
 
 
 @pytest.mark.parametrize("group", GROUPS)

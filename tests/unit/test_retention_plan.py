@@ -5,25 +5,37 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.segment_data import head
 
 from holdfast import Invalid
+from holdfast.model.control_rows import SegmentRow
+from holdfast.model.segment import Segment, SegmentFacts
 from holdfast.segments.retention import retention_plan
-from holdfast.segments.retention.retention_plan import Budget, Candidate, Held, Planned, Policy, Removal, budget
+from holdfast.segments.retention.retention_plan import Budget, Held, Planned, Policy, Removal, budget
 
 pytestmark = pytest.mark.unit
 
 EVERYTHING = 2**62
 
 
-def expire(candidates: list[Candidate], policy: Policy, now_us: int, floor_offset: int) -> Planned:
+def expire(candidates: list[SegmentRow], policy: Policy, now_us: int, floor_offset: int) -> Planned:
     return retention_plan.expire(candidates, Held.of(candidates), policy, now_us, floor_offset)
 
 
-def segments(*shapes: tuple[int, int, int]) -> list[Candidate]:
+def segment(number: int, first: int, rows: int, size: int, *, time_max: int = 0, sealed_us: int = 0) -> SegmentRow:
+    facts = SegmentFacts(
+        rows=rows, size=size, time_min=time_max, time_max=time_max, sha256=bytes(32), content=bytes(32),
+        footer=bytes(16), key_id="",
+    )  # fmt: skip
+    made = Segment(head=head(first, number=number), facts=facts)
+    return SegmentRow.of(made, partition_id=1, sealed_us=sealed_us)
+
+
+def segments(*shapes: tuple[int, int, int]) -> list[SegmentRow]:
     """Segments of (rows, bytes, sealed)."""
     made, first = [], 0
     for number, (rows, size, sealed) in enumerate(shapes):
-        made.append(Candidate(number, first, rows, size, time_max=0, sealed_us=sealed))
+        made.append(segment(number, first, rows, size, sealed_us=sealed))
         first += rows
     return made
 
@@ -64,7 +76,7 @@ def test_by_count_never_fewer_records_than_the_limit_are_left(limit, gone):
 
 def test_records_are_counted_by_rows_and_not_by_numbers_or_offsets():
     """A hole in the numbering or in the offsets is no record."""
-    sparse = [Candidate(0, 0, 1, 1, 0, 0), Candidate(500, 900_000, 1, 1, 0, 0)]
+    sparse = [segment(0, 0, 1, 1), segment(500, 900_000, 1, 1)]
     assert numbers(expire(sparse, Policy(records_max=2), 0, EVERYTHING)) == []
     assert numbers(expire(sparse, Policy(records_max=1), 0, EVERYTHING)) == [0]
 
@@ -78,7 +90,7 @@ def test_by_age_a_segment_goes_when_its_seal_is_older_than_the_limit():
 
 @pytest.mark.parametrize("time_max", [-(2**63), 2**63 - 1])
 def test_the_times_that_users_give_neither_keep_nor_remove_a_segment(time_max):
-    candidate = Candidate(0, 0, 10, 100, time_max, sealed_us=1_000)
+    candidate = segment(0, 0, 10, 100, time_max=time_max, sealed_us=1_000)
     assert numbers(expire([candidate], Policy(age_max_us=500), 1_400, EVERYTHING)) == []
     assert numbers(expire([candidate], Policy(age_max_us=500), 1_600, EVERYTHING)) == [0]
 
@@ -101,7 +113,7 @@ def test_nothing_that_is_not_settled_goes(floor, gone):
 
 def test_what_follows_an_unsettled_segment_stays_even_if_its_offsets_are_low():
     """A damaged manifest may overlap; a prefix is a prefix all the same."""
-    crossed = [Candidate(0, 100, 10, 1, 0, 0), Candidate(1, 0, 10, 1, 0, 0)]
+    crossed = [segment(0, 100, 10, 1), segment(1, 0, 10, 1)]
     assert expire(crossed, Policy(age_max_us=1), EVERYTHING, 50) == Planned()
     assert budget({("t", 0): crossed}, 1, {("t", 0): 50}).removals == ()
 
@@ -206,7 +218,7 @@ def test_what_goes_is_a_settled_prefix(candidates, policy, now, floor):
     planned = expire(candidates, policy, now, floor)
     gone = [removal.segment for removal in planned.removals]
     assert gone == candidates[: len(gone)]
-    assert all(segment.first + segment.rows <= floor for segment in gone)
+    assert all(segment.end <= floor for segment in gone)
 
 
 @given(shapes, policies, moments, floors)
@@ -219,7 +231,7 @@ def test_every_removal_is_asked_for_and_nothing_more_may_go(candidates, policy, 
         return {
             why
             for why, holds in {
-                "bytes": policy.bytes_max is not None and sum(s.bytes for s in rest) >= policy.bytes_max,
+                "bytes": policy.bytes_max is not None and sum(s.size for s in rest) >= policy.bytes_max,
                 "age": policy.age_max_us is not None and now - segment.sealed_us > policy.age_max_us,
                 "count": policy.records_max is not None and sum(s.rows for s in rest) >= policy.records_max,
             }.items()
@@ -228,7 +240,7 @@ def test_every_removal_is_asked_for_and_nothing_more_may_go(candidates, policy, 
 
     assert all(removal.why in asked(place) for place, removal in enumerate(planned.removals))
     stop = len(planned.removals)
-    if stop < len(candidates) and candidates[stop].first + candidates[stop].rows <= floor:
+    if stop < len(candidates) and candidates[stop].end <= floor:
         assert not asked(stop)
 
 
@@ -254,8 +266,8 @@ def test_the_budget_frees_what_is_asked_or_everything_allowed(log, over):
     partitions = {key: candidates for key, (candidates, _) in log.items()}
     floors = {key: floor for key, (_, floor) in log.items()}
     plan = budget(partitions, over, floors)
-    allowed = sum(s.bytes for key, found in partitions.items() for s in found if s.first + s.rows <= floors[key])
-    freed = [removal.segment.bytes for _, removal in plan.removals]
+    allowed = sum(s.size for key, found in partitions.items() for s in found if s.end <= floors[key])
+    freed = [removal.segment.size for _, removal in plan.removals]
     assert plan.bytes_freed == sum(freed)
     assert plan.bytes_freed >= over or plan.bytes_freed == allowed
     assert sum(freed[:-1]) < over or not freed
@@ -273,9 +285,7 @@ def test_the_budget_takes_settled_prefixes_oldest_first_in_one_order(log, over, 
     left = {key: list(found) for key, found in partitions.items()}
     for key, removal in plan.removals:
         heads = [
-            (found[0].sealed_us, other)
-            for other, found in left.items()
-            if found and found[0].first + found[0].rows <= floors[other]
+            (found[0].sealed_us, other) for other, found in left.items() if found and found[0].end <= floors[other]
         ]
         assert (removal.segment.sealed_us, key) == min(heads)
         assert left[key].pop(0) == removal.segment

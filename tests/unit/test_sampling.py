@@ -59,7 +59,7 @@ def test_a_failure_comes_with_the_command_that_repeats_it(run):
     """Its loop takes the same five of fifty again."""
     lines = run("--sample")
     (command,) = [line for line in lines if line.startswith("again: ")]
-    assert command == "again: HOLDFAST_SEED=7 .venv/bin/python -m pytest --sample test_subject.py::test_loop"
+    assert command == "again: TESTS_SEED=7 .venv/bin/python -m pytest --sample test_subject.py::test_loop"
     (told,) = [line for line in lines if line.startswith("E ") and "AssertionError" in line]
     assert told in run("--sample", "test_subject.py::test_loop")
     assert told not in run("--sample", "test_subject.py::test_loop", seed=8)

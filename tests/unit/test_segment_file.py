@@ -26,7 +26,7 @@ from tests.segment_data import (
 
 from holdfast import Invalid
 from holdfast.errors import Corrupt
-from holdfast.model.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.model.segment import chain_value
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.batch_sizing import Gathering
 from holdfast.segments.file.file_shape import FileShape
@@ -464,8 +464,8 @@ def test_a_newer_format_is_refused_not_guessed(tmp_path, monkeypatch):
 def test_footers_parse_or_are_refused(noise):
     """Any pairs at all are a footer or a BadFooter, nothing else."""
     good = footers.Footer(
-        SegmentHead(b"l" * 16, "t", 0, 0, 0, 0, bytes(16), NO_CHAIN), "raw", 1, 5, 5, bytes(32),
-        (footers.Group(1, 5, 5),), b"", b"x", None,
+        head=head(topic="t", number=0, epoch=0), shape="raw", rows=1, time_min=5, time_max=5, content=bytes(32),
+        groups=(footers.Group(1, 5, 5),), blocks=b"", schema=b"x", encrypted_with=None,
     ).pairs()  # fmt: skip
     assert footers.parse(good).head.topic == "t"
     for pairs in (noise, {**good, **{"holdfast." + name: value for name, value in noise.items()}}):

@@ -12,7 +12,7 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, NotFound
 from holdfast.model.schema import declare
-from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, chain_value
+from holdfast.model.segment import NO_CHAIN, NO_SCHEMA
 from holdfast.root.objects import checkpoint, documents
 from holdfast.root.objects.documents import (
     ExpiredDocument,
@@ -23,7 +23,8 @@ from holdfast.root.objects.documents import (
     StartDocument,
     TopicDocument,
 )
-from holdfast.root.store_manifest import facts_of, head_of, in_parallel, prove, read_manifest, read_topic
+from holdfast.root.objects.manifest_chain import prove
+from holdfast.root.store_manifest import in_parallel, read_manifest, read_topic
 from holdfast.store import layout
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Body
@@ -40,8 +41,7 @@ def segment(slot: int, number: int, first: int, previous: str, *, rows: int = 10
         schema=NO_SCHEMA.hex(), key_id="", epoch=1, sealed_us=5,
     )  # fmt: skip
     draft = msgspec.structs.replace(draft, **other)
-    value = chain_value(head_of(draft), draft.rows, bytes.fromhex(draft.content)).hex()
-    return msgspec.structs.replace(draft, chain=other.get("chain", value))
+    return msgspec.structs.replace(draft, chain=other.get("chain", draft.segment.chain.hex()))
 
 
 def start(slot: int, number: int, first: int) -> StartDocument:
@@ -166,7 +166,7 @@ def test_a_manifest_is_read_in_order(store, put):
     assert [document.slot for document in found.documents] == [0, 1, 2, 3]
     assert [s.number for s in found.segments] == [0, 1, 2]
     assert (found.settled, found.expired) == (35, None)
-    assert facts_of(found.segments[0]).sha256.hex() == "ab" * 32
+    assert found.segments[0].facts.sha256.hex() == "ab" * 32
 
 
 def test_a_partition_without_objects_has_no_end(store):

@@ -29,7 +29,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import DiskFailed, SegmentRow
 from holdfast.model.entry import TYPED, Entry, is_whole
 from holdfast.model.record_columns import BadFrame
-from holdfast.model.segment import NO_CHAIN, SegmentHead, chain_value
+from holdfast.model.segment import NO_CHAIN, chain_value
 from holdfast.signals import Signal
 
 __all__ = [
@@ -204,10 +204,8 @@ class Inspection:
         if before is None and row.number:
             return SegmentVerdict(stamp)
         follows = before is None or (before.number + 1, before.end) == (row.number, row.first_offset)
-        head = SegmentHead(
-            self._proofs.log_id, partition.topic, partition.number, row.number, row.first_offset, row.epoch, row.schema,
-            NO_CHAIN if before is None else before.chain,
-        )  # fmt: skip
+        previous = NO_CHAIN if before is None else before.chain
+        head = row.head(self._proofs.log_id, partition.topic, partition.number, previous)
         if follows and chain_value(head, row.rows, row.content) == row.chain:
             return SegmentVerdict(stamp, OK)
         message = f"a segment does not follow from the one before it number={row.number}"

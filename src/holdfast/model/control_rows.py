@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from holdfast.crypto import digests as chain
+from holdfast.crypto import digests
 from holdfast.crypto.vault import Vault
+from holdfast.model.segment import Segment, SegmentFacts, SegmentHead
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class LogRow(NamedTuple):
     def message(self) -> bytes:
         """What the stamp covers: everything else; counters that came later, only once one of them counts."""
         later = self[12:16] if self.spaces else self[12:15]
-        return chain.canonical("log", *self[:12], *(later if any(later) else ()), self.key_epoch)
+        return digests.canonical("log", *self[:12], *(later if any(later) else ()), self.key_epoch)
 
 
 class EpochRow(NamedTuple):
@@ -67,7 +68,7 @@ class EpochRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else."""
-        return chain.canonical("epochs", *self[:-1])
+        return digests.canonical("epochs", *self[:-1])
 
 
 class TopicRow(NamedTuple):
@@ -82,7 +83,7 @@ class TopicRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else."""
-        return chain.canonical("topics", *self[:-1])
+        return digests.canonical("topics", *self[:-1])
 
 
 class HeadRow(NamedTuple):
@@ -98,7 +99,7 @@ class HeadRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else."""
-        return chain.canonical("heads", *self[:-1])
+        return digests.canonical("heads", *self[:-1])
 
 
 class KeyRow(NamedTuple):
@@ -116,7 +117,7 @@ class KeyRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else; the digest, which came later, only where there is one."""
-        return chain.canonical("idempotency", *self[:5], *((self.digest,) if self.digest else ()), self.key_epoch)
+        return digests.canonical("idempotency", *self[:5], *((self.digest,) if self.digest else ()), self.key_epoch)
 
 
 class WatermarkRow(NamedTuple):
@@ -133,7 +134,7 @@ class WatermarkRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else."""
-        return chain.canonical("watermarks", *self[:-1])
+        return digests.canonical("watermarks", *self[:-1])
 
 
 LIVE, EXPIRING, EXPIRED, LOST = 1, 2, 3, 4
@@ -164,6 +165,36 @@ class SegmentRow(NamedTuple):
     key_epoch: int
     stamp: bytes
 
+    @classmethod
+    def of(
+        cls, segment: Segment, *, partition_id: int, sealed_us: int, state: int = LIVE, chain: bytes | None = None,
+        low: int = 0, high: int = 0,
+    ) -> SegmentRow:  # fmt: skip
+        """The row of a segment: head, facts and state. One without a file has a chain value that cannot be derived."""
+        head, facts = segment.head, segment.facts
+        return cls(
+            partition_id=partition_id, number=head.number, first_offset=head.first, rows=facts.rows, size=facts.size,
+            time_min=facts.time_min, time_max=facts.time_max, low=low, high=high, sha256=facts.sha256,
+            content=facts.content, footer=facts.footer, chain=segment.chain if chain is None else chain,
+            schema=head.schema, key_id=facts.key_id, epoch=head.epoch, sealed_us=sealed_us, state=state, key_epoch=0,
+            stamp=b"",
+        )  # fmt: skip
+
+    def head(self, log_id: bytes, topic: str, partition: int, previous: bytes) -> SegmentHead:
+        """What the file of this segment must say about itself, given what the row does not have."""
+        return SegmentHead(
+            log_id=log_id, topic=topic, partition=partition, number=self.number, first=self.first_offset,
+            epoch=self.epoch, schema=self.schema, previous=previous,
+        )  # fmt: skip
+
+    @property
+    def facts(self) -> SegmentFacts:
+        """What this says about the segment's file."""
+        return SegmentFacts(
+            rows=self.rows, size=self.size, time_min=self.time_min, time_max=self.time_max, sha256=self.sha256,
+            content=self.content, footer=self.footer, key_id=self.key_id,
+        )  # fmt: skip
+
     @property
     def end(self) -> int:
         """The offset after its last record."""
@@ -171,7 +202,7 @@ class SegmentRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else."""
-        return chain.canonical("segments", *self[:-1])
+        return digests.canonical("segments", *self[:-1])
 
 
 class SchemaRow(NamedTuple):
@@ -187,7 +218,7 @@ class SchemaRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else."""
-        return chain.canonical("schemas", *self[:-1])
+        return digests.canonical("schemas", *self[:-1])
 
 
 class PolicyRow(NamedTuple):
@@ -202,7 +233,7 @@ class PolicyRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else."""
-        return chain.canonical("policies", *self[:-1])
+        return digests.canonical("policies", *self[:-1])
 
 
 class ShippingRow(NamedTuple):
@@ -229,7 +260,7 @@ class ShippingRow(NamedTuple):
     def message(self) -> bytes:
         """What the stamp covers: everything else; columns that came later, only once one of them says something."""
         later = self[5:10]
-        return chain.canonical("shipping", *self[:5], *(later if any(later) else ()), self.key_epoch)
+        return digests.canonical("shipping", *self[:5], *(later if any(later) else ()), self.key_epoch)
 
 
 class ShipmentRow(NamedTuple):
@@ -245,7 +276,7 @@ class ShipmentRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else."""
-        return chain.canonical("shipments", *self[:-1])
+        return digests.canonical("shipments", *self[:-1])
 
 
 SHIPPING_TEXT_BYTES_MAX = 2_048
@@ -266,7 +297,7 @@ class SpaceRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else."""
-        return chain.canonical("spaces", *self[:-1])
+        return digests.canonical("spaces", *self[:-1])
 
 
 class ItemRow(NamedTuple):

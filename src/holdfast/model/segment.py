@@ -1,4 +1,7 @@
-"""What a segment is: its place, known before it is written, and the facts, known after.
+"""What a segment is: its head, known before it is written, and its facts, known after. The one shape of it.
+
+A row of the database, a manifest object, a footer and a line of a checkpoint are forms in which a segment is stored;
+each knows how it is made from a segment and back. Whatever else speaks of segments holds one.
 
 `chain(i)` binds each segment to the one before it: log, place, span and content. Content is a digest over the
 stored columns, not over Parquet's encoding of them, so it survives a rewrite; `sha256` is the file's own, for
@@ -20,8 +23,11 @@ NO_CHAIN = bytes(32)
 NO_SCHEMA = bytes(16)
 """The schema fingerprint of raw records."""
 
+NO_CONTENT = bytes(32)
+"""The content of a segment that never had a file here: a rebuild filled a place whose file had expired or was lost."""
 
-class SegmentHead(msgspec.Struct, frozen=True):
+
+class SegmentHead(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Where a segment belongs: everything that is known before its first row is written."""
 
     log_id: bytes
@@ -39,7 +45,7 @@ class SegmentHead(msgspec.Struct, frozen=True):
     """The chain value of the segment before (32 bytes); NO_CHAIN for the first."""
 
 
-class SegmentFacts(msgspec.Struct, frozen=True):
+class SegmentFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """What a finished segment is: everything that the manifest says beyond its head."""
 
     rows: int
@@ -58,11 +64,33 @@ class SegmentFacts(msgspec.Struct, frozen=True):
     """The key that encrypted it; empty when it is plain."""
 
 
+class Segment(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """A finished segment."""
+
+    head: SegmentHead
+    facts: SegmentFacts
+
+    @property
+    def end(self) -> int:
+        """The offset after its last record."""
+        return self.head.first + self.facts.rows
+
+    @property
+    def chain(self) -> bytes:
+        """Its chain value."""
+        return chain_value(self.head, self.facts.rows, self.facts.content)
+
+
 def chain_value(head: SegmentHead, rows: int, content: bytes) -> bytes:
     """The segment's place in the chain of its partition."""
-    message = digests.canonical(
-        "segment", head.previous, head.log_id, head.topic, head.partition, head.number, head.first, rows, content
-    )
+    return chain_link(head.previous, head.log_id, head.topic, head.partition, head.number, head.first, rows, content)
+
+
+def chain_link(
+    previous: bytes, log_id: bytes, topic: str, partition: int, number: int, first: int, rows: int, content: bytes
+) -> bytes:  # fmt: skip
+    """The same without a head, for whoever proves a million of them."""
+    message = digests.canonical("segment", previous, log_id, topic, partition, number, first, rows, content)
     return blake3(message, derive_key_context="holdfast 1 segment chain").digest()
 
 

@@ -45,7 +45,7 @@ def _by_segments(
         is_over = (limits.segments and count > limits.segments) or (limits.bytes and size > limits.bytes)
         if is_over and count > 1:
             break
-        ends[where] = max(ends[where], segment.first + segment.rows)
+        ends[where] = max(ends[where], segment.end)
         if at + 1 < len(segments[where]):
             heappush(heads, (segments[where][at + 1].time_min, where, at + 1))
     return ends

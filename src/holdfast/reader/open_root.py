@@ -19,8 +19,6 @@ from holdfast.model.topic_name import is_name
 from holdfast.reader.offsets import Where
 from holdfast.reader.read_options import ReadOptions
 from holdfast.root import store_manifest
-from holdfast.root.numbered_objects import newest, numbered
-from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument, ManifestDocument, SegmentDocument, TopicDocument
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
@@ -121,9 +119,9 @@ class SettledRoot:
         """The manifest objects of a partition, as they are now, proved."""
         known = self._manifests.get(where)
         if known:
-            before = len(known)
-            store_manifest.follow(self.store, self.log, *where, known)
-            self._require_encrypted(known[before:])
+            more = store_manifest.read_since(self.store, self.log, *where, known)
+            self._require_encrypted(more)
+            known += more  # once it is proved: what is known is never looked at again
             return known
         found = store_manifest.read_manifest(self.store, self.log, *where)
         self._require_encrypted(found.documents)
@@ -132,7 +130,7 @@ class SettledRoot:
 
     def _require_encrypted(self, found: Iterable[ManifestDocument]) -> None:
         for document in found if self._is_keyed else ():
-            if isinstance(document, SegmentDocument) and not document.key_id and not store_manifest.is_filler(document):
+            if isinstance(document, SegmentDocument) and not document.key_id and not document.is_filler:
                 raise Corrupt(
                     "a segment of this log is not encrypted, and a keyring was given",
                     path=layout.manifest_key(document.topic, document.partition, document.slot), topic=document.topic,
@@ -147,7 +145,7 @@ class SettledRoot:
     def settled(self, topic: TopicDocument, partition: int) -> int:
         """Everything below lies in segments on the store."""
         last = self.last((topic.topic, partition))
-        return topic.first_offset if last is None else _end_of(last)
+        return topic.first_offset if last is None else last.end
 
     def last(self, where: Where) -> ManifestDocument | None:
         """The newest manifest object of a partition, None without one; asks for no more than it takes to know."""
@@ -156,25 +154,10 @@ class SettledRoot:
         last = self._last.get(where)
         # Slots are dense: nothing is new where the next one is free, and the history is not listed again.
         if last is None or self.store.head(layout.manifest_key(*where, last.slot + 1)) is not None:
-            last = self._newest(where)
+            last = store_manifest.read_newest(self.store, self.log, *where)
         if last is not None:
             self._require_encrypted([last])
             self._last[where] = last
-        return last
-
-    def _newest(self, where: Where) -> ManifestDocument | None:
-        """The newest manifest object of a partition; None when there is none."""
-        checkpoint = newest(self.store, layout.checkpoints_folder(*where))
-        at = None if checkpoint is None else layout.parse_number(checkpoint)
-        after = None if at is None else layout.manifest_key(*where, at - 1) if at else None
-        keys = numbered(self.store, layout.manifest_folder(*where), after)
-        if not keys and after is not None:  # the checkpoint's name is not proved: it may promise what is not there
-            keys = numbered(self.store, layout.manifest_folder(*where))
-        if not keys:
-            return None
-        last = documents.decode_manifest(self.store.get(keys[-1]), keys[-1])
-        if (last.log, last.topic, last.partition, last.slot) != (self.log, *where, layout.parse_number(keys[-1])):
-            raise Corrupt("a manifest object belongs elsewhere", path=keys[-1], topic=where[0], partition=where[1])
         return last
 
     def marks(self, topics: Iterable[TopicDocument]) -> dict[Where, int]:
@@ -186,7 +169,3 @@ class SettledRoot:
     def expired(self, where: Where) -> ExpiredDocument | None:
         """What retention has retired of a partition; None when nothing is."""
         return store_manifest.read_expired(self.store, self.log, *where)
-
-
-def _end_of(document: ManifestDocument) -> int:
-    return document.first + document.rows if isinstance(document, SegmentDocument) else document.first

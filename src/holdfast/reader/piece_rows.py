@@ -40,29 +40,30 @@ class TaskReader:
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in order."""
         for piece in task.pieces:
-            yield from self._read_piece(task.log, piece)
+            yield from self._read_piece(piece)
 
-    def _read_piece(self, log: bytes, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def _read_piece(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        topic, partition = piece.head.topic, piece.head.partition
         if self._is_known(piece):
             if piece.share[0] == 0:
-                yield from self._shaping.made(piece.topic, piece.partition, piece.start, piece.end)
+                yield from self._shaping.made(topic, partition, piece.start, piece.end)
             return
         try:
-            with self._open(log, piece) as reader:
+            with self._open(piece) as reader:
                 if self._options.verify == "full":
                     reader.verify()
                 for batch in self._batches(reader, piece):
-                    yield self._shaping.shape(batch, piece.topic, piece.partition)
+                    yield self._shaping.shape(batch, topic, partition)
         except FileNotFoundError:
-            raise missing(self._store, log, piece) from None
+            raise missing(self._store, piece) from None
 
     def _is_known(self, piece: Piece) -> bool:
         """Whether the manifest alone tells these rows."""
         bounds = self._bounds
         has_times = bounds.since is not None or bounds.until is not None
         in_times = not has_times or (
-            (bounds.since is None or piece.time_min >= bounds.since)
-            and (bounds.until is None or piece.time_max <= bounds.until)
+            (bounds.since is None or piece.facts.time_min >= bounds.since)
+            and (bounds.until is None or piece.facts.time_max <= bounds.until)
         )
         return (
             not self._shaping.needs_file
@@ -71,23 +72,25 @@ class TaskReader:
             and self._options.encrypted == "open"
         )
 
-    def _open(self, log: bytes, piece: Piece) -> SegmentReader:
-        if piece.key_id and self._keyring is None and self._options.encrypted == "open":
-            raise no_key(piece.topic, piece.key_id)
-        if self._keyring is not None and not piece.key_id:
+    def _open(self, piece: Piece) -> SegmentReader:
+        key_id = piece.facts.key_id
+        if key_id and self._keyring is None and self._options.encrypted == "open":
+            raise no_key(piece.head.topic, key_id)
+        if self._keyring is not None and not key_id:
             raise Corrupt("a segment of this log is not encrypted, and a keyring was given", path=piece.key)
-        vault = Vault(log, self._keyring)
-        opener = vault.segment_keys if piece.key_id else None
+        vault = Vault(piece.head.log_id, self._keyring)
+        opener = vault.segment_keys if key_id else None
         return SegmentReader(
-            piece.key, piece.head(log), piece.facts(), opener,
-            source=open_bytes(self._store.files, piece.key, piece.size), compare_blocks=self._options.verify != "off",
-            trusted=self._is_authentic, row_group_bytes_max=self._options.store.read_bytes_max,
+            piece.key, piece.head, piece.facts, opener,
+            source=open_bytes(self._store.files, piece.key, piece.facts.size),
+            compare_blocks=self._options.verify != "off", trusted=self._is_authentic,
+            row_group_bytes_max=self._options.store.read_bytes_max,
         )  # fmt: skip
 
     def _batches(self, reader: SegmentReader, piece: Piece) -> Iterator[pa.RecordBatch]:
         if self._options.encrypted == "sealed":
             if reader.encrypted_with is None:
-                raise Invalid(f"topic {piece.topic!r} is not encrypted", hint="leave encrypted=sealed out")
+                raise Invalid(f"topic {piece.head.topic!r} is not encrypted", hint="leave encrypted=sealed out")
             return reader.stored_blocks(piece.share)
         there = set(reader.schema.names)
         return reader.batches(
@@ -105,17 +108,17 @@ def no_key(topic: str, key_id: str) -> Invalid:
     )
 
 
-def missing(store: Store, log: bytes, piece: Piece) -> Corrupt | NotFound:
+def missing(store: Store, piece: Piece) -> Corrupt | NotFound:
     """What to raise for a segment whose file is not there: retention removed it, or it is lost."""
-    expired = read_expired(store, log.hex(), piece.topic, piece.partition)
-    span = f"offsets={piece.first}..{piece.first + piece.rows - 1}"
-    if expired is not None and piece.number < expired.upto:
+    head = piece.head
+    expired = read_expired(store, head.log_id.hex(), head.topic, head.partition)
+    span = f"offsets={head.first}..{piece.segment.end - 1}"
+    if expired is not None and head.number < expired.upto:
         return NotFound(
             f"a segment has expired while it was to be read {span} key={piece.key}",
             hint="read again: it begins with what is left; keep segments longer, or name a reader for a lease",
         )
     return Corrupt(
-        f"a segment is missing {span}", path=piece.key, topic=piece.topic, partition=piece.partition,
-        offset=piece.first,
+        f"a segment is missing {span}", path=piece.key, topic=head.topic, partition=head.partition, offset=head.first,
         hint="`holdfast reconcile DIR --remote --deep --fix` brings it back from the log that wrote it",
     )  # fmt: skip

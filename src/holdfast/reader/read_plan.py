@@ -14,9 +14,8 @@ from operator import attrgetter
 import msgspec
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.model.segment import SegmentFacts, SegmentHead
+from holdfast.model.segment import Segment, SegmentFacts, SegmentHead
 from holdfast.root.objects.documents import SegmentDocument
-from holdfast.root.store_manifest import is_filler
 from holdfast.store import layout
 
 _OPEN_BYTES = 256 * 2**10
@@ -33,57 +32,43 @@ _ROUNDS_EVEN = 4
 _first = attrgetter("first")
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """A part of one segment: where it is, what it must be, and which of its rows are wanted."""
+class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A part of one segment: which segment, and which of its rows are wanted."""
 
-    topic: str
-    partition: int
-    number: int
-    first: int
-    rows: int
-    size: int
-    time_min: int
-    time_max: int
-    sha256: bytes
-    content: bytes
-    footer: bytes
-    previous: bytes
-    schema: bytes
-    key_id: str
-    epoch: int
+    segment: Segment
     start: int
     end: int
     share: tuple[int, int] = (0, 1)
     """Which of so many even parts of its row groups."""
 
     @property
+    def head(self) -> SegmentHead:
+        """What the segment's file must say about itself."""
+        return self.segment.head
+
+    @property
+    def facts(self) -> SegmentFacts:
+        """What the manifest says about that file."""
+        return self.segment.facts
+
+    @property
     def key(self) -> str:
-        """Where its file is."""
-        return layout.segment_key(self.topic, self.partition, self.number, self.sha256)
+        """Where the file is."""
+        head = self.segment.head
+        return layout.segment_key(head.topic, head.partition, head.number, self.segment.facts.sha256)
 
     @property
     def is_whole(self) -> bool:
         """Whether all rows of the segment are wanted."""
-        return self.start <= self.first and self.end >= self.first + self.rows
+        return self.start <= self.segment.head.first and self.end >= self.segment.end
 
     def cost(self, width: int | None = None) -> int:
         """Bytes to be read, more or less; `width` is how wide the wanted columns are, None for all of them."""
-        wanted = max(0, min(self.end, self.first + self.rows) - max(self.start, self.first))
-        stored = self.size * wanted // self.rows
+        facts, first = self.segment.facts, self.segment.head.first
+        wanted = max(0, min(self.end, first + facts.rows) - max(self.start, first))
+        stored = facts.size * wanted // facts.rows
         size = stored if width is None else min(stored, max(width, _ROW_BYTES) * wanted)
         return size // self.share[1] + _OPEN_BYTES
-
-    def head(self, log: bytes) -> SegmentHead:
-        """What its file must say about itself."""
-        return SegmentHead(
-            log, self.topic, self.partition, self.number, self.first, self.epoch, self.schema, self.previous
-        )
-
-    def facts(self) -> SegmentFacts:
-        """What the manifest says about its file."""
-        return SegmentFacts(
-            self.rows, self.size, self.time_min, self.time_max, self.sha256, self.content, self.footer, self.key_id
-        )
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -114,27 +99,18 @@ def pieces_of(
     A segment that was lost is Corrupt, unless whoever asks can do without it.
     """
     for segment in meeting(segments, start, end):
-        if segment.first + segment.rows <= start or bounds.misses(segment.time_min, segment.time_max):
+        if segment.end <= start or bounds.misses(segment.time_min, segment.time_max):
             continue
-        if is_filler(segment):
+        if segment.is_filler:
             if skip_lost:
                 continue
             raise _lost(segment)
-        yield _piece(segment, max(start, segment.first), min(end, segment.first + segment.rows))
-
-
-def _piece(segment: SegmentDocument, start: int, end: int) -> Piece:
-    unhex = bytes.fromhex
-    return Piece(
-        segment.topic, segment.partition, segment.number, segment.first, segment.rows, segment.size, segment.time_min,
-        segment.time_max, unhex(segment.sha256), unhex(segment.content), unhex(segment.footer),
-        unhex(segment.previous), unhex(segment.schema), segment.key_id, segment.epoch, start, end,
-    )  # fmt: skip
+        yield Piece(segment.segment, max(start, segment.first), min(end, segment.end))
 
 
 def _lost(segment: SegmentDocument) -> Corrupt:
     return Corrupt(
-        f"records were lost offsets={segment.first}..{segment.first + segment.rows - 1}",
+        f"records were lost offsets={segment.first}..{segment.end - 1}",
         path=layout.manifest_key(segment.topic, segment.partition, segment.slot), topic=segment.topic,
         partition=segment.partition, offset=segment.first,
         hint="failOnDataLoss=false reads what is left",
@@ -147,7 +123,6 @@ def _lost(segment: SegmentDocument) -> Corrupt:
 class Task(msgspec.Struct, frozen=True, array_like=True):
     """What one reader reads, in this order."""
 
-    log: bytes
     pieces: tuple[Piece, ...]
 
     def encode(self) -> bytes:
@@ -164,7 +139,7 @@ _tasks = msgspec.msgpack.Decoder(Task)
 
 
 def tasks_of(
-    log: str, pieces: Iterable[Piece], split_bytes: int, min_tasks: int = 0, *, cores: int = 1, width: int | None = None
+    pieces: Iterable[Piece], split_bytes: int, min_tasks: int = 0, *, cores: int = 1, width: int | None = None
 ) -> list[Task]:
     """Pieces as tasks of about `split_bytes` each; smaller ones where that gives every core something to do, or where
     `min_tasks` asks for more. `width` is how wide a row of the wanted columns is, None for all columns.
@@ -181,7 +156,7 @@ def tasks_of(
     is_fine = min_tasks or split_bytes < _SHARE_BYTES
     least = _SHARE_BYTES_MIN if is_fine else _SHARE_BYTES
     parts = [part for piece, cost in costs for part in _shares(piece, cost, max(limit, least))]
-    return [Task(bytes.fromhex(log), tuple(taken)) for taken in _packed(parts, limit)]
+    return [Task(tuple(taken)) for taken in _packed(parts, limit)]
 
 
 def _even(total: int, limit: int, cores: int) -> int:

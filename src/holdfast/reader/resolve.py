@@ -205,7 +205,7 @@ def pieces(root: SettledRoot, spans: Sequence[Span], options: ReadOptions, bound
 
 def _check_reach(root: SettledRoot, span: Span, segments: Sequence[SegmentDocument]) -> None:
     """What was settled is in the manifest, or somebody has removed a part of it."""
-    end = segments[-1].first + segments[-1].rows if segments else 0
+    end = segments[-1].end if segments else 0
     if end < span.end:
         raise Corrupt(
             f"the manifest ends before what was settled end={end} settled={span.end} store={root.store.url}",
@@ -221,7 +221,7 @@ def check_schemas(
 
     `tail` has topic and schema of what is read beyond segments.
     """
-    topics = {schema: topic for topic, schema in tail} | {piece.schema: piece.topic for piece in found}
+    topics = {schema: topic for topic, schema in tail} | {piece.head.schema: piece.head.topic for piece in found}
     schemas = topics.keys() - {bytes(16)}
     if options.encrypted == "sealed":
         return

@@ -192,9 +192,7 @@ class SettledReading:
         check_schemas(found, resolved.shape, options, () if self._tail is None else self._tail.schemas)
         sources = [column.source for column in resolved.shape.columns]
         shaping = Shaping(sources, self._schema, is_raw=not resolved.shape.schemas)
-        settled = TaskReader(self._root.store, options, shaping, bounds).read(
-            Task(bytes.fromhex(self._root.log), tuple(found))
-        )
+        settled = TaskReader(self._root.store, options, shaping, bounds).read(Task(tuple(found)))
         return chain(settled, self._tail_rows(self._tail, shaping, bounds)) if self._tail else settled
 
     def _tail_rows(self, plan: TailPlan, shaping: Shaping, bounds: Bounds) -> Iterator[pa.RecordBatch]:

@@ -262,7 +262,7 @@ class TailReader:
         except NotFound as gone:  # a floor that made way for a newer one
             return gone
         for taking in pending.values():
-            yield from self._from_segments(task.log, taking)
+            yield from self._from_segments(taking)
         if all(taking.is_done for taking in pending.values()):
             return None
         missing = None
@@ -274,14 +274,14 @@ class TailReader:
             yield from self._flush(taking)
         return missing
 
-    def _from_segments(self, log: bytes, taking: _Taking) -> Iterator[pa.RecordBatch]:
+    def _from_segments(self, taking: _Taking) -> Iterator[pa.RecordBatch]:
         """What was settled since this was planned. Segments stay: what is wrong with one is no reason to look again."""
         segments = self._root.segments((taking.topic, taking.partition))
-        end = min(taking.end, segments[-1].first + segments[-1].rows if segments else 0)
+        end = min(taking.end, segments[-1].end if segments else 0)
         if end <= taking.at:
             return
         span = Span(taking.topic, taking.partition, taking.at, end)
-        yield from self._segments.read(Task(log, tuple(pieces(self._root, [span], self._options, self._bounds))))
+        yield from self._segments.read(Task(tuple(pieces(self._root, [span], self._options, self._bounds))))
         taking.moved(end, None)
 
     def _from_batches(

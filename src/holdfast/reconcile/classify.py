@@ -18,7 +18,7 @@ segments that the manifest itself calls expired. A lost segment's file that turn
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -26,24 +26,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, LOST, SegmentRow
 from holdfast.model.segment import Listed
-from holdfast.store.layout import parse_segment_name, parse_temporary_name
+from holdfast.store.layout import parse_segment_name, parse_temporary_name, segment_name
 
-State = Literal["live", "expiring", "expired", "lost"]
 Kind = Literal["missing", "size_mismatch", "content_mismatch", "untracked", "overlap", "gap"]
 Where = Literal["log", "store"]
-
-
-class Tracked(NamedTuple):
-    """A row of the manifest."""
-
-    number: int
-    first: int
-    rows: int
-    bytes: int
-    name: str
-    """Name of its file, without folders."""
-    state: State
 
 
 class Mark(NamedTuple):
@@ -100,12 +88,13 @@ class Classified(msgspec.Struct, frozen=True):
 
 
 def classify(
-    manifest: Iterable[Tracked],
+    manifest: Iterable[SegmentRow],
     listing: Iterable[Listed],
     mark: Mark,
     in_flight: Collection[int] = (),
     *,
-    after: Tracked | None = None,
+    state: Callable[[SegmentRow], int] = attrgetter("state"),
+    after: Mark | None = None,
     last: bool = True,
 ) -> Classified:
     """Compare rows, sorted by number, with files, in any order.
@@ -116,13 +105,8 @@ def classify(
     judges the files whose numbers lie behind `after` and up to its last row; the last page judges all numbers behind
     `after`, and names that are not ours. Other files may be in `listing` and are passed over. Rows of one number
     belong on one page. All pages together find and count what the whole would.
-
-    >>> mark = Mark(index=0, offset=10)
-    >>> row = Tracked(0, 0, 10, 512, "00000000000000000000-0011223344556677.parquet", "live")
-    >>> [finding.kind for finding in classify([row], [Listed(row.name, 500)], mark).findings]
-    ['size_mismatch']
     """
-    page = _Page(dict(listing), mark, in_flight, after)
+    page = _Page(dict(listing), mark, in_flight, state, after or Mark(None, 0))
     for _, rows in groupby(manifest, attrgetter("number")):
         page.take(list(rows))
     return page.finish(last=last)
@@ -131,22 +115,26 @@ def classify(
 class _Page:
     """A page while it is judged: what was found, and the files that no row has claimed yet."""
 
-    def __init__(self, files: dict[str, int], mark: Mark, in_flight: Collection[int], after: Tracked | None) -> None:
+    def __init__(
+        self, files: dict[str, int], mark: Mark, in_flight: Collection[int], state: Callable[[SegmentRow], int],
+        after: Mark,
+    ) -> None:  # fmt: skip
         self._files = files
         self._mark = mark
         self._moving = set(in_flight)
-        self._before = -1 if after is None else after.number
+        self._state = state
+        self._before = -1 if after.index is None else after.index
         self._number = self._before
         """The last number seen."""
-        self._judged = -1 if after is None else after.number
+        self._judged = self._before
         """The last number judged, and the offset at which the next one should begin."""
-        self._end = 0 if after is None else after.first + after.rows
+        self._end = after.offset
         self._mark_passed = self._is_above(self._before)
         self._findings: list[Finding] = []
         self._checked_segments = self._checked_files = self._in_flight = 0
         self._bytes_expected = self._bytes_actual = 0
 
-    def take(self, rows: list[Tracked]) -> None:
+    def take(self, rows: list[SegmentRow]) -> None:
         """Judge all rows of one number: one, unless the manifest is damaged."""
         number = rows[0].number
         if number < self._number:
@@ -163,7 +151,7 @@ class _Page:
             self._judge(rows[0], alone=not repeats)
         for row in repeats:
             detail = "the manifest lists this number more than once"
-            self._add("overlap", number, detail, name=row.name, first=row.first, rows=row.rows)
+            self._add("overlap", number, detail, name=_name(row), first=row.first_offset, rows=row.rows)
 
     def finish(self, *, last: bool) -> Classified:
         """Judge what no row has claimed, and the end of the manifest."""
@@ -186,26 +174,24 @@ class _Page:
             self._mark_passed = True
             self._meet(0 if self._mark.index is None else self._mark.index + 1, self._mark.offset)
 
-    def _let_move(self, rows: list[Tracked]) -> None:
+    def _let_move(self, rows: list[SegmentRow]) -> None:
         self._in_flight += len(rows)
         self._moving.add(rows[0].number)
         for row in rows:
-            self._files.pop(row.name, None)
+            self._files.pop(_name(row), None)
 
-    def _judge(self, row: Tracked, *, alone: bool) -> None:
-        self._meet(row.number, row.first)
-        self._judged, self._end = row.number, row.first + row.rows
-        size = self._files.pop(row.name, None)
-        match row.state:
-            case "live":
-                self._judge_live(row, size)
-            case "expiring":
-                self._in_flight += size is not None
-            case "expired" | "lost":
-                if size is not None:
-                    self._find_returned(row, size, alone=alone)
-            case _:
-                raise Invalid(f"unknown state={row.state!r} number={row.number}", hint="use a newer holdfast")
+    def _judge(self, row: SegmentRow, *, alone: bool) -> None:
+        self._meet(row.number, row.first_offset)
+        self._judged, self._end = row.number, row.end
+        size, state = self._files.pop(_name(row), None), self._state(row)
+        if state == LIVE:
+            self._judge_live(row, size)
+        elif state == EXPIRING:
+            self._in_flight += size is not None
+        elif state not in (EXPIRED, LOST):
+            raise Invalid(f"unknown state={state} number={row.number}", hint="use a newer holdfast")
+        elif size is not None:
+            self._find_returned(row, size, is_lost=state == LOST, alone=alone)
 
     def _meet(self, number: int, first: int) -> None:
         """Find what lies between the last judged row and one that begins here: nothing, if all is well."""
@@ -218,30 +204,28 @@ class _Page:
             detail = lacking if number > due else "records are in no segment"
             self._add("gap", due, detail, first=end, rows=max(0, first - end), expected=end, actual=first)
 
-    def _judge_live(self, row: Tracked, size: int | None) -> None:
-        self._bytes_expected += row.bytes
+    def _judge_live(self, row: SegmentRow, size: int | None) -> None:
+        self._bytes_expected += row.size
         if size is None:
             self._find(row, "missing", None, "the file is not there")
             return
         self._checked_files += 1
         self._bytes_actual += size
-        if size != row.bytes:
+        if size != row.size:
             self._find(row, "size_mismatch", size, "the file has another size than when it was sealed")
 
-    def _find_returned(self, row: Tracked, size: int, *, alone: bool) -> None:
+    def _find_returned(self, row: SegmentRow, size: int, *, is_lost: bool, alone: bool) -> None:
         self._checked_files += 1
-        if row.state == "lost":
+        if is_lost:
             self._find(row, "untracked", size, "its segment was given up as lost and its file is here again")
-            return
-        # A file goes for an expired row's sake only if no other row can mean it.
-        own = parse_segment_name(row.name)
-        provable = alone and own is not None and own.number == row.number
-        self._find(row, "untracked", size, "its segment is expired", garbage=provable)
+        else:
+            # A file goes for an expired row's sake only if no other row can mean it.
+            self._find(row, "untracked", size, "its segment is expired", garbage=alone)
 
-    def _find(self, row: Tracked, kind: Kind, size: int | None, detail: str, *, garbage: bool = False) -> None:
+    def _find(self, row: SegmentRow, kind: Kind, size: int | None, detail: str, *, garbage: bool = False) -> None:
         self._add(
-            kind, row.number, detail, name=row.name, first=row.first, rows=row.rows, expected=row.bytes, actual=size,
-            garbage=garbage,
+            kind, row.number, detail, name=_name(row), first=row.first_offset, rows=row.rows, expected=row.size,
+            actual=size, garbage=garbage,
         )  # fmt: skip
 
     def _add(self, kind: Kind, number: int | None, detail: str, **facts: Any) -> None:
@@ -271,6 +255,10 @@ class _Page:
         if number is None:
             return last
         return number > self._before and (last or number <= self._number)
+
+
+def _name(row: SegmentRow) -> str:
+    return segment_name(row.number, row.sha256)
 
 
 def _by_number(finding: Finding) -> tuple[bool, int, str]:

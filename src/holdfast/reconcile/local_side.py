@@ -17,9 +17,9 @@ from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log_directory import Directory
-from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, SegmentRow
+from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, LOST, SegmentRow
 from holdfast.model.segment import Listed, chain_value
-from holdfast.reconcile.classify import Finding, State, Tracked
+from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_pass import Pass
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.root.old_layout import new_key
@@ -28,7 +28,7 @@ from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.sealing.roller import Roller
 from holdfast.store import layout
 
-_STATES: dict[int, State] = {LIVE: "live", EXPIRING: "expiring", EXPIRED: "expired"}
+_STATES = (LIVE, EXPIRING, EXPIRED)
 
 _NUMBERS = 2**63 - 1
 """No segment has such a number or a higher one: the database could not hold it."""
@@ -44,14 +44,14 @@ class LocalSide:
         self.manifest = manifest
         self.directory = directory
         self._root = directory.segments
-        self._roller = roller
+        self.roller = roller
 
     def check(self) -> None:
         """Files can always be looked at."""
 
     def why_not_repair(self) -> None:
         """Raise Invalid unless this handle owns the log."""
-        if self._roller is None:
+        if self.roller is None:
             raise Invalid(
                 "this log is open for reading only", hint="repair it where it is owned, or while nobody owns it"
             )
@@ -64,16 +64,10 @@ class LocalSide:
         self.journal.refresh()
         for partition in list(self.journal.topics.by_id.values()):
             yield from work.compare(LocalSegments(self, partition))
-        self._compare_strangers(work)
+        self._compare_foreign(work)
         yield None
 
-    def in_flight(self, partition: Partition) -> set[int]:
-        """Numbers that are being written: our roller's, or, if another process owns the log, the next one."""
-        if self._roller is not None:
-            return {number for owner, number in self._roller.sealing if owner == partition.id}
-        return {partition.sealed.segments} if self.directory.holder() is not None else set()
-
-    def _compare_strangers(self, work: Pass) -> None:
+    def _compare_foreign(self, work: Pass) -> None:
         """Everything under the root that lies in no partition's segment folder."""
         for path in segment_folders.walk(self._root, self._is_known):
             key = path.relative_to(self._root).as_posix()
@@ -152,18 +146,18 @@ class LocalSegments:
         return segment_folders.listing(self._folder)
 
     def in_flight(self) -> set[int]:
-        """What is being sealed."""
-        return self._side.in_flight(self.partition)
+        """Numbers that are being written: our roller's, or, if another process owns the log, the next one."""
+        if self._side.roller is not None:
+            return {number for owner, number in self._side.roller.sealing if owner == self.partition.id}
+        return {self.partition.sealed.segments} if self._side.directory.holder() is not None else set()
 
     def rows(self, start: int, stop: int) -> list[SegmentRow]:
         """Rows as they are, not proved."""
         return self._manifest.page(self.partition, start, stop)
 
-    def tracked(self, row: SegmentRow) -> Tracked:
-        """A row, in its own state."""
-        return Tracked(
-            row.number, row.first_offset, row.rows, row.size, _name(row), _STATES.get(row.state, "lost")
-        )  # fmt: skip
+    def state(self, row: SegmentRow) -> int:
+        """Its own; a damaged row, which is reported for that, demands no file."""
+        return row.state if row.state in _STATES else LOST
 
     def unproved(self, rows: Sequence[SegmentRow]) -> list[Finding]:
         """Rows whose stamps do not match."""

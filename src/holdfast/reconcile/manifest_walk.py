@@ -2,9 +2,9 @@
 
 Slots are dense: one object per settled segment, in order, and one more where an ownership was taken over. The log knows
 how many slots there are, not which of them are starts. So the walk goes along both at once: what has the size (or, with
-`deep`, the bytes) that the next segment's object must have is that object; only what has not is fetched and looked at.
-A start names the number of the next segment, as every object does, and so the next whole object tells what a missing or
-damaged one before it was. Where that leaves both possible, the slot is reported and nothing is said about a segment.
+`deep`, the bytes) that the next segment's object must have is that object; only the others are fetched and looked at.
+A start names the number of the next segment, as every object does. So the next whole object tells what the missing or
+damaged ones before it were: segments' objects, starts, or some of both. Then they are reported without a segment.
 
 Nothing is judged by a listing alone: an object is called missing or damaged only after it was asked for.
 """
@@ -62,84 +62,66 @@ class ManifestWalk:
         """The object of a segment (number) in a slot, as it must be."""
         self._fetch = fetch
         self._deep = deep
-        self._number = 0
-        """The next segment."""
-        self._starts = 0
-        """Starts that were passed."""
-        self._is_unsure = False
-        """Whether segments and starts before here could not be told apart; the next whole object ends that."""
 
     def __iter__(self) -> Iterator[Slot]:
-        for slot in range(self._of.slots):
-            yield self._judge(slot)
+        slot = number = 0
+        while slot < self._of.slots:
+            if self._is_due(slot, number):
+                yield Slot(slot, number)
+                slot, number = slot + 1, number + 1
+                continue
+            has_starts = self._of.slots - slot > self._of.segments - number
+            document = self._decoded(slot) if has_starts else None
+            if isinstance(document, StartDocument):
+                detail = f"the start of an ownership names another segment than the next number={document.number}"
+                yield Slot(slot, None) if document.number == number else self._judge_other(slot, detail, number)
+                slot += 1
+                continue
+            end, following = self._next_whole(slot, number) if has_starts else (slot + 1, number + 1)
+            segments = following - number
+            for wrong in range(slot, end):
+                if segments == end - slot:
+                    yield self._judge_segment(wrong, number + wrong - slot)
+                elif segments == 0:
+                    yield self._judge_other(wrong, "the object of a takeover is missing or damaged", number)
+                else:
+                    yield self._judge_other(wrong, "the object of a segment or of a takeover is missing or damaged")
+            slot, number = end, following
 
-    def _judge(self, slot: int) -> Slot:
-        number = self._number
-        due = self._due(number, slot) if number < self._of.segments else None
-        has_size = due is not None and self._sizes.get(slot) == len(due)
-        if has_size and not self._deep and not self._is_unsure:
-            self._number += 1
-            return Slot(slot, number)
+    def _is_due(self, slot: int, number: int) -> bool:
+        """Whether the next segment's object stands here."""
+        if number == self._of.segments:
+            return False
+        due = self._due(number, slot)
+        has_size = not self._deep and self._sizes.get(slot) == len(due)
+        return has_size or self._fetch(slot) == due
+
+    def _next_whole(self, slot: int, number: int) -> tuple[int, int]:
+        """The next slot with an object that can be believed, and the segment that it names; or the end."""
+        for later in range(slot + 1, self._of.slots):
+            document = self._decoded(later)
+            if document is not None and number <= document.number <= min(later, self._of.segments):
+                return later, document.number
+        return self._of.slots, self._of.segments
+
+    def _judge_segment(self, slot: int, number: int) -> Slot:
+        """A segment's object belongs here, and something else is here, or nothing."""
+        detail = "the manifest object says something else than the log's own manifest"
+        if self._decoded(slot) is None:
+            detail = (
+                "the manifest object is not there" if self._fetch(slot) is None else "the manifest object is damaged"
+            )
+        return self._judge_other(slot, detail)._replace(number=number, due=self._due(number, slot))
+
+    def _judge_other(self, slot: int, detail: str, start: int | None = None) -> Slot:
         found = self._fetch(slot)
-        document = self._decoded(slot, found)
-        if document is not None and self._is_unsure:
-            self._find_place(slot, document)
-            return self._judge(slot)
-        if due is not None and found == due:
-            self._number += 1
-            return Slot(slot, number)
-        if isinstance(document, StartDocument) and self._starts < self._of.slots - self._of.segments:
-            self._starts += 1
-            if document.number == number:
-                return Slot(slot, None)
-            detail = f"the start of an ownership names another segment than the next number={document.number}"
-            return Slot(slot, None, "content_mismatch", detail, None, len(found or b""), number)
-        return self._judge_wrong(slot, document, found)
+        if found is None:
+            return Slot(slot, None, "missing", detail, start=start)
+        return Slot(slot, None, "content_mismatch", detail, None, len(found), start)
 
-    def _find_place(self, slot: int, document: ManifestDocument) -> None:
-        self._is_unsure = False
-        if self._number <= document.number <= min(slot, self._of.segments):
-            self._number = document.number
-            self._starts = slot - document.number
-
-    def _judge_wrong(self, slot: int, document: ManifestDocument | None, found: bytes | None) -> Slot:
-        """Something else than the next segment's object, and no start, is here, or nothing is."""
-        problem: Kind = "missing" if found is None else "content_mismatch"
-        actual = None if found is None else len(found)
-        is_segment = None if self._is_unsure else self._is_segment(slot)
-        if is_segment is None:
-            self._is_unsure = True
-            detail = "the object of a segment or of a takeover is missing or damaged"
-            return Slot(slot, None, problem, detail, None, actual)
-        if not is_segment:
-            self._starts += 1
-            detail = "the object of a takeover is missing or damaged"
-            return Slot(slot, None, problem, detail, None, actual, self._number)
-        number, self._number = self._number, self._number + 1
-        if document is not None:
-            detail = "the manifest object says something else than the log's own manifest"
-        else:
-            detail = "the manifest object is not there" if found is None else "the manifest object is damaged"
-        return Slot(slot, number, problem, detail, self._due(number, slot), actual)
-
-    def _is_segment(self, slot: int) -> bool | None:
-        """Whether a slot that cannot be read belongs to the next segment, or to a start; None when either could be."""
-        of = self._of
-        if self._starts == of.slots - of.segments:
-            return True
-        end, number = of.slots, of.segments
-        for later in range(slot + 1, of.slots):
-            document = self._decoded(later, self._fetch(later))
-            if document is not None and self._number <= document.number <= of.segments:
-                end, number = later, document.number
-                break
-        if number - self._number == end - slot:
-            return True
-        return False if number == self._number else None
-
-    def _decoded(self, slot: int, found: bytes | None) -> ManifestDocument | None:
+    def _decoded(self, slot: int) -> ManifestDocument | None:
         """A whole object of this log, partition and slot; None for anything else."""
-        of = self._of
+        of, found = self._of, self._fetch(slot)
         if found is None:
             return None
         try:

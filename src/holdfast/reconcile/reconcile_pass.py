@@ -24,9 +24,9 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.journal.state.partition import Partition
-from holdfast.model.control_rows import SegmentRow
+from holdfast.model.control_rows import LIVE, SegmentRow
 from holdfast.model.segment import Listed
-from holdfast.reconcile.classify import Classified, Finding, Mark, Tracked, Where, classify
+from holdfast.reconcile.classify import Classified, Finding, Mark, Where, classify
 from holdfast.reconcile.reconcile_report import ReconcileReport, Repair
 from holdfast.segments.segment_settings import ReconcileSettings
 
@@ -55,8 +55,8 @@ class Segments(Protocol):
     def unproved(self, rows: Sequence[SegmentRow]) -> list[Finding]:
         """Rows that are damaged themselves."""
 
-    def tracked(self, row: SegmentRow) -> Tracked:
-        """A row as `classify` takes it; `live` means that its file must be here."""
+    def state(self, row: SegmentRow) -> int:
+        """The state of a segment here; live means that its file must be here."""
 
     def prove(self, row: SegmentRow) -> Finding | None:
         """Read a whole file; what is wrong with it."""
@@ -206,26 +206,25 @@ class Pass:
         mark = Mark(of.count - 1 if of.count else None, of.end)
         files, others = of.listing()
         flying = of.in_flight()
-        before: Tracked | None = None
+        before: Mark | None = None
         for start in range(0, max(1, of.count), self.unit_segments):
             stop = min(of.count, start + self.unit_segments)
             rows = of.rows(start, stop)
-            tracked = [of.tracked(row) for row in rows]
             listed = [file for row in rows for file in files.pop(row.number, ())]
             if stop == of.count:
                 listed += [file for more in files.values() for file in more] + others
-            before = before or _beginning(tracked[0].first if tracked else of.end)
+            before = before or Mark(None, rows[0].first_offset if rows else of.end)
             moving = flying | of.in_flight()
-            found = classify(tracked, listed, mark, moving, after=before, last=stop == of.count)
+            found = classify(rows, listed, mark, moving, state=of.state, after=before, last=stop == of.count)
             wrong = self._judge(of, found, rows)
             yield None
-            for row, seen in zip(rows, tracked, strict=True) if self.deep else ():
-                if seen.state == "live" and row.number not in wrong:
+            for row in rows if self.deep else ():
+                if of.state(row) == LIVE and row.number not in wrong:
                     damage = of.prove(row)
                     if damage is not None:
                         self._take(of, damage, row)
                     yield None
-            before = tracked[-1] if tracked else before
+            before = Mark(rows[-1].number, rows[-1].end) if rows else before
 
     def _judge(self, of: Segments, found: Classified, rows: Sequence[SegmentRow]) -> set[int | None]:
         """Count, and take what was found; returns the numbers of the segments that something is wrong with."""
@@ -259,8 +258,3 @@ class Pass:
             "reconciliation of the %s %s %s", self.report.where, repair.action, repair.path,
             extra={"action": f"reconcile_{repair.action}", "path": repair.path},
         )  # fmt: skip
-
-
-def _beginning(offset: int) -> Tracked:
-    """What stands before the first segment of a partition that begins at an offset."""
-    return Tracked(-1, 0, offset, 0, "", "expired")

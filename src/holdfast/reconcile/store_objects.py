@@ -59,7 +59,7 @@ class StoreObjects:
         """Something is wrong with an object."""
         self.work.findings.append(Finding(kind, name=key, detail=detail, where="store", **facts))
 
-    def find_stranger(self, info: ObjectInfo, **place: Any) -> None:
+    def find_foreign(self, info: ObjectInfo, **place: Any) -> None:
         """An object was listed that is not ours; if it is still there, it is reported."""
         self.count("files")
         if self.store.head(info.key) is not None:
@@ -88,7 +88,7 @@ class StoreObjects:
             if number is not None and "/" not in info.key[len(folder) :]:
                 numbered[number] = info
             else:
-                self.find_stranger(info, **place)
+                self.find_foreign(info, **place)
         return numbered
 
     def decoded(

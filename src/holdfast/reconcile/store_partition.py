@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 from holdfast.errors import Corrupt
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow, ShipmentRow
-from holdfast.model.segment import chain_value
 from holdfast.reconcile.classify import Kind
 from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
 from holdfast.reconcile.store_objects import StoreObjects
@@ -22,6 +21,7 @@ from holdfast.root import store_manifest
 from holdfast.root.numbered_objects import segments_below
 from holdfast.root.objects import checkpoint, documents
 from holdfast.root.objects.documents import ExpiredDocument, SegmentDocument
+from holdfast.root.objects.manifest_chain import prove
 from holdfast.segments.manifest.manifest_documents import expired_document, segment_document
 from holdfast.shipping.refill.store_standing import lost_start
 from holdfast.store import layout
@@ -54,7 +54,7 @@ class PartitionObjects:
         yield from self._compare_slots()
         self._compare_checkpoints()
         self._compare_retirements()
-        self._find_strangers()
+        self._find_foreigns()
         yield None
 
     def _compare_slots(self) -> Iterator[None]:
@@ -84,7 +84,7 @@ class PartitionObjects:
         """The manifest object of a row, which must follow from the row before it."""
         row = self._row(number)
         document = segment_document(self._manifest, self._partition, row, slot)
-        chain = chain_value(store_manifest.head_of(document), row.rows, row.content)
+        chain = document.segment.chain
         if chain != row.chain and row.content != _NO_CONTENT:  # which a rebuild wrote for a file that was gone
             raise Corrupt(
                 f"the log's own manifest is damaged: a segment does not follow the one before it number={row.number}",
@@ -125,7 +125,7 @@ class PartitionObjects:
     def _wrong_checkpoint(self, key: str, data: bytes) -> str | None:
         try:
             found = checkpoint.decode(data, key)
-            store_manifest.prove(found, self._objects.log_id, *self._where)
+            prove(found, self._objects.log_id, *self._where)
         except Corrupt as damage:
             return damage.message
         for slot, document in enumerate(found[: self._shipment.slots]):
@@ -181,7 +181,7 @@ class PartitionObjects:
             return None
         return self._manifest.row(self._partition, upto - 1).end
 
-    def _find_strangers(self) -> None:
+    def _find_foreigns(self) -> None:
         """Objects that lie in none of the known folders; those are skipped, at the price of one request each."""
         folders = (layout.checkpoints_folder, layout.expired_folder, layout.manifest_folder)
         known = [folder(*self._where) for folder in folders] + [layout.segments_folder(*self._where) + "/"]
@@ -192,7 +192,7 @@ class PartitionObjects:
                 if folder is not None:
                     after = folder + _BEHIND
                     break
-                self._objects.find_stranger(info, **self._place)
+                self._objects.find_foreign(info, **self._place)
             else:
                 return
 

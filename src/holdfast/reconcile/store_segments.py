@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.state.partition import Partition
-from holdfast.model.control_rows import LOST, SegmentRow, ShipmentRow
+from holdfast.model.control_rows import EXPIRING, LIVE, LOST, SegmentRow, ShipmentRow
 from holdfast.model.segment import Listed
-from holdfast.reconcile.classify import Finding, Kind, State, Tracked
+from holdfast.reconcile.classify import Finding, Kind
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.store import layout
@@ -70,11 +70,9 @@ class StoreSegments:
         """None: a damaged row ends the pass."""
         return []
 
-    def tracked(self, row: SegmentRow) -> Tracked:
-        """A row; what was retired on the store may still be there, whatever its state here."""
-        state: State = "expiring" if row.number < self._retired else "lost" if row.state == LOST else "live"
-        name = layout.segment_name(row.number, row.sha256)
-        return Tracked(row.number, row.first_offset, row.rows, row.size, name, state)
+    def state(self, row: SegmentRow) -> int:
+        """What was retired on the store may still be there, whatever its state in the log."""
+        return EXPIRING if row.number < self._retired else LOST if row.state == LOST else LIVE
 
     def prove(self, row: SegmentRow) -> Finding | None:
         """Compare the hash of a segment's object."""

@@ -178,7 +178,7 @@ class TailCheck:
         for info in listing:
             batch = layout.parse_batch_key(info.key)
             if batch is None and not _is_ours(info.key):
-                self._objects.find_stranger(info)
+                self._objects.find_foreign(info)
             elif batch is None or info.key not in beyond:
                 continue
             elif info.key in kept:

@@ -23,7 +23,7 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 from holdfast.model.control_rows import EXPIRED, LIVE, LOST
 from holdfast.root.objects.documents import SegmentDocument
-from holdfast.root.store_manifest import StoreManifest, facts_of, head_of, in_parallel, is_filler
+from holdfast.root.store_manifest import StoreManifest, in_parallel
 from holdfast.segments.file.proven_file import Damaged
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.manifest import segment_folders as folders
@@ -129,7 +129,7 @@ class SegmentFetching:
         # Some more than there are requests: what has come is proved and written while others are fetched.
         self._steps.over("fetching segments", self._fetch_one, wanted, _AT_ONCE + _AT_ONCE // 2)
         names: dict[Path, set[str]] = {folder: set() for folder in folders}
-        for path in (self._root / _key(segment) for segment in wanted):
+        for path in (self._root / segment.key for segment in wanted):
             names[path.parent].add(path.name)
         for folder, own in names.items():
             # Synced in any case: an interrupted attempt may have ended between a name and its sync.
@@ -142,7 +142,7 @@ class SegmentFetching:
     def _fetch_one(self, segment: SegmentDocument) -> None:
         if self._stopped.is_set():
             raise Unavailable("fetching segments was given up")
-        key = _key(segment)
+        key = segment.key
         path = self._root / key
         if key in self._here:
             return
@@ -158,9 +158,9 @@ class SegmentFetching:
 
     def _prove(self, key: str, path: Path, segment: SegmentDocument, content: bytes | None = None) -> None:
         """The file says itself what it is, and its blocks are as written; an encrypted one proves it by its key."""
-        head, opener = head_of(segment), self._vault.segment_keys
+        head, opener = segment.head, self._vault.segment_keys
         source = None if content is None else _Memory(content)
-        with SegmentReader(path, head, facts_of(segment), opener, source=source) as reader:
+        with SegmentReader(path, head, segment.facts, opener, source=source) as reader:
             is_encrypted = reader.encrypted_with is not None
             self._keys.require(is_encrypted=is_encrypted, path=key)
             if not is_encrypted:
@@ -250,14 +250,10 @@ def state_of(manifest: StoreManifest, segment: SegmentDocument) -> int:
     """Whether a segment's file is there, was retired, or was lost."""
     if manifest.expired is not None and segment.number < manifest.expired.upto:
         return EXPIRED
-    return LOST if is_filler(segment) else LIVE
+    return LOST if segment.is_filler else LIVE
 
 
 def _read_through(reader: SegmentReader) -> None:
     """Compare every block; raises Corrupt."""
     for _ in reader.chunks():
         pass
-
-
-def _key(segment: SegmentDocument) -> str:
-    return layout.segment_key(segment.topic, segment.partition, segment.number, bytes.fromhex(segment.sha256))

@@ -31,7 +31,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EXPIRED, LIVE, DiskFailed
-from holdfast.model.segment import NO_SCHEMA
+from holdfast.model.segment import NO_SCHEMA, Segment
 from holdfast.recovery.rebuild_plan import Found, Planned, plan
 from holdfast.recovery.salvage import salvage
 from holdfast.segments.manifest.local_manifest import Manifest
@@ -226,7 +226,8 @@ class _Rebuild:
                 continue
             if (head.log_id, head.topic, head.partition) == (log_id, *key):
                 columns = None if head.schema == NO_SCHEMA else schema.remove(0).remove(0)
-                found[key].append(Found(head, facts, path.stat().st_mtime_ns // 1000, columns))
+                segment = Segment(head=head, facts=facts)
+                found[key].append(Found(segment, path.stat().st_mtime_ns // 1000, columns))
         return found
 
     def _topics(self, old: Journal | None) -> dict[str, _Topic]:

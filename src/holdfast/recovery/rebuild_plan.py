@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from holdfast.model.control_rows import EXPIRED, LIVE, LOST, SegmentRow
-from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, SegmentFacts, SegmentHead, chain_value
+from holdfast.model.control_rows import EXPIRED, LOST, SegmentRow
+from holdfast.model.segment import NO_CHAIN, NO_CONTENT, NO_SCHEMA, Segment, SegmentHead
 from holdfast.segments.manifest import time_tree
 
 _EARLIEST, _LATEST = -(2**63), 2**63 - 1
@@ -23,21 +23,15 @@ _NEVER, _ANY_TIME = (_LATEST, _EARLIEST), (_EARLIEST, _LATEST)
 class Found(NamedTuple):
     """A segment file that proved itself."""
 
-    head: SegmentHead
-    facts: SegmentFacts
+    segment: Segment
     sealed_us: int
     columns: object = None
     """Of a typed topic: the user's columns, an Arrow schema; not looked at here."""
 
     @property
-    def end(self) -> int:
-        """The offset after its last record."""
-        return self.head.first + self.facts.rows
-
-    @property
-    def chain(self) -> bytes:
-        """Its chain value."""
-        return chain_value(self.head, self.facts.rows, self.facts.content)
+    def head(self) -> SegmentHead:
+        """Where it belongs."""
+        return self.segment.head
 
 
 class Planned(NamedTuple):
@@ -68,8 +62,9 @@ def plan(partition_id: int, found: Iterable[Found], durable: int | None, first_o
         elif missing or head.first > at:
             rows += _fill(partition_id, len(rows), missing, at, head.first, LOST, head.previous)
             lost.append((at, head.first - at))
-        rows.append(_live(partition_id, file))
-        at, chain = file.end, file.chain
+        row = SegmentRow.of(file.segment, partition_id=partition_id, sealed_us=file.sealed_us)
+        rows.append(row)
+        at, chain = row.end, row.chain
     if durable is not None and durable > at:
         rows += _fill(partition_id, len(rows), 1, at, durable, LOST, None, chain)
         lost.append((at, durable - at))
@@ -86,8 +81,8 @@ def choose(found: Iterable[Found]) -> tuple[list[Found], list[Found]]:
     wanted: bytes | None = None
     below = _LATEST
     for number in sorted(by_number, reverse=True):
-        files = sorted(by_number[number], key=lambda file: (file.facts.rows, file.facts.sha256), reverse=True)
-        fitting = [file for file in files if (wanted is None or file.chain == wanted) and file.end <= below]
+        files = sorted(by_number[number], key=_longest, reverse=True)
+        fitting = [file for file in files if _fits(file.segment, wanted, below)]
         if not fitting:
             unused += files
             wanted = None
@@ -99,13 +94,12 @@ def choose(found: Iterable[Found]) -> tuple[list[Found], list[Found]]:
     return chosen[::-1], unused
 
 
-def _live(partition_id: int, file: Found) -> SegmentRow:
-    head, facts = file.head, file.facts
-    return SegmentRow(
-        partition_id, head.number, head.first, facts.rows, facts.size, facts.time_min, facts.time_max, 0, 0,
-        facts.sha256, facts.content, facts.footer, file.chain, head.schema, facts.key_id, head.epoch, file.sealed_us,
-        LIVE, 0, b"",
-    )  # fmt: skip
+def _longest(file: Found) -> tuple[int, bytes]:
+    return file.segment.facts.rows, file.segment.facts.sha256
+
+
+def _fits(segment: Segment, wanted: bytes | None, below: int) -> bool:
+    return segment.end <= below and (wanted is None or segment.chain == wanted)
 
 
 def _fill(
@@ -120,8 +114,9 @@ def _fill(
         rest = 1 if index < count - 1 else end - first
         chain = last_chain if last_chain is not None and index == count - 1 else own_chain
         filler = SegmentRow(
-            partition_id, number + index, first, rest, 0, low, high, 0, 0, bytes(32), bytes(32), bytes(16), chain,
-            NO_SCHEMA, "", 0, 0, state, 0, b"",
+            partition_id=partition_id, number=number + index, first_offset=first, rows=rest, size=0, time_min=low,
+            time_max=high, low=0, high=0, sha256=bytes(32), content=NO_CONTENT, footer=bytes(16), chain=chain,
+            schema=NO_SCHEMA, key_id="", epoch=0, sealed_us=0, state=state, key_epoch=0, stamp=b"",
         )  # fmt: skip
         rows.append(filler)
     return rows

@@ -35,7 +35,7 @@ from holdfast.root import tail_walk
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import LogDocument, TopicDocument
 from holdfast.root.root_contents import Where
-from holdfast.root.store_manifest import StoreManifest, facts_of
+from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_listing import Inherited
 from holdfast.root.tail_walk import Walked
 
@@ -166,17 +166,13 @@ def settled_in(topics: Sequence[TopicDocument], manifests: Mapping[Where, StoreM
 
 def rows_of(manifest: StoreManifest) -> Iterator[SegmentRow]:
     """The rows of the manifest that the documents tell."""
-    drafts = []
-    for segment in manifest.segments:
-        facts = facts_of(segment)
-        drafts.append(
-            SegmentRow(
-                0, segment.number, segment.first, facts.rows, facts.size, facts.time_min, facts.time_max, 0, 0,
-                facts.sha256, facts.content, facts.footer, bytes.fromhex(segment.chain),
-                bytes.fromhex(segment.schema), facts.key_id, segment.epoch, segment.sealed_us,
-                state_of(manifest, segment), 0, b"",
-            )
-        )  # fmt: skip
+    drafts = [
+        SegmentRow.of(
+            document.segment, partition_id=0, sealed_us=document.sealed_us, state=state_of(manifest, document),
+            chain=bytes.fromhex(document.chain),
+        )
+        for document in manifest.segments
+    ]  # fmt: skip
     return with_tree(drafts)
 
 

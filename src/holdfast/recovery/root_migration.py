@@ -41,7 +41,7 @@ from holdfast.root.old_layout import old_key
 from holdfast.root.root_contents import RootReader, Where
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
-from holdfast.root.store_manifest import StoreManifest, facts_of, head_of, in_parallel, is_filler
+from holdfast.root.store_manifest import StoreManifest, in_parallel
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.settings import Settings
 from holdfast.store import layout, store_kinds
@@ -202,7 +202,7 @@ class _Copying:
         manifests = in_parallel(reader.manifest, places, _AT_ONCE)
         segments = [segment for manifest in manifests for segment in _live(manifest)]
         work: list[tuple[str, SegmentDocument | None]] = [
-            (key, segment) for segment in segments if (key := _key(segment)) not in self._done
+            (key, segment) for segment in segments if (key := segment.key) not in self._done
         ]
         work += [(key, None) for key in keys if not layout.is_segment_key(key) and key not in self._done | {layout.LOG}]
         for at in range(0, len(work), _STEP):
@@ -278,10 +278,10 @@ class _Copying:
         """Where it is now, the file says by its own stamp what its manifest object says of it."""
         files = self._new.files
         with SegmentReader(
-            key, head_of(segment), None, self._vault.segment_keys, source=open_bytes(files, key, segment.size)
+            key, segment.head, None, self._vault.segment_keys, source=open_bytes(files, key, segment.size)
         ) as reader:
             said = msgspec.structs.replace(reader.facts, sha256=bytes.fromhex(segment.sha256))
-        if said != facts_of(segment):
+        if said != segment.facts:
             raise Corrupt(
                 "a segment says something else of itself than its manifest object", path=key, topic=segment.topic,
                 partition=segment.partition, offset=segment.first,
@@ -314,11 +314,7 @@ def _kind(key: str) -> str | None:
 
 def _live(manifest: StoreManifest) -> list[SegmentDocument]:
     upto = 0 if manifest.expired is None else manifest.expired.upto
-    return [segment for segment in manifest.segments if segment.number >= upto and not is_filler(segment)]
-
-
-def _key(segment: SegmentDocument) -> str:
-    return layout.segment_key(segment.topic, segment.partition, segment.number, bytes.fromhex(segment.sha256))
+    return [segment for segment in manifest.segments if segment.number >= upto and not segment.is_filler]
 
 
 def _renewed(log: LogDocument) -> LogDocument:

@@ -17,7 +17,7 @@ from holdfast.journal.entry_reader import Reader
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.entry import Entry
-from holdfast.model.segment import NO_SCHEMA, SegmentHead, chain_value
+from holdfast.model.segment import NO_SCHEMA, Segment, SegmentHead
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.store import layout
 
@@ -31,12 +31,11 @@ def salvage(journal: Journal, manifest: Manifest, partition: Partition, clock: C
     saved = 0
     for schema, entries in _readable_runs(journal.reader(partition), at, partition.durable):
         head = SegmentHead(
-            journal.vault.log_id, partition.topic, partition.number, number, at, journal.row.epoch, schema or NO_SCHEMA,
-            previous,
+            log_id=journal.vault.log_id, topic=partition.topic, partition=partition.number, number=number, first=at,
+            epoch=journal.row.epoch, schema=schema or NO_SCHEMA, previous=previous,
         )  # fmt: skip
-        rows, content = _write(journal, manifest, partition, head, entries, schema, clock)
-        previous = chain_value(head, rows, content)
-        at, number, saved = at + rows, number + 1, saved + rows
+        segment = _write(journal, manifest, partition, head, entries, schema, clock)
+        at, number, previous, saved = segment.end, number + 1, segment.chain, saved + segment.facts.rows
     return saved
 
 
@@ -61,7 +60,7 @@ def _readable_runs(reader: Reader, start: int, end: int) -> Iterator[tuple[bytes
 def _write(
     journal: Journal, manifest: Manifest, partition: Partition, head: SegmentHead, entries: list[Entry], schema: bytes,
     clock: Clock,
-) -> tuple[int, bytes]:  # fmt: skip
+) -> Segment:  # fmt: skip
     from holdfast.segments.file.file_shape import FileShape
     from holdfast.segments.file.segment_writer import SegmentWriter
     from holdfast.segments.manifest.entry_batches import batches_of
@@ -80,7 +79,7 @@ def _write(
         disk.remove(temporary)
         raise
     disk.rename(temporary, folder / layout.segment_name(head.number, facts.sha256))
-    return facts.rows, facts.content
+    return Segment(head=head, facts=facts)
 
 
 _RUN_BYTES = 64 * 2**20

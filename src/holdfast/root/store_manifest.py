@@ -1,49 +1,32 @@
-"""The manifest of one partition as a store has it: read through checkpoints, and proved link by link.
+"""The manifest of one partition as a store has it: whoever needs one, reads it here.
 
-Manifest objects fill slots 0, 1, 2 … without a hole; what is settled is what they say. A segment's object names the
-chain value before it and its own, which covers its place, span and content: an object that was changed, moved, left out
-or put back does not fit its neighbours. A checkpoint says nothing else: a damaged one is passed over, with a line in
-the log, and the objects are read instead. Knows no journal; Spark's planning reads the same.
-
-Values are bounded here, too: whoever reads a manifest may take its numbers and hashes for what they are. What is not as
-it should be is `Corrupt` with the object's key.
+Readers, restore, takeover, migration and checkpoints want all of it: it is read through the newest checkpoint, and
+proved object by object (`manifest_chain`). A checkpoint says nothing that the objects do not say: a damaged one is
+passed over, with a line in the log, and the objects are read instead. Whoever looks for damage asks slot by slot.
+What is settled is what manifest objects say. Knows no journal; Spark's planning reads the same.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from holdfast.errors import Corrupt, NotFound
-from holdfast.model.segment import NO_CHAIN, SegmentFacts, SegmentHead, chain_value
 from holdfast.root.numbered_objects import newest, numbered
 from holdfast.root.objects import checkpoint, documents
-from holdfast.root.objects.documents import (
-    ExpiredDocument,
-    ManifestDocument,
-    SegmentDocument,
-    StartDocument,
-    TopicDocument,
-)
+from holdfast.root.objects.documents import ExpiredDocument, ManifestDocument, SegmentDocument, TopicDocument
+from holdfast.root.objects.manifest_chain import are_numbers, prove
 from holdfast.store import layout
 from holdfast.store.port import Store
 
 _AT_ONCE = 8
 _WINDOW = 32
 """Slots that are asked for together, once the first of them turned out to be taken."""
-_NUMBER_MAX = 2**62
-_TIME_MIN, _TIME_MAX = -(2**63), 2**63 - 1
 _PARTITIONS_MAX = 65_536
-_HASH_BYTES = {"sha256": 32, "content": 32, "footer": 16, "previous": 32, "chain": 32, "schema": 16}
-_NO_CONTENT = bytes(32).hex()
-_hashes_of = attrgetter(*_HASH_BYTES)
-_HASH_DIGITS = tuple(2 * size for size in _HASH_BYTES.values())
-_DIGITS = re.compile("[0-9a-f]*")
+_LIMIT_MAX = 2**63 - 1
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -70,7 +53,7 @@ class StoreManifest(NamedTuple):
     def settled(self) -> int | None:
         """Everything below lies in segments; None before the first."""
         segments = self.segments
-        return segments[-1].first + segments[-1].rows if segments else None
+        return segments[-1].end if segments else None
 
 
 def read_manifest(
@@ -79,13 +62,81 @@ def read_manifest(
     """Read and prove the manifest of a partition; raises Corrupt. What is known already is not read again."""
     found = list(known) or _from_checkpoint(store, log, topic, partition)
     proved = len(found)
-    after = layout.manifest_key(topic, partition, len(found) - 1) if found else None
+    after = layout.manifest_key(topic, partition, proved - 1) if found else None
     keys = numbered(store, layout.manifest_folder(topic, partition), after)
     found += in_parallel(lambda key: documents.decode_manifest(store.get(key), key), keys)
     prove(found, log, topic, partition, proved)
     manifest = StoreManifest(topic, partition, tuple(found), read_expired(store, log, topic, partition))
     _prove_expired(manifest)
     return manifest
+
+
+def read_upto(store: Store, log: str, topic: str, partition: int, slot: int) -> list[ManifestDocument]:
+    """The manifest objects up to a slot, in their order, to be copied: what else they say is not looked at.
+
+    Raises Corrupt, also where one is missing.
+    """
+    found = _from_checkpoint(store, log, topic, partition, values=False)[: slot + 1]
+    proved = len(found)
+    slots = range(proved, slot + 1)
+    more = in_parallel(lambda at: read_slot(store, log, topic, partition, at), slots)
+    found += [document for document in more if document is not None]
+    prove(found, log, topic, partition, proved, values=False)
+    if len(found) <= slot:
+        key = layout.manifest_key(topic, partition, len(found))
+        raise Corrupt("a manifest object is missing", path=key, topic=topic, partition=partition)
+    return found
+
+
+def read_slot(store: Store, log: str, topic: str, partition: int, slot: int) -> ManifestDocument | None:
+    """The manifest object in a slot; None where there is none. Raises Corrupt where it is damaged or another one's."""
+    try:
+        data = store.get(layout.manifest_key(topic, partition, slot))
+    except NotFound:
+        return None
+    return decode_slot(data, log, topic, partition, slot)
+
+
+def decode_slot(data: bytes, log: str, topic: str, partition: int, slot: int) -> ManifestDocument:
+    """What was read from a slot; raises Corrupt where it is damaged, or is not the object of that place."""
+    key = layout.manifest_key(topic, partition, slot)
+    document = documents.decode_manifest(data, key)
+    if (document.log, document.topic, document.partition, document.slot) != (log, topic, partition, slot):
+        raise Corrupt("a manifest object belongs elsewhere", path=key, topic=topic, partition=partition)
+    return document
+
+
+def read_newest(store: Store, log: str, topic: str, partition: int) -> ManifestDocument | None:
+    """The newest manifest object of a partition, None when there is none; nothing before it is read."""
+    folder, at = layout.manifest_folder(topic, partition), newest(store, layout.checkpoints_folder(topic, partition))
+    slot = None if at is None else layout.parse_number(at)
+    after = layout.manifest_key(topic, partition, slot - 1) if slot else None
+    keys = numbered(store, folder, after)
+    if not keys and after is not None:  # the checkpoint's name is not proved: it may promise what is not there
+        keys = numbered(store, folder)
+    if not keys:
+        return None
+    return decode_slot(store.get(keys[-1]), log, topic, partition, layout.parse_number(keys[-1]) or 0)
+
+
+def read_since(
+    store: Store, log: str, topic: str, partition: int, known: list[ManifestDocument]
+) -> list[ManifestDocument]:
+    """What came behind these since they were read, proved; one request when nothing did, however many they are."""
+    more: list[ManifestDocument] = []
+    window = 1
+    while True:
+        start = len(known) + len(more)
+        found = in_parallel(
+            lambda slot: read_slot(store, log, topic, partition, slot), range(start, start + window)
+        )  # fmt: skip
+        more += [document for document in found[: found.index(None) if None in found else window] if document]
+        if None in found:
+            break
+        window = _WINDOW
+    if more:
+        prove(known + more, log, topic, partition, len(known))
+    return more
 
 
 def read_topic(store: Store, log: str, topic: str) -> TopicDocument:
@@ -109,83 +160,6 @@ def newest_topic(store: Store, log: str, topic: str) -> TopicDocument | None:
     return document
 
 
-def follow(store: Store, log: str, topic: str, partition: int, known: list[ManifestDocument]) -> None:
-    """Add what came behind these since they were read, proved; one request when nothing did, however many they are."""
-    proved, window = len(known), 1
-    while True:
-        slots = range(len(known), len(known) + window)
-        found = in_parallel(lambda slot: _at_slot(store, topic, partition, slot), slots)
-        known += [document for document in found[: found.index(None) if None in found else window] if document]
-        if None in found:
-            break
-        window = _WINDOW
-    try:
-        prove(known, log, topic, partition, proved)
-    except Corrupt:
-        del known[proved:]
-        raise
-
-
-def _at_slot(store: Store, topic: str, partition: int, slot: int) -> ManifestDocument | None:
-    key = layout.manifest_key(topic, partition, slot)
-    try:
-        return documents.decode_manifest(store.get(key), key)
-    except NotFound:
-        return None
-
-
-def prove(found: Sequence[ManifestDocument], log: str, topic: str, partition: int, proved: int = 0) -> None:
-    """Check that manifest objects are one partition's, whole, and in one chain; the first `proved` are known to be."""
-    number, end, chain = _behind(found, proved)
-    for slot in range(proved, len(found)):
-        document = found[slot]
-        key = layout.manifest_key(topic, partition, slot)
-        if document.slot != slot:
-            raise Corrupt("a manifest object is missing", path=key, topic=topic, partition=partition, offset=end)
-        if (document.log, document.topic, document.partition) != (log, topic, partition):
-            raise Corrupt("a manifest object belongs elsewhere", path=key, topic=topic, partition=partition)
-        if document.number != number or (end is not None and document.first != end) or not _is_sound(document):
-            raise Corrupt("a manifest object is out of place", path=key, topic=topic, partition=partition, offset=end)
-        if isinstance(document, StartDocument):
-            continue
-        if document.previous != chain or not (is_filler(document) or _is_linked(document)):
-            raise Corrupt(
-                "a manifest object does not follow the one before it", path=key, topic=topic, partition=partition,
-                offset=document.first,
-            )  # fmt: skip
-        number, end, chain = number + 1, document.first + document.rows, document.chain
-
-
-def _behind(found: Sequence[ManifestDocument], proved: int) -> tuple[int, int | None, str]:
-    """What must follow the first of these: a segment's number, its first offset, the chain value before it."""
-    for slot in range(proved - 1, -1, -1):
-        last = found[slot]
-        if isinstance(last, SegmentDocument):
-            return last.number + 1, last.first + last.rows, last.chain
-    return 0, None, NO_CHAIN.hex()
-
-
-def is_filler(document: SegmentDocument) -> bool:
-    """Whether a segment never had a file here: a rebuild wrote its row where files had expired or were lost."""
-    return document.size == 0 and document.content == _NO_CONTENT
-
-
-def head_of(document: SegmentDocument) -> SegmentHead:
-    """What the file of a segment must say about itself."""
-    return SegmentHead(
-        bytes.fromhex(document.log), document.topic, document.partition, document.number, document.first,
-        document.epoch, bytes.fromhex(document.schema), bytes.fromhex(document.previous),
-    )  # fmt: skip
-
-
-def facts_of(document: SegmentDocument) -> SegmentFacts:
-    """What the manifest object says about a segment's file."""
-    return SegmentFacts(
-        document.rows, document.size, document.time_min, document.time_max, bytes.fromhex(document.sha256),
-        bytes.fromhex(document.content), bytes.fromhex(document.footer), document.key_id,
-    )  # fmt: skip
-
-
 def in_parallel(call: Callable[[Item], Result], items: Iterable[Item], at_once: int = _AT_ONCE) -> list[Result]:
     """Ask a store many things, a few at a time; answers in order."""
     items = list(items)
@@ -198,14 +172,17 @@ def in_parallel(call: Callable[[Item], Result], items: Iterable[Item], at_once: 
 # -- reading ------------------------------------------------------------------------------------------------
 
 
-def _from_checkpoint(store: Store, log: str, topic: str, partition: int) -> list[ManifestDocument]:
+def _from_checkpoint(
+    store: Store, log: str, topic: str, partition: int, *, values: bool = True
+) -> list[ManifestDocument]:
     """What the newest checkpoint says; nothing where there is none, or none that is whole."""
     key = newest(store, layout.checkpoints_folder(topic, partition))
     if key is None:
         return []
     try:
-        found = checkpoint.decode(store.get(key), key)
-        prove(found, log, topic, partition)
+        found = checkpoint.decode(store.get(key), key, values=values)
+        if found[0].log != log:
+            raise Corrupt("it belongs to another log", path=key)
     except Corrupt as damage:
         logger.error("a checkpoint is damaged: %s", damage.message, extra={"action": "checkpoint_damaged"})
         return []
@@ -233,23 +210,9 @@ def _prove_expired(manifest: StoreManifest) -> None:
     if expired is None or not 0 < expired.upto <= len(segments):
         return
     last = segments[expired.upto - 1]
-    if expired.first != last.first + last.rows:
+    if expired.first != last.end:
         key = layout.expired_key(manifest.topic, manifest.partition, expired.upto)
         raise Corrupt("an expiry is out of place", path=key, topic=manifest.topic, partition=manifest.partition)
-
-
-def _is_sound(document: ManifestDocument) -> bool:
-    """Whether every value of a manifest object is one that we would write."""
-    numbers = [document.partition, document.number, document.first, document.epoch]
-    if isinstance(document, StartDocument):
-        return _are_numbers(*numbers, document.adopted_seq)
-    times = (document.time_min, document.time_max, document.sealed_us)
-    return (
-        _are_numbers(*numbers, document.size, document.first + document.rows)
-        and document.rows >= 1
-        and all(_TIME_MIN <= time <= _TIME_MAX for time in times)
-        and _are_hashes(document)
-    )
 
 
 def _is_sound_topic(document: TopicDocument) -> bool:
@@ -257,20 +220,10 @@ def _is_sound_topic(document: TopicDocument) -> bool:
     policy = () if limits is None else (limits.bytes_max, limits.age_max_us, limits.records_max)
     return (
         1 <= document.partitions <= _PARTITIONS_MAX
-        and _are_numbers(document.first_offset)
-        and all(0 <= limit <= _TIME_MAX for limit in policy)
+        and are_numbers(document.first_offset)
+        and all(0 <= limit <= _LIMIT_MAX for limit in policy)
         and all(_is_hash(schema.fingerprint, 16) and _is_base64(schema.definition) for schema in document.schemas)
     )
-
-
-def _are_numbers(*values: int) -> bool:
-    return all(0 <= value < _NUMBER_MAX for value in values)
-
-
-def _are_hashes(document: SegmentDocument) -> bool:
-    """All hashes of a segment, looked at together: there are many segments."""
-    values = _hashes_of(document)
-    return tuple(map(len, values)) == _HASH_DIGITS and _DIGITS.fullmatch("".join(values)) is not None
 
 
 def _is_hash(value: str, size: int) -> bool:
@@ -285,7 +238,3 @@ def _is_base64(value: str) -> bool:
         return bool(b64decode(value, validate=True))
     except ValueError:
         return False
-
-
-def _is_linked(document: SegmentDocument) -> bool:
-    return chain_value(head_of(document), document.rows, bytes.fromhex(document.content)).hex() == document.chain

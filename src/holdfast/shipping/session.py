@@ -34,9 +34,9 @@ from holdfast.shipping.lanes.segment_lane import SegmentLane
 from holdfast.shipping.lanes.tail_lane import TailLane
 from holdfast.shipping.lanes.topic_documents import TopicDocuments
 from holdfast.shipping.lanes.uploading import Requests, Uploader
-from holdfast.shipping.ownership.earlier_epochs import Past
+from holdfast.shipping.ownership.earlier_epochs import EarlierEpochs
 from holdfast.shipping.ownership.fence import Fence
-from holdfast.shipping.refill.rebuild_order import Ordered, RebuildOrder
+from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
 from holdfast.shipping.refill.refilling import Refilling, lost_spans
 from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
 from holdfast.shipping.refill.store_standing import Standing
@@ -77,9 +77,9 @@ class Calls:
                 task.cancel()
 
     async def obey(self) -> None:
-        """For ever; raises Ordered when an order comes."""
+        """For ever; raises RebuildOrdered when an order comes."""
         await self.ordered.wait()
-        raise Ordered
+        raise RebuildOrdered
 
 
 class Session:
@@ -115,7 +115,7 @@ class Session:
         self.lane: TailLane | None = None
         self._remote = remote
         self._uploader = Uploader(remote, requests, self.fence, counters, store)
-        self._past = Past(journal, store, requests, counters)
+        self._earlier = EarlierEpochs(journal, store, requests, counters)
         self._refilling = Refilling(journal, manifest, store, requests, remote, self._uploader.put, clock)
 
     async def run(self, remembered: Callable[[], None], *, is_doubtful: bool) -> None:
@@ -128,7 +128,7 @@ class Session:
         await self._until_work()
         if self._calls.stop.is_set() and not self._has_work():
             return
-        await self._past.inherited(self.fence)  # before the claim: whoever was rolled back overtakes nobody
+        await self._earlier.inherited(self.fence)  # before the claim: whoever was rolled back overtakes nobody
         standings = await self._refilling.find(thorough=self._calls.is_suspicious)
         self._refilling.require_no_loss(standings)
         self._calls.is_suspicious = False
@@ -138,7 +138,7 @@ class Session:
         """Bring back what the store has lost, and ship on."""
         is_missing = await self.fence.introduce(rebuild=True)
         if not self.fence.is_forgotten:
-            await self._past.inherited(self.fence)
+            await self._earlier.inherited(self.fence)
         standings = await self._find_all()
         if not order.accept_loss:
             self._refilling.require_no_loss(standings)
@@ -193,7 +193,7 @@ class Session:
                     return
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if self._calls.ordered.is_set():
-                    raise Ordered
+                    raise RebuildOrdered
         finally:
             called.cancel()
 
@@ -225,7 +225,7 @@ class Session:
         )  # fmt: skip
         await self._refilling.refill(standings)
         # Where the claims are lost, somebody else may have written what is there: all of the tail is sent again.
-        inherited = _NOTHING if fence.is_forgotten else await self._past.inherited(fence)
+        inherited = _NOTHING if fence.is_forgotten else await self._earlier.inherited(fence)
         shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
         records = self._fall(marks, inherited, standings)
         with journal.backend.reading() as connection:
@@ -272,7 +272,7 @@ class Session:
             await asyncio.sleep(_LOOK_TWICE_S)  # a listing may lag
             if await self._refilling.find(thorough=True):
                 self._calls.is_suspicious = True
-                raise Ordered
+                raise RebuildOrdered
 
     def _fall(self, marks: ShippedMarks, inherited: Inherited, standings: Sequence[Standing]) -> int:
         """Where the store has lost something, the marks say what is there; returns how many records are sent again."""

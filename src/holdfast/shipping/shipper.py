@@ -38,7 +38,7 @@ from holdfast.shipping.lanes.tail_lane import TailLane
 from holdfast.shipping.lanes.uploading import Requests
 from holdfast.shipping.ownership.earlier_epochs import RolledBack
 from holdfast.shipping.ownership.fence import Fence
-from holdfast.shipping.refill.rebuild_order import Ordered, RebuildOrder
+from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
 from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
 from holdfast.shipping.remote_store import CountedRemote, Remote
 from holdfast.shipping.session import Calls, Session
@@ -358,7 +358,7 @@ class Shipper:
                 return
             except BaseException as error:
                 lost = _first(error)
-                if isinstance(lost, Ordered):
+                if isinstance(lost, RebuildOrdered):
                     continue
                 if not isinstance(lost, StoreForgot):
                     raise

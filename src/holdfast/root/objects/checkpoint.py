@@ -16,7 +16,7 @@ The documents come back without their `check`, which belongs to the bytes of the
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from io import BytesIO
 from itertools import accumulate
@@ -32,6 +32,7 @@ from holdfast.parquet.pages import TooLarge, weigh
 from holdfast.parquet.thrift import BadStructure
 from holdfast.root.objects import documents as docs
 from holdfast.root.objects.documents import ManifestDocument, SegmentDocument, StartDocument
+from holdfast.root.objects.manifest_chain import HASHES, prove
 from holdfast.store import layout, object_limits
 
 FORMAT = 1
@@ -50,11 +51,8 @@ _ROW_BYTES_LEAST, _ROWS_SPARE = 16, 256
 _VALUE_BYTES_MAX, _SPARE_BYTES = 1024, 2**20
 """The longest value of a column, and what a small file may take besides."""
 _SEGMENT, _START = "segment", "start"
-_NO_CHAIN = "00" * 32
 _HINT = "remove it: it says nothing that the manifest objects do not say, and a new one will be made"
 
-_HASHES = {"sha256": 32, "content": 32, "footer": 16, "previous": 32, "chain": 32, "schema": 16}
-"""Columns of bytes, with their lengths; hex in the documents."""
 _TEXTS = ("kind", "log", "topic", "key_id", "nonce")
 _FIELDS: dict[str, tuple[str, ...]] = {
     _SEGMENT: tuple(name for name in SegmentDocument.__struct_fields__ if name != "check"),
@@ -65,7 +63,7 @@ _REQUIRED = {"kind", *(name for name in _FIELDS[_SEGMENT] if name in _FIELDS[_ST
 
 
 def _type_of(name: str) -> pa.DataType:
-    return pa.binary() if name in _HASHES else pa.string() if name in _TEXTS else pa.int64()
+    return pa.binary() if name in HASHES else pa.string() if name in _TEXTS else pa.int64()
 
 
 SCHEMA = pa.schema([pa.field(name, _type_of(name), nullable=name not in _REQUIRED) for name in _NAMES])
@@ -78,9 +76,11 @@ class _Damaged(Exception):
 
 def encode(documents: Sequence[ManifestDocument]) -> bytes:
     """All manifest objects of a partition, from slot 0 on, as a Parquet file; raises Invalid if they are not that."""
-    wrong = next(_problems(documents), None)
-    if wrong is not None:
-        raise Invalid(f"these manifest objects cannot be a checkpoint: {wrong}", hint="give all of them, in order")
+    try:
+        _require_order(documents)
+    except Corrupt as wrong:
+        message = f"these manifest objects cannot be a checkpoint: {wrong.message}"
+        raise Invalid(message, hint="give all of them, in order") from None
     stream = BytesIO()
     with pq.ParquetWriter(stream, SCHEMA, **_SETTINGS) as writer:
         writer.write_batch(_rows(documents), row_group_size=_GROUP_ROWS)
@@ -91,19 +91,22 @@ def encode(documents: Sequence[ManifestDocument]) -> bytes:
     return data
 
 
-def decode(data: bytes, key: str) -> list[ManifestDocument]:
-    """The manifest objects in a checkpoint; raises Corrupt, or Invalid if a newer holdfast wrote it."""
+def decode(data: bytes, key: str, *, values: bool = False) -> list[ManifestDocument]:
+    """The manifest objects in a checkpoint, in order; with `values`, all that they say is proved, as far as it goes.
+
+    Raises Corrupt, or Invalid if a newer holdfast wrote it.
+    """
     try:
         _check_hash(memoryview(data))
         documents = _documents(_read(data, key))
-        wrong = next(_problems(documents), None)
-        if wrong is not None:
-            raise _Damaged(f"is damaged: {wrong}")
+        _require_order(documents, values=values)
         newest = documents[-1]
         if layout.checkpoint_key(newest.topic, newest.partition, newest.slot) != key:
             raise _Damaged("is not the one that its key says")
     except _Damaged as damage:
         raise Corrupt(f"a checkpoint {damage}", path=key, hint=_HINT) from None
+    except Corrupt as wrong:
+        raise Corrupt(f"a checkpoint is damaged: {wrong.message}", path=key, hint=_HINT) from None
     return documents
 
 
@@ -141,24 +144,13 @@ def _hash(*parts: memoryview) -> bytes:
 # -- what the documents must be ---------------------------------------------------------------------------
 
 
-def _problems(documents: Sequence[ManifestDocument]) -> Iterator[str]:
-    """What is wrong with them, if anything."""
+def _require_order(documents: Sequence[ManifestDocument], *, values: bool = False) -> None:
+    """They are all of a partition's from slot 0 on; raises Corrupt."""
     if not 1 <= len(documents) <= ROWS_MAX:
-        yield f"there are none, or too many rows={len(documents)}"
-        return
-    shared = (docs.FORMAT, documents[0].log, documents[0].topic, documents[0].partition)
-    number, chain, end = 0, _NO_CHAIN, documents[0].first
-    for slot, document in enumerate(documents):
-        if (document.format, document.log, document.topic, document.partition) != shared:
-            yield f"they are not of one partition slot={slot}"
-        if document.slot != slot:
-            yield f"slots are not dense slot={slot}"
-        if document.number != number or document.first != end or end < 0:
-            yield f"numbers or offsets do not go on slot={slot}"
-        if isinstance(document, SegmentDocument):
-            if document.previous != chain or document.rows < 1:
-                yield f"the chain is broken slot={slot}"
-            number, chain, end = number + 1, document.chain, end + document.rows
+        raise Corrupt(f"there are none, or too many rows={len(documents)}")
+    if any(document.format != docs.FORMAT for document in documents):
+        raise Corrupt("they are of another format")
+    prove(documents, documents[0].log, documents[0].topic, documents[0].partition, values=values)
 
 
 # -- rows -------------------------------------------------------------------------------------------------
@@ -201,7 +193,7 @@ def _values(name: str, documents: Sequence[ManifestDocument]) -> tuple[bytes, ..
         return _lengthy([str(document.__struct_config__.tag).encode() for document in documents])
     if name in _TEXTS:
         return _lengthy([getattr(document, name, "").encode() for document in documents])
-    if name in _HASHES:
+    if name in HASHES:
         return _lengthy([_unhex(name, getattr(document, name, None)) for document in documents])
     try:
         return (struct.pack(f"<{len(documents)}q", *[getattr(document, name, 0) for document in documents]),)
@@ -223,7 +215,7 @@ def _unhex(name: str, value: str | None) -> bytes:
         found = bytes.fromhex(value)
     except ValueError:
         found = b""
-    if len(found) != _HASHES[name] or found.hex() != value:
+    if len(found) != HASHES[name] or found.hex() != value:
         raise Invalid(f"a hash is none column={name}", hint="give the documents as they were read")
     return found
 
@@ -304,14 +296,14 @@ def _of_kind(
 def _column(name: str, array: pa.Array) -> Sequence[Any]:
     if name in _TEXTS or not len(array):
         return list(array.to_pylist())
-    if name in _HASHES:
+    if name in HASHES:
         return _hexed(name, array)
     return struct.unpack_from(f"<{len(array)}q", array.buffers()[1], 8 * array.offset)
 
 
 def _hexed(name: str, array: pa.Array) -> list[str]:
     """The values of a column of hashes, which all have one length; made at once, since there are many."""
-    size = _HASHES[name]
+    size = HASHES[name]
     _, offsets, values = array.buffers()
     ends = struct.unpack_from(f"<{len(array) + 1}i", offsets, 4 * array.offset)
     if ends != tuple(range(ends[0], ends[0] + size * len(array) + 1, size)):

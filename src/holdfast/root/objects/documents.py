@@ -15,11 +15,14 @@ import msgspec
 from blake3 import blake3
 
 from holdfast.errors import Corrupt, Invalid
+from holdfast.model.segment import NO_CONTENT, Segment, SegmentFacts, SegmentHead
+from holdfast.store import layout
 
 FORMAT = 1
 OLD_ROOT, ROOT = 1, 2
 """Formats of a root: what its `log.json` says."""
 _CONTEXT = "holdfast 1 store document"
+_NO_CONTENT = NO_CONTENT.hex()
 _DOCUMENT_BYTES_MAX = 64 * 2**20
 
 
@@ -85,7 +88,7 @@ class TopicDocument(Document, frozen=True, kw_only=True, tag="topic"):
     check: str = ""
 
 
-class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment"):
+class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment", gc=False):
     """A manifest object: one settled segment."""
 
     topic: str
@@ -112,6 +115,56 @@ class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment"):
     sealed_us: int
     check: str = ""
 
+    @classmethod
+    def of(cls, segment: Segment, *, slot: int, chain: bytes, sealed_us: int) -> SegmentDocument:
+        """The manifest object of a segment, in this slot."""
+        head, facts = segment.head, segment.facts
+        return cls(
+            log=head.log_id.hex(), topic=head.topic, partition=head.partition, slot=slot, number=head.number,
+            first=head.first, rows=facts.rows, size=facts.size, time_min=facts.time_min, time_max=facts.time_max,
+            sha256=facts.sha256.hex(), content=facts.content.hex(), footer=facts.footer.hex(),
+            previous=head.previous.hex(), chain=chain.hex(), schema=head.schema.hex(), key_id=facts.key_id,
+            epoch=head.epoch, sealed_us=sealed_us,
+        )  # fmt: skip
+
+    @property
+    def head(self) -> SegmentHead:
+        """What the file of this segment must say about itself."""
+        return SegmentHead(
+            log_id=bytes.fromhex(self.log), topic=self.topic, partition=self.partition, number=self.number,
+            first=self.first, epoch=self.epoch, schema=bytes.fromhex(self.schema),
+            previous=bytes.fromhex(self.previous),
+        )  # fmt: skip
+
+    @property
+    def facts(self) -> SegmentFacts:
+        """What this says about the segment's file."""
+        return SegmentFacts(
+            rows=self.rows, size=self.size, time_min=self.time_min, time_max=self.time_max,
+            sha256=bytes.fromhex(self.sha256), content=bytes.fromhex(self.content), footer=bytes.fromhex(self.footer),
+            key_id=self.key_id,
+        )  # fmt: skip
+
+    @property
+    def segment(self) -> Segment:
+        """The segment."""
+        return Segment(head=self.head, facts=self.facts)
+
+    @property
+    def end(self) -> int:
+        """The offset after its last record."""
+        return self.first + self.rows
+
+    @property
+    def key(self) -> str:
+        """Where its file is."""
+        return layout.segment_key(self.topic, self.partition, self.number, bytes.fromhex(self.sha256))
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether it never had a file here: a rebuild filled a place whose file had expired or was lost."""
+        return self.size == 0 and self.content == _NO_CONTENT
+
 
 class StartDocument(Document, frozen=True, kw_only=True, tag="start"):
     """A manifest object: here an ownership begins that was taken over. Older writers find their slot taken."""
@@ -128,6 +181,11 @@ class StartDocument(Document, frozen=True, kw_only=True, tag="start"):
     adopted_seq: int
     """The last sequence number that was adopted from commit batches of older epochs; 0 for none."""
     check: str = ""
+
+    @property
+    def end(self) -> int:
+        """The offset that comes next: it holds no records."""
+        return self.first
 
 
 class FloorDocument(Document, frozen=True, kw_only=True, tag="floor"):

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import EncryptedWith
-from holdfast.model.segment import SegmentHead, chain_value
+from holdfast.model.segment import SegmentFacts, SegmentHead, chain_value
 from holdfast.segments.file.file_shape import GROUP_ROWS_MAX
 
 VERSION = 1
@@ -68,6 +68,13 @@ class Footer(msgspec.Struct, frozen=True):
     def end(self) -> int:
         """The offset behind the last record."""
         return self.head.first + self.rows
+
+    def facts(self, *, size: int, sha256: bytes, footer: bytes) -> SegmentFacts:
+        """What the segment is, given what no footer can know of its own file."""
+        return SegmentFacts(
+            rows=self.rows, size=size, time_min=self.time_min, time_max=self.time_max, sha256=sha256,
+            content=self.content, footer=footer, key_id=self.encrypted_with.key_id if self.encrypted_with else "",
+        )  # fmt: skip
 
     def pairs(self) -> dict[str, str]:
         """All pairs but the mac."""

@@ -131,17 +131,7 @@ class SegmentReader:
         """What the segment is; `sha256` is empty unless it was given or `verify` ran."""
         if self._facts is not None:
             return self._facts
-        footer, encrypted_with = self._footer, self._footer.encrypted_with
-        return SegmentFacts(
-            rows=footer.rows,
-            size=self._file.size,
-            time_min=footer.time_min,
-            time_max=footer.time_max,
-            sha256=b"",
-            content=footer.content,
-            footer=self._footer_hash,
-            key_id=encrypted_with.key_id if encrypted_with else "",
-        )
+        return self._footer.facts(size=self._file.size, sha256=b"", footer=self._footer_hash)
 
     @property
     def schema(self) -> pa.Schema:
@@ -416,9 +406,7 @@ class SegmentReader:
         if head is not None and footer.head != head:
             other = f"{footer.head.topic}/{footer.head.partition}/{footer.head.number}"
             raise Damaged(f"is the file of another segment is={other}")
-        key_id = footer.encrypted_with.key_id if footer.encrypted_with else ""
-        said = (footer.rows, footer.time_min, footer.time_max, footer.content, key_id)
-        if facts is not None and said != (facts.rows, facts.time_min, facts.time_max, facts.content, facts.key_id):
+        if facts is not None and facts != footer.facts(size=facts.size, sha256=facts.sha256, footer=facts.footer):
             raise Damaged("says something else of itself than the manifest")
 
     def _read_schema(self) -> pa.Schema:

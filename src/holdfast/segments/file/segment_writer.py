@@ -103,16 +103,7 @@ class SegmentWriter:
         sha256, footer_hash = self._sink.finish()
         self._parquet = None
         self._helper.shutdown()
-        return SegmentFacts(
-            rows=footer.rows,
-            size=self._sink.size,
-            time_min=footer.time_min,
-            time_max=footer.time_max,
-            sha256=sha256,
-            content=footer.content,
-            footer=footer_hash,
-            key_id="" if self._key is None else self._key.encrypted_with.key_id,
-        )
+        return footer.facts(size=self._sink.size, sha256=sha256, footer=footer_hash)
 
     def abandon(self) -> None:
         """Close the file as it is; removing it is the caller's business. Does nothing after `finish`."""

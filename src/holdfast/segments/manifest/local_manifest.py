@@ -15,7 +15,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.sqlite import stored
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow
-from holdfast.model.segment import NO_CHAIN, SegmentFacts, SegmentHead
+from holdfast.model.segment import NO_CHAIN, SegmentHead
 from holdfast.segments.manifest import time_tree
 from holdfast.store import layout
 
@@ -112,17 +112,14 @@ class Manifest:
     def head(self, partition: Partition, row: SegmentRow) -> SegmentHead:
         """What the file of a row must say about itself."""
         previous = self.row(partition, row.number - 1).chain if row.number else NO_CHAIN
-        return SegmentHead(
-            self._journal.vault.log_id, partition.topic, partition.number, row.number, row.first_offset, row.epoch,
-            row.schema, previous,
-        )  # fmt: skip
+        return row.head(self._journal.vault.log_id, partition.topic, partition.number, previous)
 
     def open(self, partition: Partition, row: SegmentRow) -> SegmentReader:
         """The file of a row, which must be what the manifest says; FileNotFoundError when it is not there."""
         from holdfast.segments.file.segment_reader import SegmentReader
 
         opener = self._journal.vault.segment_keys
-        return SegmentReader(self.path(partition, row), self.head(partition, row), facts(row), opener, trusted=True)
+        return SegmentReader(self.path(partition, row), self.head(partition, row), row.facts, opener, trusted=True)
 
     def _proved(self, partition: Partition, row: SegmentRow | None, what: str) -> SegmentRow:
         if row is None:
@@ -134,10 +131,3 @@ class Manifest:
     def _corrupt(self, partition: Partition, message: str) -> Corrupt:
         path = str(self._journal.backend.path)
         return Corrupt(message, path=path, topic=partition.topic, partition=partition.number)
-
-
-def facts(row: SegmentRow) -> SegmentFacts:
-    """What the manifest says about a segment's file."""
-    return SegmentFacts(
-        row.rows, row.size, row.time_min, row.time_max, row.sha256, row.content, row.footer, row.key_id
-    )  # fmt: skip

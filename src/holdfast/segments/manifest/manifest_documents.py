@@ -7,6 +7,7 @@ from base64 import b64encode
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow
+from holdfast.model.segment import Segment
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument, Limits, SchemaVersion, SegmentDocument, TopicDocument
 from holdfast.segments.manifest.local_manifest import Manifest
@@ -14,13 +15,8 @@ from holdfast.segments.manifest.local_manifest import Manifest
 
 def segment_document(manifest: Manifest, partition: Partition, row: SegmentRow, slot: int) -> SegmentDocument:
     """The manifest object of a segment, in this slot."""
-    head = manifest.head(partition, row)
-    return SegmentDocument(
-        log=head.log_id.hex(), topic=partition.topic, partition=partition.number, slot=slot, number=row.number,
-        first=row.first_offset, rows=row.rows, size=row.size, time_min=row.time_min, time_max=row.time_max,
-        sha256=row.sha256.hex(), content=row.content.hex(), footer=row.footer.hex(), previous=head.previous.hex(),
-        chain=row.chain.hex(), schema=row.schema.hex(), key_id=row.key_id, epoch=row.epoch, sealed_us=row.sealed_us,
-    )  # fmt: skip
+    segment = Segment(head=manifest.head(partition, row), facts=row.facts)
+    return SegmentDocument.of(segment, slot=slot, chain=row.chain, sealed_us=row.sealed_us)
 
 
 def topic_document(journal: Journal, manifest: Manifest, topic: str, version: int) -> TopicDocument:

@@ -28,7 +28,7 @@ from holdfast.model.control_rows import EXPIRED, EXPIRING, SegmentRow
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.local_root import Publishing
 from holdfast.segments.retention import retention_plan
-from holdfast.segments.retention.retention_plan import Budget, Candidate, Held, Policy, Reason
+from holdfast.segments.retention.retention_plan import Budget, Held, Policy, Reason
 from holdfast.segments.segment_settings import RetentionSettings
 from holdfast.segments.segment_stats import Counters
 from holdfast.store import layout
@@ -57,7 +57,7 @@ class RetentionReport(msgspec.Struct, frozen=True):
     removed: tuple[Removed, ...]
     bytes_freed: int
     bytes_short: int
-    """What the disk budget would still need, and nothing may be removed for it."""
+    """What the disk budget still lacks, although nothing more may go."""
     dry_run: bool
 
 
@@ -153,8 +153,8 @@ class Retention:
         return retention_plan.budget(candidates, over, {(p.topic, p.number): self._floor(p) for p in kept})
 
     def _floor(self, partition: Partition) -> int:
-        """What is settled may go. Without another store that is all that is sealed; with one that has forgotten, or was
-        not heard of yet, it is nothing: what is here may be all there is.
+        """What is settled may go. Without another store that is all that is sealed. With one that has lost data, or has
+        not answered yet, it is nothing: the files here may be the only ones.
         """
         if self._settings.allow_unsettled:
             return partition.sealed.sealed_offset
@@ -167,7 +167,7 @@ class Retention:
         return sum(map(self._size, partitions)) + sum(path.stat().st_size for path in files if path.exists())
 
     def _size(self, partition: Partition) -> int:
-        """Bytes of a partition's live segments; only what changed since it was asked last is looked at."""
+        """Bytes of a partition's live segments; only what has changed since the last call is looked at."""
         sealed = partition.sealed
         first, upto, size = self._sizes.get(partition, (sealed.first_segment, sealed.first_segment, 0))
         if sealed.first_segment > upto:
@@ -177,10 +177,9 @@ class Retention:
         self._sizes[partition] = (sealed.first_segment, sealed.segments, size)
         return size
 
-    def _candidates(self, partition: Partition, skip: int) -> Iterator[Candidate]:
+    def _candidates(self, partition: Partition, skip: int) -> Iterator[SegmentRow]:
         sealed = partition.sealed
-        for row in self._manifest.rows(partition, sealed.first_segment + skip, sealed.segments):
-            yield Candidate(row.number, row.first_offset, row.rows, row.size, row.time_max, row.sealed_us)
+        return self._manifest.rows(partition, sealed.first_segment + skip, sealed.segments)
 
     # -- removing -----------------------------------------------------------------------------------------
 
@@ -203,8 +202,8 @@ class Retention:
             try:
                 self._journal.perform(expire)
             except Unavailable:
-                # What was refused for want of time may still be committed, and the partition then begins further on:
-                # so all that follows is about `oldest`, which was to go, and not about whatever is the oldest by now.
+                # A commit that timed out may still happen, and the partition then begins further on. So the next lines
+                # are about `oldest`, which was to go, and not about whatever is the oldest by now.
                 expire = Expire(partition, oldest + 1)
                 self._make_room(partition, oldest)
                 self._journal.perform(expire)
@@ -220,7 +219,7 @@ class Retention:
                 self._counters.last_error = f"cannot write an expiry: {error.strerror}"
 
     def _make_room(self, partition: Partition, oldest: int) -> None:
-        """Give the oldest file's space back before the commit that says so; its new name is the proof of why."""
+        """Free the space of the oldest file before the commit that expires it; its new name proves why."""
         path = self._manifest.path(partition, self._manifest.row(partition, oldest))
         marker = path.with_name(path.name + layout.EXPIRED)
         if path.exists():
@@ -240,7 +239,7 @@ class Retention:
     def resume(self, emptied: Iterable[Partition]) -> None:
         """Finish what was begun before the log was opened: files that were emptied, then segments that were expiring.
 
-        `emptied` are the partitions in whose folders the mark of such a file was seen.
+        `emptied` are the partitions whose folders have such a file.
         """
         with _typed():
             for partition in emptied:
@@ -249,7 +248,7 @@ class Retention:
             self._finish_expiring()
 
     def _finish_expiring(self) -> None:
-        """Remove what an Expire left behind: of a dead owner, or one whose commit came after its time-out."""
+        """Finish what an Expire left behind: its owner died, or its commit came after the time-out."""
         by_id = self._journal.topics.by_id
         expiring: dict[Partition, list[SegmentRow]] = {}
         for row in self._manifest.in_state(EXPIRING):
@@ -278,7 +277,8 @@ def _typed() -> Iterator[None]:
         ) from error
 
 
-def _removed(partition: Partition, segment: Candidate, why: Reason) -> Removed:
+def _removed(partition: Partition, row: SegmentRow, why: Reason) -> Removed:
     return Removed(
-        partition.topic, partition.number, segment.number, segment.first, segment.rows, segment.bytes, why
+        topic=partition.topic, partition=partition.number, number=row.number, first=row.first_offset, rows=row.rows,
+        bytes=row.size, why=why,
     )  # fmt: skip

@@ -27,6 +27,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.model.control_rows import SegmentRow
 
 _INT64 = 2**63
 
@@ -66,23 +67,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Policy(*(min(filter(None, limits), default=None) for limits in both))
 
 
-class Candidate(NamedTuple):
-    """A live segment that may go."""
-
-    number: int
-    first: int
-    rows: int
-    bytes: int
-    time_max: int
-    """Largest time of its records; for reports, no plan looks at it."""
-    sealed_us: int
-    """When it was sealed, by the host's clock."""
-
-
 class Removal(NamedTuple):
     """A segment that goes, and why."""
 
-    segment: Candidate
+    segment: SegmentRow
     why: Reason
 
 
@@ -94,7 +82,7 @@ class Planned(msgspec.Struct, frozen=True):
     @property
     def bytes_freed(self) -> int:
         """Bytes of all that goes."""
-        return sum(removal.segment.bytes for removal in self.removals)
+        return sum(removal.segment.size for removal in self.removals)
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -130,13 +118,13 @@ class Held(NamedTuple):
     rows: int
 
     @classmethod
-    def of(cls, candidates: Sequence[Candidate]) -> Held:
+    def of(cls, candidates: Sequence[SegmentRow]) -> Held:
         """Add it up."""
-        return cls(sum(segment.bytes for segment in candidates), sum(segment.rows for segment in candidates))
+        return cls(sum(segment.size for segment in candidates), sum(segment.rows for segment in candidates))
 
 
 def expire(
-    candidates: Iterable[Candidate], held: Held, policy: Policy, now_us: int, floor_offset: int
+    candidates: Iterable[SegmentRow], held: Held, policy: Policy, now_us: int, floor_offset: int
 ) -> Planned:  # fmt: skip
     """What the policy removes from one partition, which holds so much.
 
@@ -146,7 +134,7 @@ def expire(
     bytes_left, rows_left = held
     removals: list[Removal] = []
     for segment in _removable(candidates, floor_offset):
-        bytes_left -= segment.bytes
+        bytes_left -= segment.size
         rows_left -= segment.rows
         why = _reason(segment, policy, now_us, bytes_left, rows_left)
         if why is None:
@@ -155,7 +143,7 @@ def expire(
     return Planned(tuple(removals))
 
 
-def budget(partitions: Mapping[Key, Iterable[Candidate]], over_bytes: int, floors: Mapping[Key, int]) -> Budget:
+def budget(partitions: Mapping[Key, Iterable[SegmentRow]], over_bytes: int, floors: Mapping[Key, int]) -> Budget:
     """What goes to free `over_bytes` in the whole log: the segments that were sealed first, wherever they are.
 
     `partitions` are live segments, oldest first; each partition's floor is in `floors`, and one without a floor there
@@ -167,13 +155,13 @@ def budget(partitions: Mapping[Key, Iterable[Candidate]], over_bytes: int, floor
     if over_bytes > 0:
         for _, key, segment in merge(*queues):
             removals.append((key, Removal(segment, "budget")))
-            freed += segment.bytes
+            freed += segment.size
             if freed >= over_bytes:
                 break
     return Budget(tuple(removals), freed, max(0, over_bytes - freed))
 
 
-def _reason(segment: Candidate, policy: Policy, now_us: int, bytes_left: int, rows_left: int) -> Reason | None:
+def _reason(segment: SegmentRow, policy: Policy, now_us: int, bytes_left: int, rows_left: int) -> Reason | None:
     """Why a segment goes, given what is left without it."""
     if policy.bytes_max is not None and bytes_left >= policy.bytes_max:
         return "bytes"
@@ -184,18 +172,18 @@ def _reason(segment: Candidate, policy: Policy, now_us: int, bytes_left: int, ro
     return None
 
 
-def _queue(key: Key, candidates: Iterable[Candidate], floor_offset: int) -> Iterator[tuple[int, Key, Candidate]]:
+def _queue(key: Key, candidates: Iterable[SegmentRow], floor_offset: int) -> Iterator[tuple[int, Key, SegmentRow]]:
     # merge() compares the heads of the queues only, so each partition still loses a prefix if its clock went back.
     return ((segment.sealed_us, key, segment) for segment in _removable(candidates, floor_offset))
 
 
-def _removable(candidates: Iterable[Candidate], floor_offset: int) -> Iterator[Candidate]:
+def _removable(candidates: Iterable[SegmentRow], floor_offset: int) -> Iterator[SegmentRow]:
     """The prefix that is settled."""
     before = -1
     for segment in candidates:
         if segment.number <= before:
             raise Invalid(f"segments are not in order number={segment.number}", hint="give each once, oldest first")
-        if segment.first + segment.rows > floor_offset:
+        if segment.end > floor_offset:
             return
         before = segment.number
         yield segment

@@ -24,9 +24,9 @@ from holdfast.journal.entry_reader import Reader
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import Seal
 from holdfast.journal.state.partition import Partition
-from holdfast.model.control_rows import LIVE, SegmentRow
+from holdfast.model.control_rows import SegmentRow
 from holdfast.model.entry import Entry
-from holdfast.model.segment import NO_SCHEMA, SegmentFacts, SegmentHead, chain_value
+from holdfast.model.segment import NO_SCHEMA, Segment, SegmentHead
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.sealing.pace import Pace
 from holdfast.segments.sealing.read_ahead import read_ahead
@@ -90,9 +90,8 @@ class Sealer:
         temporary = folder / layout.temporary_name(watermark.segments, self._journal.row.epoch)
         try:
             self._prepare(folder)
-            head, facts = self._write(partition, reader, entries, temporary)
-            row = self._row(partition, head, facts)
-            final = folder / layout.segment_name(head.number, facts.sha256)
+            row = self._row(partition, self._write(partition, reader, entries, temporary))
+            final = folder / layout.segment_name(row.number, row.sha256)
             self._rename(temporary, final)
         except OSError as error:
             self._discard(temporary)
@@ -102,7 +101,7 @@ class Sealer:
             self._discard(temporary)
             raise
         self._commit(partition, row, entries.size, final)
-        return Sealed(facts.rows, facts.size)
+        return Sealed(row.rows, row.size)
 
     def _prepare(self, folder: Path) -> None:
         """Make room for a new attempt: a folder that survives a power cut, and nothing left of an earlier attempt."""
@@ -127,9 +126,7 @@ class Sealer:
         except OSError:
             self._debris.add(path)
 
-    def _write(
-        self, partition: Partition, reader: Reader, entries: _Span, temporary: Path
-    ) -> tuple[SegmentHead, SegmentFacts]:
+    def _write(self, partition: Partition, reader: Reader, entries: _Span, temporary: Path) -> Segment:
         from holdfast.segments.file.segment_writer import FileShape, SegmentWriter
         from holdfast.segments.manifest.entry_batches import batches_of
 
@@ -141,14 +138,15 @@ class Sealer:
         )  # fmt: skip
         fingerprint = entries.schema
         head = SegmentHead(
-            vault.log_id, partition.topic, partition.number, partition.sealed.segments,
-            partition.sealed.sealed_offset, self._journal.row.epoch, fingerprint or NO_SCHEMA, partition.sealed.chain,
+            log_id=vault.log_id, topic=partition.topic, partition=partition.number, number=partition.sealed.segments,
+            first=partition.sealed.sealed_offset, epoch=self._journal.row.epoch, schema=fingerprint or NO_SCHEMA,
+            previous=partition.sealed.chain,
         )  # fmt: skip
         key = vault.segment_key(self._clock.random_bytes(SALT_BYTES))
         schema, batches = batches_of(self._journal, partition, reader, entries, fingerprint)
         with SegmentWriter(temporary, head, schema, shape, key) as writer:
             self._fill(writer, batches)
-            return head, writer.finish()
+            return Segment(head=head, facts=writer.finish())
 
     def _fill(self, writer: SegmentWriter, batches: Iterator[pa.RecordBatch]) -> None:
         with closing(read_ahead(batches, _BATCHES_AHEAD)) as ahead:  # here and now, not by the garbage collector
@@ -158,13 +156,10 @@ class Sealer:
                 writer.write(batch)
                 self._pace.rest()
 
-    def _row(self, partition: Partition, head: SegmentHead, facts: SegmentFacts) -> SegmentRow:
-        low, high = self._manifest.range_with_children(partition, head.number, (facts.time_min, facts.time_max))
-        return SegmentRow(
-            partition.id, head.number, head.first, facts.rows, facts.size, facts.time_min, facts.time_max, low, high,
-            facts.sha256, facts.content, facts.footer, chain_value(head, facts.rows, facts.content), head.schema,
-            facts.key_id, head.epoch, self._clock.now_us(), LIVE, 0, b"",
-        )  # fmt: skip
+    def _row(self, partition: Partition, segment: Segment) -> SegmentRow:
+        times = (segment.facts.time_min, segment.facts.time_max)
+        low, high = self._manifest.range_with_children(partition, segment.head.number, times)
+        return SegmentRow.of(segment, partition_id=partition.id, sealed_us=self._clock.now_us(), low=low, high=high)
 
     def _commit(self, partition: Partition, row: SegmentRow, size: int, final: Path) -> None:
         """Wait for the commit however long it takes: a file may only be given up when it is known to be unlisted."""

@@ -1,1 +1,1 @@
-"""What the store does not need any more: commit batches that are settled, segments that are retired."""
+"""What the store no longer needs: commit batches that are settled, segments that are retired."""

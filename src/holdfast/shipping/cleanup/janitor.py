@@ -1,12 +1,13 @@
-"""Removing from the store what is not needed any more, and putting many manifest objects into one.
+"""Removes from the store what is no longer needed, and puts many manifest objects into one checkpoint.
 
-A commit batch goes when everything in it is settled, and a floor that says so is on the store first: without it nobody
-could tell a batch that was removed from one that never arrived; and before that, the idempotency keys that it holds are
-put into an object of their own (`key_cover`). What lies behind a loss that a takeover accepted is evidence, and stays;
-behind any other hole lies what nobody was told of, or what was sent again. Segments go when retention on the store
-says so: an `expired` object retires them, and after `delete_after_ms` their files are removed, unless a reader's lease
-still needs them. Manifest objects and claims stay for ever; a writer that was overtaken finds them however late it
-wakes up.
+A commit batch goes when everything in it is settled. First its idempotency keys are put into an object of their own
+(`key_cover`); then a floor says that it may go: without one, nobody could tell a batch that was removed from one that
+never arrived. Batches behind a loss that a takeover accepted are evidence, and stay. Batches behind any other hole were
+never acknowledged, or were sent again.
+
+Segments go when retention on the store says so: an `expired` object retires them, and after `delete_after_ms` their
+files are removed, unless a reader's lease still needs them. Manifest objects and claims stay for ever; a writer that
+was overtaken finds them however late it wakes up.
 
 Nothing is removed before the fence has been asked. Failures are counted and tried again at the next sweep.
 """
@@ -25,7 +26,8 @@ from holdfast.journal.state.partition import Partition
 from holdfast.root.acknowledged import evidence
 from holdfast.root.numbered_objects import numbered
 from holdfast.root.objects import checkpoint, documents
-from holdfast.root.objects.documents import FloorDocument, ManifestDocument
+from holdfast.root.objects.documents import FloorDocument
+from holdfast.root.store_manifest import read_upto
 from holdfast.root.tail_listing import Inherited
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.shipping.cleanup.store_retention import StoreRetention
@@ -120,11 +122,8 @@ class Janitor:
         for partition, slot in list(self._due_checkpoints.items()):
             try:
                 await self._checkpoint(partition, slot)
-            except (
-                Corrupt,
-                Invalid,
-                NotFound,
-            ) as damage:  # planning does without it; reconciliation tells what is wrong
+            except (Corrupt, Invalid, NotFound) as damage:
+                # Planning does without it, and reconciliation finds what is wrong.
                 message = damage.message
                 logger.error("a checkpoint cannot be written: %s", message, extra={"action": "checkpoint_damaged"})
             self._due_checkpoints.pop(partition)
@@ -134,7 +133,7 @@ class Janitor:
     # -- commit batches -----------------------------------------------------------------------------------
 
     def _removable(self) -> list[Sent]:
-        """Batches of this epoch that may go; none before what earlier epochs left, which a floor would cover, too."""
+        """Batches of this epoch that may go; none before those of earlier epochs, which a floor would cover, too."""
         removable: list[Sent] = []
         if self._inherited is not None and self._inherited.batches and not self._inherited_keys():
             return removable
@@ -145,7 +144,7 @@ class Janitor:
         return removable
 
     def _inherited_keys(self) -> tuple[str, ...]:
-        """What earlier epochs left, once all of it is settled."""
+        """Batches that earlier epochs left, once all of them are settled."""
         inherited = self._inherited
         if inherited is None or any(partition.settled < end for partition, end in self._inherited_ends.items()):
             return ()
@@ -207,30 +206,19 @@ class Janitor:
 
     async def _checkpoint(self, partition: Partition, slot: int) -> None:
         """Put all manifest objects up to a slot into one."""
-        loop = asyncio.get_running_loop()
+        loop, log = asyncio.get_running_loop(), self._journal.vault.log_id.hex()
+        place = (log, partition.topic, partition.number)
         await self._asking.until_answered(
             "write a checkpoint",
-            lambda: loop.run_in_executor(None, write_checkpoint, self._store, partition.topic, partition.number, slot),
+            lambda: loop.run_in_executor(None, write_checkpoint, self._store, *place, slot),
         )
 
 
-def _known_rows(store: Store, older: list[str]) -> list[ManifestDocument]:
-    """What the newest checkpoint says; a damaged one says nothing, and all manifest objects are read again."""
-    try:
-        return list(checkpoint.decode(store.get(older[-1]), older[-1])) if older else []
-    except Corrupt as damage:
-        logger.error("a checkpoint is damaged: %s", damage.message, extra={"action": "checkpoint_damaged"})
-        return []
-
-
-def write_checkpoint(store: Store, topic: str, partition: int, slot: int) -> None:
+def write_checkpoint(store: Store, log: str, topic: str, partition: int, slot: int) -> None:
     """Write the checkpoint up to a slot, from the one before and the manifest objects since; old ones are removed."""
     folder = layout.checkpoints_folder(topic, partition)
     older = [key for key in numbered(store, folder) if (layout.parse_number(key) or 0) < slot]
-    rows = _known_rows(store, older)
-    for number in range(len(rows), slot + 1):
-        key = layout.manifest_key(topic, partition, number)
-        rows.append(documents.decode_manifest(store.get(key), key))
+    rows = read_upto(store, log, topic, partition, slot)
     try:
         store.create(layout.checkpoint_key(topic, partition, slot), Body.of(checkpoint.encode(rows)))
     except AlreadyExists:

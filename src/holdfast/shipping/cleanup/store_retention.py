@@ -3,10 +3,10 @@
     _expired/<number>.json says that segments below a number are retired → `delete_after_ms` later their files are
     removed, but never one that a reader's lease names
 
-Readers begin behind the newest `expired` object; whoever is in the middle of older segments has `delete_after_ms`, and
-as long as he renews his lease, to finish. Times of leases are compared with this machine's clock: readers and owner
-should agree within minutes. Leases are not signed, since readers may have no key: all that anybody can do with one is
-to keep retired files for `lease_delay_max_ms` longer, and one that makes no sense is passed over.
+Readers begin behind the newest `expired` object. A reader in the middle of older segments has `delete_after_ms` to
+finish, and longer while it renews its lease. Times of leases are compared with this machine's clock: readers and owner
+should agree within minutes. Leases are not signed, since readers may have no key. A forged one can keep retired files
+for `lease_delay_max_ms` longer, and do nothing else; one that makes no sense is ignored.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StoreRetention:
 
     async def run(self) -> None:
         """Retire what the policy says, then remove what was retired long enough ago."""
-        # Half an interval where files may go soon: a short delete_after is not to be missed by much.
+        # Twice in `delete_after_ms`, where that is short: files should not stay much longer than it says.
         self._due = self._clock.monotonic() + min(_INTERVAL_S, max(1.0, self._settings.delete_after_ms / 2000))
         loop = asyncio.get_running_loop()
         partitions = list(self._journal.topics.by_id.values())
@@ -136,17 +136,17 @@ def all_expired(store: Store, topic: str, partition: int) -> Iterator[ExpiredDoc
 
 
 def newest_expired(store: Store, topic: str, partition: int) -> ExpiredDocument | None:
-    """The expiry of a partition that counts."""
+    """The expiry that counts for a partition."""
     keys = numbered(store, layout.expired_folder(topic, partition))
     return next(filter(None, (_expiry(store, key) for key in reversed(keys))), None)
 
 
 def _expiry(store: Store, key: str) -> ExpiredDocument | None:
-    """An expiry; None where it is damaged or not this log's, which reconciliation repairs: nothing is removed by it."""
+    """An expiry; None where it is damaged or not this log's. It removes nothing, and reconciliation repairs it."""
     try:
         return documents.decode(store.get(key), key, ExpiredDocument)
     except Corrupt as damage:
-        logger.error("an expiry counts for nothing: %s", damage.message, extra={"action": "forged", "path": key})
+        logger.error("an expiry is ignored: %s", damage.message, extra={"action": "forged", "path": key})
         return None
 
 
@@ -171,8 +171,8 @@ def _needs(store: Store, key: str, now_us: int) -> dict[tuple[str, int], int]:
         if lease.until_us <= now_us:
             return {}
         return {(topic, int(part)): number for topic, parts in lease.needs.items() for part, number in parts.items()}
-    except NotFound:  # its reader has renewed it, or given it up
+    except NotFound:  # its reader has renewed or dropped it
         return {}
     except (Corrupt, Invalid, ValueError):
-        logger.warning("a lease makes no sense, and is passed over key=%s", key, extra={"action": "lease_damaged"})
+        logger.warning("a lease makes no sense and is ignored key=%s", key, extra={"action": "lease_damaged"})
         return {}

@@ -1,8 +1,8 @@
-"""What earlier epochs brought to the store, compared with what this log knows of it.
+"""What earlier epochs left on the store, compared with what this log knows of it.
 
-The store may have more than the marks here say, which are written down now and then: that is found out and counts. It
-may have what this log does not know: then the directory was rolled back, and nothing may be given away a second time.
-And it may have less than it acknowledged: then a commit batch is missing, a restore would stop there, and whatever is
+The store may have more than the marks here say, since those are saved only now and then: what is found counts. It may
+have what this log does not know: then the directory was rolled back, and no offset may be given out a second time. And
+it may have less than it acknowledged: then a commit batch is missing, a restore would stop there, and whatever is
 behind the hole is sent again from what is here.
 """
 
@@ -24,16 +24,16 @@ from holdfast.store import layout
 
 _AT_ONCE, _BYTES_AT_ONCE = 1000, 8 * 2**20
 _LOOKS, _PAUSE_S = 4, 0.05
-"""A listing may lag: that something is missing is believed when it was not there several times."""
+"""A listing may lag: something is believed to be missing only after several looks."""
 
 logger = logging.getLogger("holdfast.shipping")
 
 
 class RolledBack(Corrupt):
-    """The store knows more than this log: appends are refused, or offsets would be given away a second time."""
+    """The store knows more than this log. Appends are refused, or offsets would be given out a second time."""
 
 
-class Past:
+class EarlierEpochs:
     """The commit batches of one root, before this log adds to them."""
 
     def __init__(self, journal: Journal, store: RootStore, asking: Asking, counters: Counters) -> None:
@@ -51,7 +51,7 @@ class Past:
             "read the commit batches", lambda: loop.run_in_executor(None, self._is_ours, inherited)
         )
         if not is_ours or inherited.frontier > self._journal.commits.last_seq:
-            await fence.require_own()  # unless they are those of somebody who has taken over since
+            await fence.require_own()  # unless they belong to somebody who has taken over since
             raise RolledBack(
                 "the store holds commits that this log does not know: it was rolled back, or made anew"
                 f" last={self._journal.commits.last_seq} store={inherited.frontier}",
@@ -77,7 +77,7 @@ class Past:
         return inherited
 
     def _listed(self) -> Inherited:
-        """What the names in the tail say; with keys, names of objects that nobody signed say nothing."""
+        """What the names in the tail say; in a log with keys, unsigned objects are left out."""
         listing = list(self._store.list(layout.TAIL))
         if not self._store.form.is_authentic:
             return inherit(listing)
@@ -96,7 +96,7 @@ class Past:
         except NotFound:
             return False  # removed since it was listed
         except Corrupt as forged:
-            logger.error("an object of the tail counts for nothing: %s", forged.message, extra={"action": "forged"})
+            logger.error("an object of the tail is ignored: %s", forged.message, extra={"action": "forged"})
             return False
         return True
 
@@ -118,7 +118,7 @@ class Past:
                 if entry.partition >= len(parts):
                     return False
                 head = parts[entry.partition]
-                # Of what was trimmed since only a partition's last entry is known.
+                # Of the entries that were trimmed since, only a partition's last one is known.
                 known = head.link if entry.first + entry.count == head.durable else entry.digest
                 if digests.get(entry.seq, known) != entry.digest:
                     return False

@@ -1,14 +1,14 @@
-"""Ownership of a store's root: one owner at a time moves marks, and whoever was overtaken finds out first.
+"""Ownership of a store's root: one owner at a time moves marks, and whoever was overtaken finds out before it does.
 
 Before its first object the shipper claims the next number under `epochs/` (create-only, dense, never removed). Before
 any mark moves it asks whether the number after its own exists; an answer covers all requests that were finished before
 the question was asked, so one question serves everything that waits for it. A claim that comes later than the question
 lists what is there *after* it was made, and so sees all that was acknowledged before.
 
-A store that was emptied answers that question as well as one that is whole. So the owner asks for its own claim, too,
-now and then and together with the other question: where it is gone, or another one stands in its place, the store has
-forgotten this log (`StoreForgot`), and nothing counts there. A number that was used is never used again, also not on a
-store that has forgotten it; and since a missing claim would let in whoever was overtaken by it, holes are filled.
+A store that was emptied gives the same answer as one that is whole. So now and then, together with that question, the
+owner asks for its own claim, too. If it is gone, or another one stands in its place, the store has forgotten this log
+(`StoreForgot`), and nothing counts there. A number that was used is never used again, not even on a store that has
+forgotten it; and since a missing claim would let in whoever was overtaken by it, holes are filled.
 
 *Already exists* with other bytes is decided here too: overtaken, or (nobody has a higher number) two logs on one root.
 """
@@ -83,7 +83,7 @@ class Fence:
         self._claim_interval = claim_interval
         """How often to ask for the own claim, in seconds, while the other question is asked."""
         self.is_forgotten = False
-        """Whether the store has lost claims that this directory made: whatever is there may be of anybody."""
+        """Whether the store has lost claims that this directory made: whatever is there may be anybody's."""
         self._claim_seen = -inf
         self._claim: bytes = b""
         self._asked = self._answered = 0
@@ -92,9 +92,9 @@ class Fence:
     async def introduce(self, *, rebuild: bool = False) -> bool:
         """Make sure that this root is this log's, or nobody's, and that its document is there.
 
-        Raises Invalid when it is another log's; StoreForgot when it was this log's before and is not any more; Closed
-        when somebody has taken over meanwhile. With `rebuild` nothing is written yet, a store may have forgotten, and
-        the answer is whether the document has to be written.
+        Raises Invalid when it is another log's; StoreForgot when it no longer is this log's; Closed when somebody has
+        taken over meanwhile. With `rebuild` nothing is written yet, the store may have forgotten this log, and the
+        answer is whether the document has to be written.
         """
         found = await self._asking.until_answered("read log.json", self._read_log)
         whose = None if found is None else self._whose(found)
@@ -169,9 +169,9 @@ class Fence:
     async def claim(self, purpose: Literal["open", "restore"], *, rebuild: bool = False) -> EpochDocument:
         """Take the next number; from now on nobody below it moves a mark.
 
-        Only a restore takes a log over. A directory that is opened again finds its own claim as the newest one, or
-        none; if another one has taken over meanwhile, it is too late for this one. Where the store has forgotten claims
-        that this directory made, only a `rebuild` goes on, above them.
+        Only a restore takes a log over. A directory that is opened again finds that the newest claim is its own, or
+        that there is none; if somebody else has taken over meanwhile, it is refused. Where the store has forgotten
+        claims that this directory made, only a `rebuild` goes on, above them.
         """
         nonce = self._clock.random_bytes(16).hex()
         while True:
@@ -274,7 +274,7 @@ class Fence:
             await asyncio.shield(self._question)
 
     async def close(self) -> None:
-        """Whoever asked has gone: an answer would interest nobody."""
+        """Whoever asked has gone: nobody needs the answer."""
         question = self._question
         if question is not None:
             question.cancel()
@@ -320,7 +320,7 @@ class Fence:
         self._claim_seen = now
 
     async def watch(self, interval: float) -> None:
-        """Ask now and then also where nothing else does, for ever: an idle log wants to know, too."""
+        """Ask now and then, for ever: an idle log has to notice, too."""
         while True:
             await asyncio.sleep(interval)
             await self.check()
@@ -352,7 +352,7 @@ class Fence:
                 await self._remote.create(key, Body.of(body))
             except AlreadyExists:
                 found = await self._remote.read(key)
-                if found is None:  # a store that contradicts itself will agree with itself some time
+                if found is None:  # the store contradicts itself; asking again settles it
                     raise StoreUnavailable(f"an object exists and cannot be read key={key}", cause="other") from None
                 return found
             return body
@@ -361,7 +361,7 @@ class Fence:
 
 
 def _look(question: asyncio.Task[None]) -> None:
-    """Whoever asked may have been cancelled: asyncio is not to complain of an answer that nobody took."""
+    """Take the answer: where nobody else does, because the asker was cancelled, asyncio would complain."""
     if not question.cancelled():
         question.exception()
 

@@ -1,11 +1,11 @@
-"""Taking a root over: the claim, what counts of the old owners' commit batches, and a start in every partition.
+"""Taking a root over: the claim, which commit batches of old owners count, and a start in every partition.
 
     claim (from now on nobody else moves a mark) → the caller lists what is there → adopt → start in every partition
 
 An adoption says up to where commit batches of older epochs count; a start object takes the manifest slot that an old
-owner would use next. All of it can be done again after an interruption, under the same claim, and gives the same
-objects. Two takeovers may run at once: the higher claim wins, and the other one learns of it at the latest when it asks
-`require_newest`. What it writes until then changes nothing for the winner.
+owner would use next. After an interruption all of it can be repeated under the same claim, with the same objects as the
+result. Two takeovers may run at once: the higher claim wins, and the other one learns of it when it calls
+`require_newest`, or before. What it writes until then changes nothing for the winner.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ class Takeover:
         return claim if is_ours else None
 
     def adopt(self, claim: EpochDocument, inherited: Inherited, seq: int) -> None:
-        """Say that commit batches of older epochs count up to `seq`; the same again after an interruption."""
+        """Say that commit batches of older epochs count up to `seq`; may be repeated after an interruption."""
         adopted = dict(inherited.adopted)
         if claim.epoch in adopted:
             if adopted[claim.epoch] != seq:
                 key = layout.adopted_key(claim.epoch, adopted[claim.epoch])
                 raise Corrupt(f"commit batches that were adopted are missing found={seq}", path=key)
             return
-        # Others may have claimed before us and adopted nothing yet: in their name, too, or they would say later that
-        # less counts than we take. Nobody but they can have claimed since, so they stand in a row.
+        # Others may have claimed before us and adopted nothing yet. We adopt in their name, too, or they could say
+        # later that less counts than we take. Nobody else can have claimed since, so their numbers follow each other.
         epoch = claim.epoch - 1
         while epoch and epoch not in adopted and self._read_claim(epoch).purpose == "restore":
             self._say_adopted(epoch, seq)
@@ -123,7 +123,7 @@ class Takeover:
         remote = StoreRemote(self._store, 2)
         try:
             log_id = bytes.fromhex(self._log.log)
-            fence = Fence(log_id, self._log.created_us, self._store, remote, _Patient(), self._clock, self._owner)
+            fence = Fence(log_id, self._log.created_us, self._store, remote, _Retrying(), self._clock, self._owner)
             return await fence.claim("restore")
         finally:
             await remote.close()
@@ -155,8 +155,8 @@ class Takeover:
         raise AssertionError("the last attempt returns or raises")
 
 
-class _Patient:
-    """Repeats a request a few times: whoever takes over wants to know when the store does not answer."""
+class _Retrying:
+    """Repeats a request only a few times: whoever takes over should learn that the store does not answer."""
 
     async def until_answered(self, what: str, request: Callable[[], Awaitable[Result]]) -> Result:
         for attempt in range(_ATTEMPTS - 1):

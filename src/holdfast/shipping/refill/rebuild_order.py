@@ -8,8 +8,8 @@ from holdfast.errors import HoldfastError
 from holdfast.shipping.refill.store_loss import RebuildReport
 
 
-class Ordered(Exception):
-    """Begin anew with the store: it is to be rebuilt."""
+class RebuildOrdered(Exception):
+    """Start over with the store: it is to be rebuilt."""
 
 
 class RebuildOrder:
@@ -17,7 +17,7 @@ class RebuildOrder:
 
     def __init__(self, *, accept_loss: bool) -> None:
         self.accept_loss = accept_loss
-        """Whether what is nowhere any more may be given up."""
+        """Whether records that are lost everywhere may be given up."""
         self.done = Event()
         self._report: RebuildReport | None = None
         self._error: HoldfastError | None = None
@@ -33,7 +33,7 @@ class RebuildOrder:
         self.done.set()
 
     def result(self) -> RebuildReport:
-        """The answer, once it is done; raises what kept it from being carried out."""
+        """The answer, once it is done; raises what prevented it."""
         if self._error is not None:
             raise self._error.again()
         assert self._report is not None

@@ -1,8 +1,8 @@
 """Putting back what the store has lost of partitions, from what is here: manifest objects, segments, retirements.
 
-Under our own claim, create-only, each object until it is there. Files come first and manifest objects after them, so
-that no reader meets an object without its file. Then the marks fall to where the objects end, and the lanes go on from
-there: nothing more is acknowledged before all of it is there again.
+It is written under our own claim, create-only, and each object is tried until it is there. Files come before manifest
+objects, so that no reader meets an object without its file. Then the marks fall to where the objects end, and the lanes
+go on from there: nothing more is acknowledged before all of it is there again.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Refilling:
 
     async def find(self, *, thorough: bool = False, strict: bool = False, anew: bool = False) -> list[Standing]:
         """The partitions of which the store has lost something: those whose newest objects are gone, or (`thorough`)
-        any. With `anew` the store may be that of another time, and what the marks say is not compared with it. Damage
-        is told and left to reconciliation, or (`strict`) raised.
+        any. With `anew` the store may be an old copy, and is not compared with the marks. Damage is logged and left to
+        reconciliation, or (`strict`) raised.
         """
         partitions = list(self._journal.topics.by_id.values())
         room = asyncio.Semaphore(_AT_ONCE)
@@ -60,17 +60,19 @@ class Refilling:
 
     async def _seems_whole(self, partition: Partition, room: asyncio.Semaphore) -> bool:
         """Whether the newest manifest object, and the newest segment, are what they were."""
-        key = newest_key(partition)
+        key, log = newest_key(partition), self._journal.vault.log_id.hex()
         if key is None:
             return True
         async with room:
             try:
                 data = await self._asking.until_answered(f"look for {key}", lambda: self._remote.read(key))
             except Corrupt:
-                return False  # not what this log signed: a closer look says so
-            file = newest_file(self._manifest, partition) if is_newest(data, partition) else None
+                return False  # not signed by this log: a closer look finds out
+            if not is_newest(data, log, partition):
+                return False
+            file = newest_file(self._manifest, partition)
             if file is None:
-                return is_newest(data, partition)
+                return True
             return await self._asking.until_answered(f"look for {file}", lambda: self._remote.head(file)) is not None
 
     async def _examined(self, partition: Partition, strict: bool, anew: bool) -> Standing | None:
@@ -90,7 +92,7 @@ class Refilling:
             return None
 
     def require_no_loss(self, standings: Iterable[Standing]) -> None:
-        """Raise StoreForgot where something is nowhere any more."""
+        """Raise StoreForgot where something is lost everywhere."""
         lost = lost_spans(standings)
         if lost:
             records, places = sum(span.records for span in lost), ", ".join(map(_words, lost[:5]))
@@ -143,7 +145,7 @@ class Refilling:
 
 
 def lost_spans(standings: Iterable[Standing]) -> tuple[LostSpan, ...]:
-    """What is nowhere any more."""
+    """What is lost everywhere."""
     return tuple(span for standing in standings if (span := standing.span) is not None)
 
 

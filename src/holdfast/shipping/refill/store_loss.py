@@ -1,8 +1,9 @@
 """A store that does not have what it acknowledged: emptied, made anew, put back from an old copy, or another log's now.
 
-It may pass by itself (a directory that was not mounted), so shipping goes on as soon as the store is what it was. Until
-then nothing is acknowledged there and nothing is written to it, and appends go on here. What brings the store back from
-what is here is `Log.rebuild_store`, `holdfast ship DIR --rebuild-store`, or the setting `shipping.rebuild_store`.
+That may pass by itself (a directory was not mounted), so shipping goes on as soon as the store is what it was. Until
+then nothing is acknowledged there and nothing is written to it, and appends go on here. To bring the store back from
+what is here, there are `Log.rebuild_store`, `holdfast ship DIR --rebuild-store` and the setting
+`shipping.rebuild_store`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class StoreForgot(Unavailable):
 
 
 class LostSpan(msgspec.Struct, frozen=True):
-    """Records that were on the store alone, and are there no more."""
+    """Records that only the store had, and has lost."""
 
     topic: str
     partition: int
@@ -36,7 +37,7 @@ class LostSpan(msgspec.Struct, frozen=True):
 
 
 class RebuildReport(msgspec.Struct, frozen=True):
-    """What a store is brought back with, and what cannot be brought back."""
+    """What is sent to a store again, and what is lost."""
 
     store: str
     epoch: int
@@ -48,6 +49,6 @@ class RebuildReport(msgspec.Struct, frozen=True):
     segments: int
     """Segment files that were missing and are here."""
     records: int
-    """Records that the store had acknowledged and did not have any more, and that are sent again."""
+    """Records that the store had acknowledged and lost, and that are sent again."""
     lost: tuple[LostSpan, ...] = ()
-    """What retention had removed here, and only the store had. Where it had been retired there, too, nobody knows."""
+    """What retention had removed here, so that only the store had it. It may have been retired there, too."""

@@ -1,26 +1,27 @@
-"""How far one partition truly is on the store, and what is missing there below what it acknowledged.
+"""How far one partition really is on the store, and what is missing there although it was acknowledged.
 
     the newest manifest object and its file (a GET and a HEAD, at every claim) → only where those are not as they were,
-    or for a rebuild: listings → what can be put back, how far it stands then, and what is nowhere any more
+    or for a rebuild: listings → what can be put back, how far it stands then, and what is lost everywhere
 
 Slots are dense, one per segment and one per takeover. What is missing between two objects follows from them: so many
-segments, whose objects the log's own manifest tells, and for the rest starts. Which slot was whose nobody knows; any
-order reads the same, so segments come first. What is missing at the end is not filled here, but for starts: the mark
-falls to where the objects end, and the segment lane ships the rest as it ships anything, into the slots of before.
+segments, whose objects follow from the log's own manifest, and the rest are starts. Nobody knows which slot was whose;
+any order reads the same, so segments come first. At the end only starts are filled in here: the mark falls to where the
+objects end, and the segment lane ships the rest as usual, into the same slots as before.
 
-Files are put back from here, if they are here. What retention removed here, and only the store had, is lost: it is
-told, and nothing is changed before somebody insists. Reads only; `refilling` writes.
+Files are put back if they are here. What retention removed here, so that only the store had it, is lost: it is
+reported, and nothing is changed until somebody insists. Reads only; `refilling` writes.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.errors import Corrupt, NotFound
+from holdfast.errors import Corrupt
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, LOST, SegmentRow, ShipmentRow
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ManifestDocument, SegmentDocument, StartDocument
+from holdfast.root.store_manifest import decode_slot, read_slot
 from holdfast.segments.manifest import segment_folders
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import first_offset, segment_document
@@ -35,9 +36,9 @@ class Standing(NamedTuple):
 
     partition: Partition
     shipment: ShipmentRow
-    """How far it is, once what is missing was put back."""
+    """How far it is, once what is missing has been put back."""
     is_moved: bool
-    """Whether that is somewhere else than the marks said when they were read; they move while a log ships."""
+    """Whether the marks said something else when they were read; they move while a log ships."""
     objects: dict[int, bytes]
     """Manifest objects to put back, by slot."""
     files: list[SegmentRow]
@@ -47,9 +48,9 @@ class Standing(NamedTuple):
     slots_behind: int
     """… and so many manifest objects."""
     lost: list[SegmentRow]
-    """Segments that are nowhere any more; what is retired with them is among them."""
+    """Segments that are lost everywhere, with those that are retired together with them."""
     checkpoints: list[str]
-    """Keys of checkpoints that may say something else than what is written now, and go."""
+    """Keys of checkpoints that may contradict what is written now, and go."""
 
     @property
     def is_whole(self) -> bool:
@@ -79,13 +80,14 @@ def newest_file(manifest: Manifest, partition: Partition) -> str | None:
     return None if row is None or row.state == LOST or not row.size else _file_key(partition, row)
 
 
-def is_newest(data: bytes | None, partition: Partition) -> bool:
+def is_newest(data: bytes | None, log: str, partition: Partition) -> bool:
     """Whether this is the newest manifest object of a partition, as far as the marks tell."""
-    key = newest_key(partition)
-    if data is None or key is None:
-        return key is None
+    shipment = shipment_of(partition)
+    if data is None or not shipment.slots:
+        return not shipment.slots
     try:
-        return _behind(documents.decode_manifest(data, key)) == shipment_of(partition).settled_segments
+        document = decode_slot(data, log, partition.topic, partition.number, shipment.slots - 1)
+        return _behind(document) == shipment.settled_segments
     except Corrupt:
         return False
 
@@ -114,8 +116,9 @@ def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *,
     files, behind = [row for row in missing if row.number < number], [row for row in missing if row.number >= number]
     outdated = min([*objects, slots]) if objects or not same else None
     return Standing(
-        partition, standing, not same, objects, files, len(behind), max(0, shipment.settled_segments - number), lost,
-        _checkpoints(store, partition, outdated),
+        partition=partition, shipment=standing, is_moved=not same, objects=objects, files=files, behind=len(behind),
+        slots_behind=max(0, shipment.settled_segments - number), lost=lost,
+        checkpoints=_checkpoints(store, partition, outdated),
     )  # fmt: skip
 
 
@@ -135,7 +138,7 @@ def _fill(
     if not present:
         return objects, 0
     there = set(present)
-    known = {slot: _required(store, manifest, partition, slot) for slot in _beside_holes(present)}
+    known = {slot: _required(store, manifest, log, partition, slot) for slot in _beside_holes(present)}
     number, slot = 0, 0
     for stop in (slot for slot in present if slot in known):
         document = known[stop]
@@ -155,7 +158,7 @@ def _fill(
 
 
 def lost_start(manifest: Manifest, log: str, partition: Partition, slot: int, number: int) -> StartDocument:
-    """What stands for a start that was lost: its place, and nothing about who it was; the same whoever writes it."""
+    """What replaces a start that was lost: its place, and nothing about its owner; the same whoever writes it."""
     return StartDocument(
         log=log, topic=partition.topic, partition=partition.number, slot=slot, epoch=0, nonce="", number=number,
         first=_end_of(manifest, partition, number), adopted_seq=0,
@@ -201,17 +204,11 @@ def _numbers(store: Store, folder: str) -> list[int]:
     return [number for info in store.list(folder) if (number := layout.parse_number(info.key)) is not None]
 
 
-def _document(store: Store, partition: Partition, slot: int) -> ManifestDocument | None:
-    """A whole manifest object; None for anything else."""
-    key = layout.manifest_key(partition.topic, partition.number, slot)
+def _required(store: Store, manifest: Manifest, log: str, partition: Partition, slot: int) -> ManifestDocument:
     try:
-        return documents.decode_manifest(store.get(key), key)
-    except (NotFound, Corrupt):
-        return None
-
-
-def _required(store: Store, manifest: Manifest, partition: Partition, slot: int) -> ManifestDocument:
-    document = _document(store, partition, slot)
+        document = read_slot(store, log, partition.topic, partition.number, slot)
+    except Corrupt:
+        document = None
     if document is None:
         raise _damaged("a manifest object next to a missing one, or the newest one, is damaged", partition, slot)
     if isinstance(document, SegmentDocument) and not _is_own(document, manifest, partition):
