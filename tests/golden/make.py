@@ -49,7 +49,7 @@ from holdfast.journal.sqlite.migrations import migrate
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state.spaces import header as space_header
 from holdfast.journal.state.spaces import stored_name, weight_of
-from holdfast.log.topics.validation import Intake
+from holdfast.log.topics.validation import Validation
 from holdfast.model import frame
 from holdfast.model.control_rows import (
     LIVE,
@@ -386,10 +386,10 @@ def as_before(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Pa
 
 def undigested(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Path], Expected]:
     """A log as it was written before it was kept what idempotency keys stand for."""
-    unique = Intake.unique
+    unique = Validation.unique
 
     def make_older(path: Path) -> Expected:
-        with patch.object(Intake, "unique", lambda *given: (unique(*given)[0], unique(*given)[1][:16])):
+        with patch.object(Validation, "unique", lambda *given: (unique(*given)[0], unique(*given)[1][:16])):
             return make_one(path, *keys)
 
     return make_older

@@ -135,7 +135,9 @@ class _Restoring:
                 self._take_topic(row, is_proved=verdict.stamp is OK)
             case SchemaRow() if verdict == GOOD:
                 name = self._names[row.topic_id]
-                self._topics.schemas[name] = (*self._topics.schemas.get(name, ()), row)
+                known = self._topics.schemas.get(name, ())
+                if row.version == len(known) + 1:
+                    self._topics.schemas[name] = (*known, row)
             case PolicyRow() if row.topic_id in self._names:
                 self._topics.policies[self._names[row.topic_id]] = row
                 self._topics.stamps["policy", row.topic_id] = row.stamp

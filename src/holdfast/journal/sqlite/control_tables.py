@@ -172,7 +172,8 @@ class Tables:
         except (apsw.BusyError, apsw.LockedError):
             raise
         except self._unreadable:
-            self._note("the rows of a table cannot be counted")
+            for table, what in dict(_COUNTED).items():  # one of them cannot be read: say which
+                self.number(table, what)
             return None
 
     def number(self, table: str, what: str, where: str = "1", *bound: int) -> int:

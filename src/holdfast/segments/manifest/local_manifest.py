@@ -1,7 +1,7 @@
 """Looking things up in the manifest: which segment holds an offset or a time, and where its file is.
 
-Every row is proved (its stamp) before it is believed. Each look is one short read transaction, so nobody here
-holds up the writer or pins the write-ahead log.
+Every row is proved by its stamp before it is used. Each lookup is one short read transaction, so none of them holds
+up the writer or pins the write-ahead log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Manifest:
         return self.root / layout.segments_folder(partition.topic, partition.number)
 
     def row(self, partition: Partition, number: int) -> SegmentRow:
-        """One row; raises Corrupt when it is not there or not proved."""
+        """One row; raises Corrupt if it is missing or not proved."""
         return self._proved(partition, self._journal.segment(partition, number), f"number={number}")
 
     def holding(self, partition: Partition, offset: int) -> SegmentRow:
@@ -61,11 +61,11 @@ class Manifest:
             start += len(page)
 
     def page(self, partition: Partition, start: int, stop: int) -> list[SegmentRow]:
-        """Rows as they are, not proved; of a damaged one the damage is raised."""
+        """Rows as they are, not proved; raises Corrupt at a damaged one."""
         return self._journal.segments(partition, start, stop)
 
     def in_state(self, state: int) -> list[SegmentRow]:
-        """All rows in a state other than live, each proved: files are removed on their word."""
+        """All rows in a state other than live, each proved: files are removed because of them."""
         partitions = self._journal.partitions
         rows = []
         for row in self._journal.segments_in_state(state):
@@ -89,7 +89,7 @@ class Manifest:
             yield kept.pop(node.number)
 
     def range_with_children(self, partition: Partition, number: int, own: tuple[int, int]) -> tuple[int, int]:
-        """The (low, high) that the row of a new segment shall have."""
+        """The (low, high) for the row of a new segment."""
         below = (self.row(partition, child) for child in time_tree.children(number))
         return time_tree.combine(own, ((row.low, row.high) for row in below))
 
@@ -99,7 +99,7 @@ class Manifest:
         return row.head(self._journal.log_id, partition.topic, partition.number, previous)
 
     def open(self, partition: Partition, row: SegmentRow) -> SegmentReader:
-        """The file of a row, which must be what the manifest says; FileNotFoundError when it is not there."""
+        """The file of a row, which must be what the manifest says; FileNotFoundError if it is missing."""
         from holdfast.segments.file.segment_reader import SegmentReader
 
         opener = self._journal.segment_keys

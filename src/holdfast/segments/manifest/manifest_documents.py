@@ -1,4 +1,4 @@
-"""What the manifest says, as the documents of a store: pure functions of durable rows, equal rows are equal bytes."""
+"""The manifest as the documents of a store: pure functions of durable rows; equal rows give equal bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def topic_state(journal: Journal, topic: str) -> tuple[int, bytes]:
 def next_topic_document(
     journal: Journal, manifest: Manifest, topic: str, newest: int, standing: bytes | None
 ) -> TopicDocument | None:
-    """The document to be written about a topic; None where the newest one that stands there says it already."""
+    """The document to be written about a topic; None if the newest one there says it already."""
     if standing == documents.encode(topic_document(journal, manifest, topic, newest)):
         return None
     return topic_document(journal, manifest, topic, newest + 1)

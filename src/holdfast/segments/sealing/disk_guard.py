@@ -43,7 +43,7 @@ class Guard:
         except OSError as error:
             self._counters.last_error = f"cannot look at the disk: {error.strerror}"
             return
-        if free < 0:  # an answer that means nothing: some file systems count beyond their quota
+        if free < 0:  # not an answer: some file systems count beyond their quota
             self._counters.last_error = f"cannot look at the disk: it says free={free}"
             return
         self._counters.free_bytes = free

@@ -1,11 +1,11 @@
-"""One seal: a part of a partition's tail becomes a segment, in one act.
+"""One seal: a part of a partition's tail becomes a segment, in one commit.
 
     read the committed tail page by page → write ….parquet.tmp → fsync → rename → fsync the directory
     → one commit: manifest row and watermark
 
 Until the commit the records are in the tail, from then on in the segment; a reader sees each of them once. A crash
 leaves at most a temporary file, or a finished one above the watermark: the next open removes both (`leftovers`).
-Every attempt writes a new file; an fsync that failed is never tried again. Memory is bounded by a row group,
+Every attempt writes a new file; a failed fsync is never repeated. Memory is bounded by a row group,
 however long the tail is.
 """
 
@@ -44,7 +44,7 @@ _PAGE_ENTRIES = 256
 
 
 class Cancelled(Exception):
-    """Somebody does not want to wait for this seal any more; the tail is as it was."""
+    """The seal was given up because the log is closing; the tail is as it was."""
 
 
 class Sealed(NamedTuple):
@@ -120,7 +120,7 @@ class Sealer:
             raise
 
     def _discard(self, path: Path) -> None:
-        """Remove a file that nobody will ask for; if even that fails, the next attempt or the next open does it."""
+        """Remove a file that is not needed; if even that fails, the next attempt or the next open does it."""
         try:
             disk.remove(path)
         except OSError:
@@ -162,7 +162,7 @@ class Sealer:
         return SegmentRow.of(segment, partition_id=partition.id, sealed_us=self._clock.now_us(), low=low, high=high)
 
     def _commit(self, partition: Partition, row: SegmentRow, size: int, final: Path) -> None:
-        """Wait for the commit however long it takes: a file may only be given up when it is known to be unlisted."""
+        """Wait for the commit however long it takes: a file may be removed only if it is known to be unlisted."""
         try:
             ticket = self._journal.commit(Seal(partition, row, size))
         except HoldfastError:
@@ -180,7 +180,7 @@ class Sealer:
 
 
 class _Span:
-    """The entries that go into one segment: of one schema, up to its limits. Tells the first one's schema ahead."""
+    """The entries that go into one segment: of one schema, up to its limits. `schema` is known at once."""
 
     def __init__(self, entries: Iterator[Entry], settings: SegmentSettings) -> None:
         self._entries = entries
