@@ -59,7 +59,7 @@ class _Pending:
         return twin
 
     def weight(self, key: bytes) -> int:
-        """What an item weighs now; 0 = it is not there."""
+        """An item's weight now; 0 = it is not there."""
         changed = self.changed.get(key)
         return self.base.get(key, 0) if changed is None else changed
 
@@ -99,7 +99,7 @@ class SpaceChanges:
         self.stamps: dict[Vouched, bytes] = {}
         """Of the rows that were stored."""
         self.added = 0
-        """How many spaces there are more, or fewer."""
+        """By how many the number of spaces changes."""
 
     def prepare(self, change: ChangeSpace, encrypt: Encrypt) -> Encrypted:
         """The items that a change puts, encrypted; raises if they cannot be, or the space is damaged or full."""

@@ -42,10 +42,10 @@ ENCRYPTED_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
 """An encrypted body, whatever the cipher adds to it; anything longer is refused, unread."""
 _NUMBERS = range(-(2**63), 2**63)
 _KNOWN_MAX = 1_000_000
-"""How many weights are kept in memory; a space whose weights were let go is proved again when it changes."""
+"""How many weights are kept in memory; a space whose weights were dropped is proved again when it changes."""
 
 Weights = dict[bytes, int]
-"""What each item of a space weighs, by its key."""
+"""The weight of each item of a space, by its key."""
 
 Item = tuple[bytes, int, bytes]
 """Key, number and body."""
@@ -104,7 +104,7 @@ def _key_size(key: bytes) -> int:
 
 
 def check_room(name: bytes, items: int) -> None:
-    """Whether a space may have so many items."""
+    """Refuse more items than a space may have."""
     if items > ITEMS_MAX:
         raise _too_many(name)
 
@@ -145,7 +145,7 @@ def load(rows: Rows, path: Path, vault: Vault, name: bytes) -> tuple[SpaceRow, l
 
 
 def proved(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) -> Weights:
-    """What the items of a space weight_of, if they are those that its row says."""
+    """The weights of a space's items, if they are those that its row vouches for."""
     weights: Weights = {}
     with naming(row.name):
         for item in islice(items, row.items + 1):
@@ -186,7 +186,7 @@ def names(rows: Rows, path: Path, vault: Vault) -> list[str]:
 
 @contextmanager
 def naming(name: bytes) -> Iterator[None]:
-    """Say of the damage that is met in which space it was."""
+    """Add the space's name to whatever damage is met."""
     try:
         yield
     except Corrupt as damage:
@@ -211,10 +211,10 @@ class Spaces:
         self._learned: dict[int, tuple[SpaceRow, Weights]] = {}
         self._learned_items = 0
         self._lock = Lock()
-        """For what was learned, by whichever thread."""
+        """Guards what was learned: any thread may load a space."""
 
     def learn(self, row: SpaceRow, weights: Weights) -> None:
-        """By whoever has loaded and proved a space: the writer need not do it again, if that is still what it is."""
+        """A space was loaded and proved: if it has not changed since, the writer need not prove it again."""
         with self._lock:
             known = row.id in self._weights or row.id in self._learned
             if not known and self._learned_items + len(weights) <= _KNOWN_MAX:
@@ -222,7 +222,7 @@ class Spaces:
                 self._learned_items += len(weights)
 
     def weights(self, backend: Backend, row: SpaceRow) -> Weights:
-        """What the items of a committed space weigh; proved if this is not known yet, inside the open transaction."""
+        """The weights of a committed space's items; proved inside the open transaction if they are not known yet."""
         known = self._weights.get(row.id)
         if known is None:
             learned = self._recall(row.id)
@@ -250,7 +250,7 @@ class Spaces:
         self._recall(row.id)
 
     def let_go(self) -> None:
-        """Forget what was changed longest ago, if too much is known; nobody is changing anything."""
+        """Forget what was changed longest ago, if too much is known; called between changes."""
         while self._known > _KNOWN_MAX and len(self._weights) > 1:
             self._known -= len(self._weights.pop(next(iter(self._weights))))
 
