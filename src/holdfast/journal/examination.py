@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 from holdfast.crypto import digests
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
+from holdfast.journal.backend import ControlRows, Tables
 from holdfast.journal.proofs import BAD, OK, UNCHECKED, Proofs, Stamped
-from holdfast.journal.sqlite.control_tables import ControlRows, Tables
 from holdfast.journal.state.state_digest import total
 from holdfast.model.control_rows import (
     EpochRow,

@@ -111,8 +111,8 @@ def _records(reading: SettledReading) -> Iterator[Record]:
     import pyarrow as pa
 
     for batch in reading.batches():
-        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        values = (batch.column(name).to_pylist() for name in ("value", "key", "kind", "headers"))
+        times = batch.column("time").cast(pa.int64()).to_pylist()
+        values = (batch.column(name).to_pylist() for name in ("payload", "key", "kind", "headers"))
         places = (batch.column(name).to_pylist() for name in ("offset", "partition"))
         for payload, key, kind, headers, time, offset, partition in zip(*values, times, *places, strict=True):
             named = None if headers is None else {pair["key"]: pair["value"] for pair in headers}
