@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from shutil import rmtree
 
 import pytest
 
@@ -36,6 +35,7 @@ from tests.channels.conversation import (
     wire,
 )
 from tests.channels.test_failing_persistence import Refusing
+from tests.harness.cuts import Cut, examine, record
 from tests.stalled import stalled
 
 pytestmark = pytest.mark.disk
@@ -384,36 +384,38 @@ def test_however_steps_are_gathered_the_disk_is_as_after_the_last(tmp_path, monk
             assert alice.channel(ROOM).persistence.ok
 
 
-def cut_turns(root: Path, seed: int) -> list[tuple[object, int, int]]:
-    """Lead the conversation turn by turn; a snapshot before every step of the disk, with the states it may be in."""
-    cuts: list[tuple[object, int, int]] = []
-    with FaultyDisk(root) as disk:
+def cut_turns(root: Path, seed: int) -> list[Cut[tuple[int, int]]]:
+    """Lead the conversation turn by turn; promised are the two states that it may be in."""
+    between = 0, 0
+
+    def lead(disk: FaultyDisk) -> None:
+        nonlocal between
         clock = ManualClock()
         with impatient(root / "log", clock) as log:
             alice = log.channels("alice")
             for turn in turns(seed):
-                disk.on_step = lambda *_, turn=turn: cuts.append((disk.snapshot(), turn.start, turn.stop))
+                between = turn.start, turn.stop
                 with stalled(log.topic("_channels")):
                     for at in turn:
                         take(alice, clock, SCRIPT[at][1])
                 log.flush()
-                cuts.append((disk.snapshot(), turn.stop, turn.stop))
-            disk.on_step = None
-    return cuts
+
+    return record(root, lead, lambda: between)
 
 
 @pytest.mark.crash
 def test_a_power_cut_leaves_all_of_a_unit_or_nothing(tmp_path):
     """Never some of the steps that were gathered."""
     looked = {"before": 0, "after": 0}
-    for number, (cut, before, after) in enumerate(cut_turns(tmp_path / "disk", 1)[::3]):
-        for state in cut.states(limit=2, seed=number):
-            copy = state.materialise(tmp_path / str(number))
-            with conversation.open_log(copy / "log", ManualClock()) as log:
-                kept = on_disk(log)
-            assert kept in (STATES[before], STATES[after]), f"torn: between {before} and {after}"
-            looked["after" if kept == STATES[after] else "before"] += 1
-            rmtree(copy)
+
+    def look(copy: Path, between: tuple[int, int]) -> None:
+        with conversation.open_log(copy / "log", ManualClock()) as log:
+            kept = on_disk(log)
+        before, after = (STATES[number] for number in between)
+        assert kept in (before, after), f"torn: between {between}"
+        looked["after" if kept == after else "before"] += 1
+
+    examine(cut_turns(tmp_path / "disk", 1)[::3], look, tmp_path / "states", 2)
     assert min(looked.values()) > 0, looked
 
 

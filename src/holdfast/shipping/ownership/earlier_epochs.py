@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from itertools import takewhile
 
 from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.journal import Journal
+from holdfast.model.entry import Entry
 from holdfast.root import tail_walk
 from holdfast.root.objects import commit_batch
 from holdfast.root.root_store import RootStore
@@ -107,7 +110,7 @@ class EarlierEpochs:
         unknown = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > shipping.shipped_seq]
         if not unknown:
             return True
-        digests = self._digests(shipping.shipped_seq, inherited.frontier)
+        known = digests(self._journal, shipping.shipped_seq, inherited.frontier)
         for key, last_seq in unknown:
             try:
                 batch = commit_batch.decode(self._store.get(key), key)
@@ -119,17 +122,22 @@ class EarlierEpochs:
                     return False
                 head = parts[entry.partition]
                 # Of the entries that were trimmed since, only a partition's last one is known.
-                known = head.link if entry.first + entry.count == head.durable else entry.digest
-                if digests.get(entry.seq, known) != entry.digest:
+                link = head.link if entry.first + entry.count == head.durable else entry.digest
+                if known.get(entry.seq, link) != entry.digest:
                     return False
         return True
 
-    def _digests(self, after: int, upto: int) -> dict[int, bytes]:
-        """Digests of the entries that the journal still has, by sequence number."""
-        digests: dict[int, bytes] = {}
-        more = True
-        while more and after < upto:
-            entries, more = self._journal.entries_after(after, _AT_ONCE, _BYTES_AT_ONCE)
-            digests.update((entry.seq, entry.digest) for entry in entries)
-            after = max(digests, default=after)
-        return digests
+
+def entries_after(journal: Journal, seq: int) -> Iterator[Entry]:
+    """Entries behind a sequence number, as far as the journal still has them; a bounded number is read at once."""
+    more = True
+    while more:
+        entries, more = journal.entries_after(seq, _AT_ONCE, _BYTES_AT_ONCE)
+        yield from entries
+        seq = entries[-1].seq if entries else seq
+
+
+def digests(journal: Journal, after: int, upto: int) -> dict[int, bytes]:
+    """Digests of the entries behind one sequence number and up to another, as far as the journal still has them."""
+    entries = takewhile(lambda entry: entry.seq <= upto, entries_after(journal, after))
+    return {entry.seq: entry.digest for entry in entries}
