@@ -89,7 +89,7 @@ def of(kind: str, path: Path, name: str = "orders", partition: int = 0) -> Found
     return {(kind, name, partition, number, path.name)}
 
 
-def stranger(log: Log, path: Path) -> Found:
+def foreign(log: Log, path: Path) -> Found:
     """A finding about a file that belongs to no partition."""
     return {("untracked", "", -1, None, path.relative_to(log.path / "segments").as_posix())}
 
@@ -183,31 +183,31 @@ def an_emptied_name_beside_its_live_file(log: Log) -> Found:
 
 
 def an_unknown_topic(log: Log) -> Found:
-    return stranger(log, planted(folder(log, "ghost") / layout.segment_name(0, b"ghost")))
+    return foreign(log, planted(folder(log, "ghost") / layout.segment_name(0, b"ghost")))
 
 
 def an_unknown_partition(log: Log) -> Found:
-    return stranger(log, planted(folder(log, "orders", 2) / layout.segment_name(0, b"ghost")))
+    return foreign(log, planted(folder(log, "orders", 2) / layout.segment_name(0, b"ghost")))
 
 
 def a_partition_in_other_digits(log: Log) -> Found:
     """`00` is not partition 0."""
     path = log.path / "segments" / "topics" / "orders" / "00" / "segments" / layout.segment_name(0, b"ghost")
-    return stranger(log, planted(path))
+    return foreign(log, planted(path))
 
 
 def a_file_at_the_top(log: Log) -> Found:
-    return stranger(log, planted(log.path / "segments" / "README"))
+    return foreign(log, planted(log.path / "segments" / "README"))
 
 
 def a_file_beside_the_folders_of_segments(log: Log) -> Found:
-    return stranger(log, planted(folder(log, "orders").parent / layout.segment_name(0, b"lost")))
+    return foreign(log, planted(folder(log, "orders").parent / layout.segment_name(0, b"lost")))
 
 
 def a_segment_in_the_folder_above(log: Log) -> Found:
     path = files(log, "orders")[1]
     moved = path.rename(path.parent.parent / path.name)
-    return of("missing", path) | stranger(log, moved)
+    return of("missing", path) | foreign(log, moved)
 
 
 def a_segment_in_a_later_partitions_folder(log: Log) -> Found:
@@ -492,11 +492,11 @@ def test_a_folder_that_cannot_be_listed_is_told_as_ours(plain):
     assert caught.value.hint
 
 
-def test_a_file_in_place_of_a_folder_is_missing_segments_and_a_stranger(plain):
+def test_a_file_in_place_of_a_folder_is_missing_segments_and_a_foreign_file(plain):
     paths = files(plain, "other")
     shutil.rmtree(paths[0].parent)
     instead = planted(paths[0].parent)
-    expected = set().union(*(of("missing", path, "other") for path in paths)) | stranger(plain, instead)
+    expected = set().union(*(of("missing", path, "other") for path in paths)) | foreign(plain, instead)
     assert found(plain.reconcile(deep=True)) == expected
 
 
@@ -512,7 +512,7 @@ def everything(log: Log) -> dict[str, bytes]:
 def rows(log: Log) -> list[object]:
     return [
         row
-        for partition in log._journal.topics.by_id.values()
+        for partition in log._journal.partitions.values()
         for row in log._context.manifest.page(partition, 0, partition.sealed.segments)
     ]
 
@@ -623,7 +623,7 @@ def test_a_report_changes_nothing(log):
 
 
 @pytest.mark.parametrize("fix", [False, True])
-def test_a_stranger_that_went_meanwhile_is_no_finding(plain, monkeypatch, fix):
+def test_a_foreign_file_that_went_meanwhile_is_no_finding(plain, monkeypatch, fix):
     path = planted(folder(plain, "orders") / "notes.txt")
     after_judging(monkeypatch, path.unlink)
     report = plain.reconcile(fix=fix)

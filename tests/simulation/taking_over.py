@@ -100,7 +100,7 @@ class _TakeOver:
 
     async def _read(self) -> _Found:
         inherited = await self._ask(lambda: inherit(self._face.list(layout.TAIL)))
-        wheres = [where_of(partition) for partition in self._old.partitions]
+        wheres = [where_of(partition) for partition in self._old.all_partitions]
         manifests = [await self._manifest(where) for where in wheres]
         names = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > inherited.floor]
         batches = [tail_walk.cut(commit_batch.decode(await self._get(key), key), last) for key, last in names]
@@ -139,7 +139,7 @@ class _TakeOver:
             assert old.entries[entry.seq].digest == entry.digest, f"brought back what was never written seq={entry.seq}"
         if claim.epoch > world.newest_claim:  # else a rival was faster, and this one finds out when it is opened
             world.newest_claim, world.newest = claim.epoch, log
-            world.adopted[old.name] = {where_of(partition): partition.durable for partition in log.partitions}
+            world.adopted[old.name] = {where_of(partition): partition.durable for partition in log.all_partitions}
             world.moved(old)
         return log
 

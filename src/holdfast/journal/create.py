@@ -15,19 +15,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto import digests
 from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch, Vault
-from holdfast.journal.sqlite.migrations import migrate
-from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
+from holdfast.journal.backend import Backend, create_backend
 from holdfast.journal.state.partition import unsealed
 from holdfast.journal.state.state_digest import total
 from holdfast.model.control_rows import (
     EXPIRED,
-    DiskFailed,
     EpochRow,
     HeadRow,
     KeyRow,
@@ -108,12 +105,6 @@ def partition_ids(topics: Sequence[FoundTopic]) -> dict[tuple[str, int], int]:
     return {place: partition_id for partition_id, place in enumerate(places, 1)}
 
 
-def remove_database(path: Path) -> None:
-    """Remove what an earlier attempt left."""
-    for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
-        disk.remove(name)
-
-
 def found(
     path: Path,
     log_id: bytes,
@@ -127,27 +118,10 @@ def found(
     store: FoundStore | None = None,
 ) -> Founded:
     """Make the database of a log at a path where nothing is."""
-    remove_database(path)
-    disk.create_file(path, 0o600)
-    backend = SqliteBackend(path)
-    try:
-        migrate(backend)
-        # Nobody needs to take back a part of what nobody has seen: so it is written once, and synced by its commit.
-        _set_journal(backend, "memory")
-        backend.begin()
+    with create_backend(path, anew=True) as backend:
         founding = _Founding(backend, log_id, keyring, cipher, clock, tail or FoundTail(), store)
         founding.fill(topics, created_us)
         keys = backend.count_keys()
-        backend.commit()
-        _set_journal(backend, "wal")
-        # Closing would do it, too, but says nothing when it fails; and only this one file is given its final name.
-        backend.checkpoint(0)
-    except BaseException:
-        backend.abandon()
-        raise
-    finally:
-        backend.close()
-    _require_folded(path)
     return Founded(path, founding.vault, keys, founding.shipping, founding.shipments)
 
 
@@ -164,40 +138,17 @@ class Founded(NamedTuple):
     def claimed(self, epoch: int, slots: Mapping[int, int]) -> None:
         """Say under which claim the log is shipped, and how many manifest objects each partition has by its id."""
         assert self.shipping is not None
-        backend = SqliteBackend(self.path)
-        try:
-            backend.begin()
+        with create_backend(self.path, anew=False) as backend:
             backend.store_shipping(stamped(self.shipping._replace(epoch=epoch), self.vault))
             rows = [row._replace(slots=slots[row.partition_id]) for row in self.shipments]
             backend.store_shipments([stamped(row, self.vault) for row in rows])
-            backend.commit()
-            backend.checkpoint(0)
-        except BaseException:
-            backend.abandon()
-            raise
-        finally:
-            backend.close()
-        _require_folded(self.path)
-
-
-def _require_folded(path: Path) -> None:
-    """Only this one file is given its final name."""
-    if path.with_name(path.name + "-wal").exists():
-        raise DiskFailed("the write-ahead log was not folded in")
-
-
-def _set_journal(backend: SqliteBackend, mode: str) -> None:
-    with backend.translated():
-        taken = backend.connection.pragma("journal_mode", mode)
-    if taken != mode:
-        raise DiskFailed(f"the database keeps another journal than it was told journal_mode={taken}")
 
 
 class _Founding:
     """One database while it is filled, inside one transaction."""
 
     def __init__(
-        self, backend: SqliteBackend, log_id: bytes, keyring: Keyring | None, cipher: PayloadCipher | None,
+        self, backend: Backend, log_id: bytes, keyring: Keyring | None, cipher: PayloadCipher | None,
         clock: Clock, tail: FoundTail, store: FoundStore | None,
     ) -> None:  # fmt: skip
         self._backend = backend

@@ -129,7 +129,7 @@ class StoreBinding:
 def _shipper_for(context: LogContext) -> Shipper | None:
     """The shipper of a log, not started yet; None where no store is configured."""
     _, settings, clock, journal, manifest = context
-    shipping = journal.topics.shipping
+    shipping = journal.shipping
     _refuse_stranded(journal)
     if not settings.store.url:
         if shipping is not None and not shipping.copy and not journal.read_only:
@@ -167,7 +167,7 @@ def _shipper_for(context: LogContext) -> Shipper | None:
     elif shipping is None or shipping.root != root:
         # Who this directory is stays the same wherever it ships to.
         owner = clock.random_bytes(16) if shipping is None else shipping.owner
-        attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.topics.by_id.values()})
+        attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.partitions.values()})
     withdraw(manifest.root)
     form = root_form(journal)
     store = RootStore(files, form)
@@ -185,8 +185,8 @@ def _moved_format(journal: Journal, shipping: ShippingRow, files: Store) -> int:
         return 0  # it never shipped: nothing is asked, so that a log opens while its store is away
     from holdfast.shipping.ownership.fence import newest_epoch
 
-    log = journal.vault.log_id.hex()
-    store = RootStore(files, RootForm(journal.vault.signer, log=log, allow_unsigned=True))
+    log = journal.log_id.hex()
+    store = RootStore(files, RootForm(journal.signer, log=log, allow_unsigned=True))
     key = layout.epoch_key(shipping.epoch)
     try:
         store.log()
@@ -200,15 +200,15 @@ def _moved_format(journal: Journal, shipping: ShippingRow, files: Store) -> int:
 
 def _refuse_stranded(journal: Journal) -> None:
     """A log that was taken over takes no more records, with a store or without: they would be nowhere else."""
-    shipping = journal.topics.shipping
+    shipping = journal.shipping
     if shipping is not None and shipping.fenced and not journal.read_only:
         from holdfast.shipping.shipping_marks import fenced_by
 
-        journal.queue.hold("fenced", fenced_by(journal))
+        journal.hold("fenced", fenced_by(journal))
 
 
 def _has_shipped(journal: Journal) -> bool:
     """Whether a store ever took anything; one that never did (a mistaken address) does not bind the log."""
-    shipping = journal.topics.shipping
-    shipments = [partition.shipment for partition in journal.topics.by_id.values()]
+    shipping = journal.shipping
+    shipments = [partition.shipment for partition in journal.partitions.values()]
     return bool(shipping and shipping.shipped_seq) or any(row.slots for row in shipments if row is not None)

@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from holdfast.errors import Corrupt
 from holdfast.reconcile.classify import Kind
-from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ManifestDocument, StartDocument
-from holdfast.store import layout
+from holdfast.root.store_manifest import decode_slot
 
 
 class Slot(NamedTuple):
@@ -72,9 +71,8 @@ class ManifestWalk:
                 continue
             has_starts = self._of.slots - slot > self._of.segments - number
             document = self._decoded(slot) if has_starts else None
-            if isinstance(document, StartDocument):
-                detail = f"the start of an ownership names another segment than the next number={document.number}"
-                yield Slot(slot, None) if document.number == number else self._judge_other(slot, detail, number)
+            if isinstance(document, StartDocument) and document.number == number:
+                yield Slot(slot, None)
                 slot += 1
                 continue
             end, following = self._next_whole(slot, number) if has_starts else (slot + 1, number + 1)
@@ -100,7 +98,7 @@ class ManifestWalk:
         """The next slot with an object that can be believed, and the segment that it names; or the end."""
         for later in range(slot + 1, self._of.slots):
             document = self._decoded(later)
-            if document is not None and number <= document.number <= min(later, self._of.segments):
+            if document is not None and number <= document.number <= min(number + later - slot, self._of.segments):
                 return later, document.number
         return self._of.slots, self._of.segments
 
@@ -122,11 +120,7 @@ class ManifestWalk:
     def _decoded(self, slot: int) -> ManifestDocument | None:
         """A whole object of this log, partition and slot; None for anything else."""
         of, found = self._of, self._fetch(slot)
-        if found is None:
-            return None
         try:
-            document = documents.decode_manifest(found, layout.manifest_key(of.topic, of.partition, slot))
+            return None if found is None else decode_slot(found, of.log, of.topic, of.partition, slot)
         except Corrupt:
             return None
-        own = (of.log, of.topic, of.partition, slot)
-        return document if (document.log, document.topic, document.partition, document.slot) == own else None

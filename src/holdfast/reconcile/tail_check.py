@@ -23,17 +23,15 @@ from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.root import tail_walk
 from holdfast.root.acknowledged import evidence
 from holdfast.root.objects import commit_batch, documents, key_object
-from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import AdoptedDocument, FloorDocument
 from holdfast.root.tail_listing import Inherited, inherit
+from holdfast.shipping.ownership.earlier_epochs import digests, entries_after
 from holdfast.store import layout
 from holdfast.store.layout import BatchName
 from holdfast.store.port import ObjectInfo
 
 logger = logging.getLogger("holdfast.shipping")
 
-_ENTRIES, _ENTRY_BYTES = 1000, 8 * 2**20
-"""How much of the journal is read at once."""
 _LOOKS = 6
 _PAUSE_S = 0.02
 
@@ -133,15 +131,8 @@ class TailCheck:
 
     def _first_unsettled(self) -> int | None:
         """The first commit up to `shipped` that commit batches must hold; None when all is in segments."""
-        partitions = self._journal.topics.by_id
-        after, more = 0, True
-        while more:
-            entries, more = self._journal.taken_after(after, _ENTRIES, _ENTRY_BYTES)
-            for entry in entries:
-                if entry.first + entry.count > partitions[entry.partition_id].settled:
-                    return entry.seq
-            after = entries[-1].seq if entries else after
-        return None
+        partitions, entries = self._journal.partitions, entries_after(self._journal, 0)
+        return next((e.seq for e in entries if e.first + e.count > partitions[e.partition_id].settled), None)
 
     def _remove_or_find(self, info: ObjectInfo, kind: Literal["content_mismatch", "untracked"], detail: str) -> None:
         """An object that must not be there: gone since it was listed, removed now, or reported."""
@@ -215,20 +206,10 @@ class TailCheck:
             return damage.message
         if batch.log_id.hex() != self._objects.log_id:
             return "the commit batch belongs to another log"
-        own = self._own_digests(batch)
+        own = digests(self._journal, batch.first_seq - 1, batch.last_seq)
         if any(own.get(entry.seq, entry.digest) != entry.digest for entry in batch.entries):
             return "the commit batch holds other entries than the journal"
         return None
-
-    def _own_digests(self, batch: CommitBatch) -> dict[int, bytes]:
-        """Digests of the journal's own entries of a batch, as far as it still has them."""
-        digests: dict[int, bytes] = {}
-        after, more = batch.first_seq - 1, True
-        while more and after < batch.last_seq:
-            entries, more = self._journal.taken_after(after, _ENTRIES, _ENTRY_BYTES)
-            digests.update((entry.seq, entry.digest) for entry in entries)
-            after = entries[-1].seq if entries else batch.last_seq
-        return digests
 
     def _prove_keys(self, key: str) -> None:
         data = self._objects.read(key)

@@ -27,7 +27,7 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.journal.create import FoundPartition, FoundTopic
 from holdfast.journal.create import found as found_database
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal import Journal, JournalContext
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EXPIRED, LIVE, DiskFailed
@@ -129,7 +129,7 @@ class _Rebuild:
         log_id = self._log_id()
         old = self._old_journal(log_id)
         try:
-            known = {} if old is None else {p: p.durable for p in old.topics.by_id.values() if p.damage is None}
+            known = {} if old is None else {p: p.durable for p in old.partitions.values() if p.damage is None}
             durable = {(p.topic, p.number): offset for p, offset in known.items()}
             firsts = {(p.topic, p.number): p.sealed.first_offset for p in known}
             salvaged = 0 if old is None else self._salvage(old)
@@ -179,7 +179,7 @@ class _Rebuild:
         for database in self._directory.databases():
             try:
                 return Journal.open_read_only(
-                    database, log_id, JournalSettings(), self._keyring, self._cipher, self._clock
+                    database, log_id, JournalContext(JournalSettings(), self._clock, self._keyring, self._cipher)
                 )
             except Invalid:
                 raise
@@ -191,7 +191,7 @@ class _Rebuild:
         """Write what is only in the tail into segments, as far as it can be read."""
         manifest = Manifest(old, self._directory.segments)
         saved = 0
-        for partition in old.topics.by_id.values():
+        for partition in old.partitions.values():
             self._progress("saving the tail", self._read)
             saved += salvage(old, manifest, partition, self._clock)
         return saved
@@ -234,9 +234,9 @@ class _Rebuild:
         if old is None:
             return {}
         topics = {}
-        for name, partitions in old.topics.partitions.items():
-            policy = old.topics.policies.get(name)
-            versions = tuple((row.fingerprint, row.definition) for row in old.topics.schemas.get(name, ()))
+        for name, partitions in old.topics.items():
+            policy = old.policies.get(name)
+            versions = tuple((row.fingerprint, row.definition) for row in old.schemas.get(name, ()))
             limits = None if policy is None else (policy.bytes_max, policy.age_max_us, policy.records_max)
             topics[name] = _Topic(name, len(partitions), versions, limits)
         return topics

@@ -17,7 +17,6 @@ from typing import Any
 from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.journal.journal import Journal
-from holdfast.journal.sqlite import stored
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.root.objects import documents
@@ -29,7 +28,6 @@ from holdfast.shipping.cleanup.janitor import Janitor
 from holdfast.shipping.events import Event, Subscribers
 from holdfast.shipping.lanes.batch_source import JournalSource
 from holdfast.shipping.lanes.key_cover import KeyCover
-from holdfast.shipping.lanes.remembered_keys import RememberedKeys
 from holdfast.shipping.lanes.segment_lane import SegmentLane
 from holdfast.shipping.lanes.tail_lane import TailLane
 from holdfast.shipping.lanes.topic_documents import TopicDocuments
@@ -109,7 +107,7 @@ class Session:
         self._calls = calls
         shipping = shipping_of(journal)
         self.fence = Fence(
-            journal.vault.log_id, journal.row.created_us, store, remote, requests, clock, shipping.owner,
+            journal.log_id, journal.created_us, store, remote, requests, clock, shipping.owner,
             shipping.epoch, settings.claim_check_interval_ms / 1000,
         )  # fmt: skip
         self.lane: TailLane | None = None
@@ -172,11 +170,11 @@ class Session:
     # -- something to ship --------------------------------------------------------------------------------
 
     def _has_work(self) -> bool:
-        partitions = list(self._journal.topics.by_id.values())
+        partitions = list(self._journal.partitions.values())
         unsettled = any(shipment_of(p).settled_segments < p.sealed.segments for p in partitions)
         tail = self._settings.commit_batches and any(p.shipped < p.durable for p in partitions)
         is_wanted = self._calls.is_claim_wanted or self._calls.is_suspicious
-        return unsettled or tail or is_wanted or self._journal.topics.is_changed
+        return unsettled or tail or is_wanted or self._journal.has_changed_topics
 
     async def _until_work(self) -> None:
         """Sleep until there is something to ship; a log that is only read never claims its store."""
@@ -186,7 +184,7 @@ class Session:
             while not self._calls.stop.is_set():
                 waiting: set[asyncio.Future[None] | asyncio.Task[Any]] = {
                     commits.signal.future(loop, _IDLE_S), commits.seals.future(loop, _IDLE_S),
-                    self._journal.topics.signal.future(loop, _IDLE_S), called,
+                    self._journal.topic_changes.future(loop, _IDLE_S), called,
                 }  # fmt: skip
                 commits.ask(0, 0)
                 if self._has_work():
@@ -206,13 +204,13 @@ class Session:
         marks = ShippedMarks(journal)
         await marks.claimed(claim.epoch)
         say(journal, ended="", alarm="", last_error="")
-        journal.topics.shipping_state.signal.notify()
-        remembered = RememberedKeys(journal)
+        journal.shipping_state.signal.notify()
+        remembered = journal.remembered_keys()
         source = JournalSource(journal, settings, remembered)
         keys = KeyCover(journal, remembered, put, fence, lambda: marks.shipped_seq)
         topics = TopicDocuments(journal, self._manifest, self._store, self._requests, put, self._uploader.remove_forged)
         tail = self.lane = TailLane(
-            journal.vault.log_id, source, put, topics.describe, fence, marks, self._subscribers, settings,
+            journal.log_id, source, put, topics.describe, fence, marks, self._subscribers, settings,
             self._counters,
         )  # fmt: skip
         segments = SegmentLane(
@@ -228,12 +226,11 @@ class Session:
         inherited = _NOTHING if fence.is_forgotten else await self._earlier.inherited(fence)
         shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
         records = self._fall(marks, inherited, standings)
-        with journal.backend.reading() as connection:
-            self._counters.backlog_bytes = stored.bytes_after(connection, marks.shipped_seq) - journal.commits.bytes
+        self._counters.backlog_bytes = journal.bytes_after(marks.shipped_seq) - journal.commits.bytes
         source.start(inherited.frontier, waits=bool(standings))
         keys.inherit(inherited, inherited.frontier)
         if inherited.frontier > marks.shipped_seq or standings:
-            tail.adopt(self._ends(inherited.frontier), source.unsettled(), inherited.frontier)
+            tail.adopt(journal.ends_upto(inherited.frontier), source.unsettled(), inherited.frontier)
         janitor.inherit(inherited)
         # What the store acknowledged before counts, also behind a hole that is about to be filled.
         await self._adopt(max(shipped, inherited.frontier))
@@ -258,7 +255,7 @@ class Session:
                 for lane in lanes:
                     lane.stop()
                 await asyncio.wait(working)
-                for topic in list(journal.topics.partitions):
+                for topic in list(journal.topics):
                     await topics.describe(topic)
                 for chore in running:
                     chore.cancel()
@@ -279,11 +276,11 @@ class Session:
         shipped, frontier = marks.shipped_seq, inherited.frontier
         if frontier >= shipped and not standings:
             return 0
-        rows = {partition: shipment_of(partition) for partition in self._journal.topics.by_id.values()}
+        rows = {partition: shipment_of(partition) for partition in self._journal.partitions.values()}
         before = sum(row.shipped_offset for row in rows.values())
         rows |= {standing.partition: standing.shipment for standing in standings}
         if frontier < shipped:
-            ends = self._ends(frontier)
+            ends = self._journal.ends_upto(frontier)
             rows = {partition: _fallen(row, ends.get(partition, 0)) for partition, row in rows.items()}
         records = before - sum(row.shipped_offset for row in rows.values())
         marks.fall(frontier, [row for partition, row in rows.items() if row != shipment_of(partition)])
@@ -304,15 +301,8 @@ class Session:
         """Cut what an owner before us may still send: nobody will ever count it."""
         if self.fence.epoch == 1:
             return  # nobody was before us
-        document = AdoptedDocument(log=self._journal.vault.log_id.hex(), epoch=self.fence.epoch, seq=seq)
+        document = AdoptedDocument(log=self._journal.log_id.hex(), epoch=self.fence.epoch, seq=seq)
         await self._uploader.put(layout.adopted_key(self.fence.epoch, seq), Body.of(documents.encode(document)))
-
-    def _ends(self, seq: int) -> dict[Partition, int]:
-        """Up to where partitions are in the batches that are there."""
-        by_id = self._journal.topics.by_id
-        with self._journal.backend.reading() as connection:
-            ends = stored.ends_upto(connection, seq)
-        return {by_id[partition]: end for partition, end in ends.items() if partition in by_id}
 
 
 def _fallen(row: ShipmentRow, end: int) -> ShipmentRow:

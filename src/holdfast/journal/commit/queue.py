@@ -248,7 +248,7 @@ class Queue:
             self._place(self._open, unit)
         return unit
 
-    def put_with_next(self, operations: list[Operation]) -> Unit:
+    def put_without_hurry(self, operations: list[Operation]) -> Unit:
         """Add a control unit that is in no hurry: it goes with the next group, or after the flush interval."""
         with self._lock:
             unit = self._control(operations, None, False)

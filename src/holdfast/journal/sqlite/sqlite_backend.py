@@ -12,6 +12,7 @@ parent's files: `leak` sees to it.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +23,10 @@ import apsw
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
-from holdfast.journal.sqlite import stored
 from holdfast.journal.sqlite.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
+from holdfast.journal.sqlite.control_tables import NEWEST, Tables
 from holdfast.journal.sqlite.read_only import Look
+from holdfast.journal.sqlite.stored_rows import StoredRows
 from holdfast.model.control_rows import (
     Capabilities,
     DiskFailed,
@@ -57,6 +59,9 @@ _LOG_CHANGES = ", ".join(f"{name}=?" for name in LogRow._fields)
 CAPABILITIES = Capabilities(name="sqlite", embedded=True, reads_while_owned=True)
 
 
+logger = logging.getLogger("holdfast.journal")
+
+
 class SqliteBackend:
     """A journal in one SQLite file."""
 
@@ -74,6 +79,8 @@ class SqliteBackend:
         """How often the files were others than before."""
         self.connection = open_writer(path) if self._look is None else self._look.connect()
         self.connection.set_wal_hook(self._count_wal_pages)
+        self._rows = StoredRows(self.connection, path)
+        """As the writer sees them."""
 
     # -- connections --------------------------------------------------------------------------------------
 
@@ -82,8 +89,8 @@ class SqliteBackend:
         return apsw.SQLITE_OK
 
     @contextmanager
-    def reading(self) -> Iterator[apsw.Connection]:
-        """Borrow a read-only connection for one short transaction, during which nothing changes."""
+    def reading(self) -> Iterator[StoredRows]:
+        """Rows as they are now: one short transaction on a read-only connection, during which nothing changes."""
         with self._readers_lock:
             if self._closed is not None:
                 raise self._closed.again()
@@ -94,12 +101,20 @@ class SqliteBackend:
             connection = connection or (open_reader(self.path) if look is None else look.connect())
             with self.translated(), _untorn(look):
                 connection.execute("BEGIN")
-                yield connection
+                yield StoredRows(connection, self.path)
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
         finally:
             if connection is not None:
                 self._give_back(connection, look)
+
+    @contextmanager
+    def tables(
+        self, version: int = NEWEST, damage: list[Corrupt] | None = None, *, tolerant: bool = False
+    ) -> Iterator[Tables]:
+        """The control tables as they are now, also of an older version or a damaged database."""
+        with self.reading() as rows:
+            yield Tables(rows.connection, self.path, version, damage, tolerant=tolerant)
 
     def _look_again(self) -> None:
         """Of a handle that only looks: if the files are others than they were, open those; under the lock."""
@@ -165,6 +180,14 @@ class SqliteBackend:
         except apsw.Error:
             pass  # whatever brought us here is what is told
 
+    def close_quietly(self) -> None:
+        """Close after an error, which is the one to tell."""
+        try:
+            self.abandon()
+            self.close()
+        except Exception:
+            logger.debug("closing after a failed open", exc_info=True)
+
     def leak(self) -> None:
         """In a forked child: keep the parent's connections from ever being closed here."""
         self._closed = Closed("this log was opened before a fork", reason="forked")
@@ -203,6 +226,13 @@ class SqliteBackend:
         """Undo what the unit did."""
         self._run("ROLLBACK TO unit")
         self._run("RELEASE unit")
+
+    def set_journal_mode(self, mode: str) -> None:
+        """How a transaction is undone; of a database that nobody else has open."""
+        with self.translated():
+            taken = self.connection.pragma("journal_mode", mode)
+        if taken != mode:
+            raise DiskFailed(f"the database keeps another journal than it was told journal_mode={taken}")
 
     def checkpoint(self, wal_bytes: int) -> int:
         """Fold the write-ahead log into the database once it is that large; returns the pages it had."""
@@ -323,17 +353,12 @@ class SqliteBackend:
     def space_items(self, space_id: int, body_bytes_max: int) -> Generator[ItemRow, None, None]:
         """The items of a space as the writer sees them."""
         with self.translated():
-            yield from stored.space_items(self.connection, self.path, space_id, body_bytes_max)
+            yield from self._rows.space_items(space_id, body_bytes_max)
 
     def segments(self, partition_id: int, start: int, stop: int) -> list[SegmentRow]:
         """Segments start..stop by number, as the writer sees them; a damaged one is raised."""
         with self.translated():
-            rows: list[SegmentRow] = []
-            for row in stored.segments(self.connection, self.path, partition_id, start, stop):
-                if isinstance(row, Corrupt):
-                    raise row
-                rows.append(row)
-            return rows
+            return self._rows.segments(partition_id, start, stop)
 
     def insert_keys(self, rows: Sequence[KeyRow]) -> None:
         """Remember idempotency keys."""
@@ -359,7 +384,7 @@ class SqliteBackend:
     def find_key(self, key_hash: bytes) -> KeyRow | None:
         """A remembered idempotency key."""
         with self.translated():
-            return stored.remembered(self.connection, self.path, key_hash)
+            return self._rows.key(key_hash)
 
     def next_ids(self) -> tuple[int, int]:
         """The ids of the next topic and of the next partition."""

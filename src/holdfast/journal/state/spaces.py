@@ -23,15 +23,13 @@ from itertools import islice
 from pathlib import Path
 from threading import Lock
 
-import apsw
 from blake3 import blake3
 
 from holdfast.crypto import digests
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid
-from holdfast.journal.backend import Backend
-from holdfast.journal.sqlite import stored
+from holdfast.journal.backend import Backend, Rows
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.state_digest import MODULUS, SUM_BYTES
 from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX as KEY_BYTES_MAX
@@ -134,16 +132,16 @@ def sum_bytes(total: int) -> bytes:
     return (total % MODULUS).to_bytes(SUM_BYTES, "little")
 
 
-def load(connection: apsw.Connection, path: Path, vault: Vault, name: bytes) -> tuple[SpaceRow, list[ItemRow]] | None:
+def load(rows: Rows, path: Path, vault: Vault, name: bytes) -> tuple[SpaceRow, list[ItemRow]] | None:
     """A space's row, proved, and its items, as yet unproved; None if there is no such space."""
     with naming(name):
-        row = stored.space(connection, path, name)
+        row = rows.space(name)
         if row is None:
             return None
         if not vault.verify(row.key_epoch, row.message(), row.stamp):
             raise Corrupt("a space does not match its stamp", path=str(path), hint=_REMEDY)
         # One more than there should be is enough to know that there are too many.
-        return row, list(islice(stored.space_items(connection, path, row.id, ENCRYPTED_BYTES_MAX), row.items + 1))
+        return row, list(islice(rows.space_items(row.id, ENCRYPTED_BYTES_MAX), row.items + 1))
 
 
 def proved(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) -> Weights:
@@ -173,10 +171,10 @@ def opened(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) ->
     return sorted(found, key=lambda item: (item[1], item[0]))
 
 
-def names(connection: apsw.Connection, path: Path, vault: Vault) -> list[str]:
+def names(rows: Rows, path: Path, vault: Vault) -> list[str]:
     """The names of all spaces, each proved."""
     found = []
-    for row in stored.spaces(connection, path):
+    for row in rows.spaces():
         if isinstance(row, Corrupt):
             raise row
         with naming(row.name):

@@ -158,6 +158,21 @@ class Topics:
         self.by_id.update({partition.id: partition for partition in created if partition.damage is None})
         self.partitions[name] = tuple(created)
 
+    def take_up(self, fresh: Topics) -> None:
+        """Of a handle that only reads: what the owner has committed since."""
+        # Versions of schemas before the rows that have them: others may be reading.
+        self.schemas.update(fresh.schemas)
+        for partition in fresh.by_id.values():
+            known = self.by_id.get(partition.id)
+            if known is not None:
+                known.durable, known.link, known.sealed = partition.durable, partition.link, partition.sealed
+                known.shipment = partition.shipment
+        for name, partitions in fresh.partitions.items():
+            if name not in self.partitions:
+                self.publish(name, list(partitions))
+        self.policies.update(fresh.policies)
+        self.shipping = fresh.shipping
+
     def ring_all(self) -> None:
         """Wake everybody who waits for any partition."""
         for partition in list(self.by_id.values()):

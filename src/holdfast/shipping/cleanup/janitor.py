@@ -82,7 +82,7 @@ class Janitor:
     def inherit(self, inherited: Inherited) -> None:
         """Take over what earlier epochs left; it goes when all that is durable now is settled."""
         self._inherited = inherited
-        self._inherited_ends = {p: p.durable for p in self._journal.topics.by_id.values()}
+        self._inherited_ends = {p: p.durable for p in self._journal.partitions.values()}
         self._floors = list(inherited.floors)
 
     def on_settled(self, partition: Partition, slot: int) -> None:
@@ -190,7 +190,7 @@ class Janitor:
     async def _put_floor(self, seq: int) -> str:
         """Say that everything up to a sequence number is settled; returns the key."""
         key = layout.floor_key(self._fence.epoch, seq)
-        document = FloorDocument(log=self._journal.vault.log_id.hex(), epoch=self._fence.epoch, seq=seq)
+        document = FloorDocument(log=self._journal.log_id.hex(), epoch=self._fence.epoch, seq=seq)
         await self._put(key, Body.of(documents.encode(document)))
         return key
 
@@ -206,7 +206,7 @@ class Janitor:
 
     async def _checkpoint(self, partition: Partition, slot: int) -> None:
         """Put all manifest objects up to a slot into one."""
-        loop, log = asyncio.get_running_loop(), self._journal.vault.log_id.hex()
+        loop, log = asyncio.get_running_loop(), self._journal.log_id.hex()
         place = (log, partition.topic, partition.number)
         await self._asking.until_answered(
             "write a checkpoint",

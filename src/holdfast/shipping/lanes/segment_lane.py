@@ -91,7 +91,7 @@ class SegmentLane:
                 while True:
                     # Registered before looking: a seal in between is not missed.
                     self._waiting = future = seals.future(loop, _IDLE_S)
-                    for partition in list(self._journal.topics.by_id.values()):
+                    for partition in list(self._journal.partitions.values()):
                         if self._next(partition) < partition.sealed.segments and partition not in self._workers:
                             self._workers[partition] = tasks.create_task(self._work(partition))
                     if self._stopping and not self._workers and not self._acknowledged:

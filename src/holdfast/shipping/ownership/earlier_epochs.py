@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from itertools import takewhile
 
 from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.journal import Journal
+from holdfast.model.entry import Entry
 from holdfast.root import tail_walk
 from holdfast.root.objects import commit_batch
 from holdfast.root.root_store import RootStore
@@ -62,7 +65,7 @@ class EarlierEpochs:
 
     async def _look(self) -> Inherited:
         loop = asyncio.get_running_loop()
-        shipping = self._journal.topics.shipping
+        shipping = self._journal.shipping
         assert shipping is not None
         for look in range(_LOOKS):
             if look:
@@ -86,7 +89,7 @@ class EarlierEpochs:
 
     def _is_proved(self, key: str) -> bool:
         """Whether this log wrote what stands under a name that it does not know yet."""
-        shipping, batch = self._journal.topics.shipping, layout.parse_batch_key(key)
+        shipping, batch = self._journal.shipping, layout.parse_batch_key(key)
         assert shipping is not None
         is_known = batch is not None and batch.last_seq <= shipping.shipped_seq
         if is_known or layout.parse_keys_key(key) is not None:
@@ -102,34 +105,39 @@ class EarlierEpochs:
 
     def _is_ours(self, inherited: Inherited) -> bool:
         """Whether batches that the marks here do not know hold what this log holds under the same numbers."""
-        shipping, topics = self._journal.topics.shipping, self._journal.topics
+        shipping, topics = self._journal.shipping, self._journal.topics
         assert shipping is not None
         unknown = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > shipping.shipped_seq]
         if not unknown:
             return True
-        digests = self._digests(shipping.shipped_seq, inherited.frontier)
+        known = digests(self._journal, shipping.shipped_seq, inherited.frontier)
         for key, last_seq in unknown:
             try:
                 batch = commit_batch.decode(self._store.get(key), key)
             except NotFound:
                 continue  # settled, and removed since it was listed
             for entry in tail_walk.cut(batch, last_seq).entries:
-                parts = topics.partitions.get(entry.topic, ())
+                parts = topics.get(entry.topic, ())
                 if entry.partition >= len(parts):
                     return False
                 head = parts[entry.partition]
                 # Of the entries that were trimmed since, only a partition's last one is known.
-                known = head.link if entry.first + entry.count == head.durable else entry.digest
-                if digests.get(entry.seq, known) != entry.digest:
+                link = head.link if entry.first + entry.count == head.durable else entry.digest
+                if known.get(entry.seq, link) != entry.digest:
                     return False
         return True
 
-    def _digests(self, after: int, upto: int) -> dict[int, bytes]:
-        """Digests of the entries that the journal still has, by sequence number."""
-        digests: dict[int, bytes] = {}
-        more = True
-        while more and after < upto:
-            entries, more = self._journal.taken_after(after, _AT_ONCE, _BYTES_AT_ONCE)
-            digests.update((entry.seq, entry.digest) for entry in entries)
-            after = max(digests, default=after)
-        return digests
+
+def entries_after(journal: Journal, seq: int) -> Iterator[Entry]:
+    """Entries behind a sequence number, as far as the journal still has them; a bounded number is read at once."""
+    more = True
+    while more:
+        entries, more = journal.entries_after(seq, _AT_ONCE, _BYTES_AT_ONCE)
+        yield from entries
+        seq = entries[-1].seq if entries else seq
+
+
+def digests(journal: Journal, after: int, upto: int) -> dict[int, bytes]:
+    """Digests of the entries behind one sequence number and up to another, as far as the journal still has them."""
+    entries = takewhile(lambda entry: entry.seq <= upto, entries_after(journal, after))
+    return {entry.seq: entry.digest for entry in entries}

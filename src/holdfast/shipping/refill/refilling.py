@@ -50,7 +50,7 @@ class Refilling:
         any. With `anew` the store may be an old copy, and is not compared with the marks. Damage is logged and left to
         reconciliation, or (`strict`) raised.
         """
-        partitions = list(self._journal.topics.by_id.values())
+        partitions = list(self._journal.partitions.values())
         room = asyncio.Semaphore(_AT_ONCE)
         if not thorough:
             whole = await asyncio.gather(*(self._seems_whole(partition, room) for partition in partitions))
@@ -60,7 +60,7 @@ class Refilling:
 
     async def _seems_whole(self, partition: Partition, room: asyncio.Semaphore) -> bool:
         """Whether the newest manifest object, and the newest segment, are what they were."""
-        key, log = newest_key(partition), self._journal.vault.log_id.hex()
+        key, log = newest_key(partition), self._journal.log_id.hex()
         if key is None:
             return True
         async with room:
@@ -76,7 +76,7 @@ class Refilling:
             return await self._asking.until_answered(f"look for {file}", lambda: self._remote.head(file)) is not None
 
     async def _examined(self, partition: Partition, strict: bool, anew: bool) -> Standing | None:
-        loop, log = asyncio.get_running_loop(), self._journal.vault.log_id.hex()
+        loop, log = asyncio.get_running_loop(), self._journal.log_id.hex()
         try:
             return await self._asking.until_answered(
                 f"compare {partition.topic}/{partition.number} with the store",
