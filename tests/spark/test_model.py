@@ -183,6 +183,7 @@ def pad(row: tuple[Any, ...], rows: Rows) -> tuple[Any, ...]:
     return row + (None,) * (width - len(row))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "seed"), [("own", 1), ("directory", 2), ("s3", 3)])
 def test_all_ways_to_read_give_what_the_log_gives(
