@@ -181,7 +181,7 @@ def stored_bytes(directory: Path) -> tuple[int, int]:
         if channels.channel("room").stats().outgoing != 50:
             raise RuntimeError("there should be 50 unacknowledged messages")
         channels.wrap_outgoing_message(CONTENT, "room")
-        items = {key: body for key, _, body in log._journal.load_space("channel/alice/room")}
+        items = {key: body for key, _, body in log._journal.spaces.load("channel/alice/room")}
     return len(items[b"m"]), len(items[max(items.keys() - {b"m"})])
 
 

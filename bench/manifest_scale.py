@@ -25,7 +25,6 @@ from bench import material, measure
 from bench.material import TOPIC
 from bench.measure import Measured, Options, Part, Sample
 from holdfast.crypto.vault import Vault
-from holdfast.journal.sqlite.control_tables import Tables
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state.partition import unsealed
 from holdfast.journal.state.state_digest import total
@@ -134,8 +133,8 @@ def _log_of(path: Path, count: int) -> Iterator[Path]:
 def _fill(backend: SqliteBackend, log_id: bytes, count: int) -> None:
     """Manifest, watermark, head and the log's own row, as that many seals and trims would have left them."""
     vault = Vault(log_id)
-    with backend.reading() as connection:
-        control = Tables(connection, backend.path).control_rows(newest=1)
+    with backend.tables() as tables:
+        control = tables.control_rows(newest=1)
     row, (head,) = control.log, control.heads
     assert row is not None
     backend.begin()

@@ -5,6 +5,7 @@ Each part has a module of its own that says what is measured and what would be u
 - `ship_speed`: a backlog goes to an S3 server, beside bare PUTs of the same size;
 - `shipped_latency`: clients that wait for the store, beside one PUT;
 - `restore_speed`: a log comes back, beside bare GETs;
+- `loop_lag`: what PUTs do to the loop that they run on, beside obstore's;
 - `store_reads`: GETs, ranges and listings through our own client, beside obstore;
 - `append_beside_ship`: appends while everything is shipped to a directory on the same disk.
 
@@ -17,7 +18,16 @@ from __future__ import annotations
 
 import obstore
 
-from bench import append_beside_ship, measure, restore_speed, seaweedfs, ship_speed, shipped_latency, store_reads
+from bench import (
+    append_beside_ship,
+    loop_lag,
+    measure,
+    restore_speed,
+    seaweedfs,
+    ship_speed,
+    shipped_latency,
+    store_reads,
+)
 from bench.measure import Measured, Options, Part
 
 
@@ -29,6 +39,7 @@ def main(options: Options) -> None:
         with seaweedfs.running(directory / "seaweedfs") as server:
             parts.append(_told(ship_speed.part(directory, options, server)))
             parts.append(_told(shipped_latency.part(directory, options, server)))
+            parts.append(_told(loop_lag.part(directory, options, server)))
             parts.append(_told(restore_speed.part(directory, options, server)))
             parts.append(_told(store_reads.part(directory, options, server)))
         parts.append(_told(append_beside_ship.part(directory, options)))

@@ -38,6 +38,9 @@ LEFT_OUT = pytest.StashKey[dict[str, str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", action="store_true", help="take some of many cases, drawn by the seed of the commit")
+    parser.addoption(
+        "--left-out", action="store_true", help="with --sample: list the functions that do not run, and why"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -86,6 +89,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = {id(item) for function in functions(items).values() for item in chosen(config, function)}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
+    if config.option.left_out:
+        left_out = config.stash[LEFT_OUT]
+        print(*(f"{name}: {why}" for name, why in sorted(left_out.items())), sep="\n")
+        print(f"{len(functions(items))} functions with {len(items)} cases are in the gate, {len(left_out)} are not")
+        items.clear()
 
 
 def functions(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
@@ -98,16 +106,23 @@ def functions(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
 
 def chosen(config: pytest.Config, cases: list[pytest.Item]) -> list[pytest.Item]:
     """The cases of one function that run."""
-    wanted = [case for case in cases if case.get_closest_marker("full") is None]
+    reasons = [reason(case) for case in cases]
+    wanted = [case for case, why in zip(cases, reasons, strict=True) if why is None]
     if not wanted:
-        for case in cases:
-            mark = case.get_closest_marker("full")
-            config.stash[LEFT_OUT][case.nodeid.partition("[")[0]] = mark.args[0] if mark and mark.args else ""
+        config.stash[LEFT_OUT][cases[0].nodeid.partition("[")[0]] = reasons[0] or ""
         return []
     mark = wanted[0].get_closest_marker("sampled")
     if mark is None:
         return wanted
     return [case for group in groups(wanted, mark) for case in draw(config.stash[SEED], name(group), group, *mark.args)]
+
+
+def reason(case: pytest.Item) -> str | None:
+    """Why a case is not in the gate."""
+    if case.get_closest_marker("soak") is not None:
+        return "soak"
+    mark = case.get_closest_marker("full")
+    return None if mark is None else "".join(mark.args)
 
 
 def groups(cases: list[pytest.Item], mark: pytest.Mark) -> list[list[pytest.Item]]:

@@ -12,7 +12,7 @@ from holdfast import Topic
 @contextmanager
 def stalled(topic: Topic) -> Iterator[None]:
     """Hold the writer inside a commit until the block ends; what is appended in the block queues up."""
-    backend = topic._journal.backend
+    backend = topic._journal._backend
     inside, go_on = threading.Event(), threading.Event()
     begin = backend.begin
 
@@ -24,7 +24,7 @@ def stalled(topic: Topic) -> Iterator[None]:
 
     backend.begin = wait_then_begin
     # A unit without operations makes the writer start a group without storing a record.
-    topic._journal.queue.put_control([])
+    topic._journal._queue.put_control([])
     assert inside.wait(30)
     try:
         yield

@@ -1,7 +1,7 @@
-"""What callers give, taken for what it must be, or refused as `Invalid` with what to write instead. Pure.
+"""Checks of arguments: a value of the right type, or `Invalid` with what to write instead. Pure.
 
 A newcomer's first mistake should be answered in holdfast's words, before anything is opened or written, and not by
-whatever Python makes of it three layers below. Values that may be secrets are named by their type alone.
+whatever Python says three layers below. A value that may be a secret is named by its type alone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def path_of(value: object, what: str = "a log") -> Path:
             hint="give the store's address as store=…: holdfast.open('data', store='s3://bucket/prefix')",
         )
     if "\0" in text or not is_text(text):
-        raise Invalid(f"the path of {what} has characters that no file system has", hint="give another name")
+        raise Invalid(f"the path of {what} has characters that no file system allows", hint="give another name")
     return Path(text).absolute()
 
 
 def store_address(value: object) -> str:
-    """A store's address; a directory that is plainly one may be relative, as a path or as text such as './backup'."""
+    """A store's address. A directory may be relative if it is plainly one: a path, or text such as './backup'."""
     if isinstance(value, os.PathLike) and isinstance(text := os.fspath(value), str):
         return os.path.abspath(os.path.expanduser(text))
     if not isinstance(value, str):
@@ -45,14 +45,14 @@ def store_address(value: object) -> str:
         return value
     if _HERE.match(value):
         return os.path.abspath(os.path.expanduser(value))
-    raise Invalid(  # it may be a bucket without its scheme: a directory must not come into being by mistake
+    raise Invalid(  # it may be a bucket without its scheme: no directory must be created by mistake
         "a store is a URL, or a path that is plainly one",
         hint="s3://bucket/prefix for a bucket; './backup' or pathlib.Path('backup') for a directory of this machine",
     )
 
 
 def seconds(value: object, name: str = "timeout") -> float:
-    """A duration: a negative one is none (to a lock, -1 would mean for ever), none is longer than a lock can wait."""
+    """A duration. A negative one counts as 0 (to a lock, -1 would mean forever), a long one as the longest wait."""
     if type(value) is float and 0.0 <= value <= _SECONDS_MAX:  # the quick way; NaN is in no range
         return value
     if not isinstance(value, int | float) or isnan(value):
@@ -83,7 +83,7 @@ def text(value: object, name: str, example: str) -> str:
 
 
 def texts(value: object, name: str, example: str) -> tuple[str, ...]:
-    """Several texts; one alone is not taken apart into letters."""
+    """Several texts; a single text is not split into letters."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise Invalid(f"{name} is a list of names, not {_kind(value)}", hint=f"for instance {name}=[{example!r}]")
     return tuple(text(item, name, example) for item in value)
@@ -97,14 +97,14 @@ def several(value: object, name: str, example: str) -> Iterable[Any]:
 
 
 def having(value: object, verbs: Collection[str], what: str, hint: str) -> None:
-    """An object of the caller's own must have these."""
+    """An object of the caller's own class must have these attributes."""
     missing = [verb for verb in verbs if not hasattr(value, verb)]
     if missing or isinstance(value, type):
-        raise Invalid(f"{_kind(value)} is no {what}: it lacks {', '.join(missing) or 'an instance'}", hint=hint)
+        raise Invalid(f"{_kind(value)} is not a {what}: it lacks {', '.join(missing) or 'an instance'}", hint=hint)
 
 
 def _kind(value: object) -> str:
-    """What it is, without what is in it."""
+    """The type of a value, without the value."""
     if value is None:
         return "None"
     name = type(value).__name__
@@ -112,7 +112,7 @@ def _kind(value: object) -> str:
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Whether it is text that can be written down."""
+    """Whether it is text that can be encoded."""
     if not isinstance(value, str):
         return False
     try:

@@ -1,8 +1,8 @@
 """Who is calling: a coroutine, whose event loop must not be blocked, or somebody who may wait.
 
-A loop that runs in this thread does not tell. In a notebook, and in Python's asynchronous prompt, one always runs, and
-the code of a cell is no coroutine: nothing else happens before it has ended, and it may block. So the caller's frames
-are asked, the nearest first.
+That a loop runs in this thread is not enough to know. In a notebook, and in Python's asynchronous prompt, one always
+runs, but the code of a cell is not a coroutine: nothing else happens before it has ended, and it may block. So the
+caller's frames are looked at, nearest first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def in_coroutine() -> bool:
 def _is_in_coroutine(frame: FrameType | None) -> bool:
     while frame is not None:
         flags = frame.f_code.co_flags
-        if not flags & CO_OPTIMIZED:  # no function: a module, or a cell, also one that awaits something
+        if not flags & CO_OPTIMIZED:  # not a function: a module, or a cell, even one that awaits something
             return False
         if flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
             return True

@@ -1,6 +1,6 @@
 """Record batches as what other libraries take: an Arrow table, a C stream, a data frame of Polars or pandas.
 
-Shared by all that reads as Arrow. Libraries are loaded when somebody asks for theirs; one that is missing is `Invalid`
+Shared by everything that reads as Arrow. A library is loaded when it is asked for; one that is missing is `Invalid`,
 with the command that installs it.
 """
 

@@ -4,7 +4,7 @@
     FORMAT       "holdfast log 1" and the log's id; written last when a log is created
     durable.db   the journal, and the manifest of segments
     segments/    sealed segments, laid out as in a store
-    quarantine/  files that `reconcile` took out of segments/ and did not dare to delete
+    quarantine/  files that `reconcile` moved out of segments/ because they are not provably garbage
 
 FORMAT is what makes a directory a log. If it is there and the database is not, data was lost, and opening
 says so instead of starting an empty log in its place.
@@ -108,7 +108,7 @@ class Directory:
         return log_id
 
     def _require_database(self) -> None:
-        """A log that was created has a database; an empty file in its place is a loss, not a beginning."""
+        """A log that was created has a database; an empty file in its place is a loss, not a new log."""
         self._refuse_irregular()
         if not self.database.exists() or self.database.stat().st_size == 0:
             raise Corrupt(
@@ -118,7 +118,7 @@ class Directory:
             )
 
     def _refuse_irregular(self) -> None:
-        """SQLite would follow a link, and wait for ever at the other end of a pipe. Looked at, not opened: closing any
+        """SQLite would follow a link, and wait forever on a pipe. Files are looked at, not opened: closing any
         descriptor of the database drops the locks that this process may have on it.
         """
         for name in (_DATABASE, _DATABASE + "-wal", _DATABASE + "-shm", _DATABASE + "-journal"):
@@ -131,7 +131,9 @@ class Directory:
                 raise Unavailable(f"cannot read path={path}: {error.strerror}", hint="check its permissions") from error
             if not S_ISREG(mode):
                 raise Corrupt(
-                    "a file of the log is no file", path=str(path), hint="a link, a pipe or a device is there"
+                    "a file of the log is not a regular file",
+                    path=str(path),
+                    hint="a link, a pipe or a device is there",
                 )
 
     # -- rebuilding ---------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ class Directory:
         return aside
 
     def finish_setting_aside(self) -> None:
-        """A write-ahead log follows its database, also when a crash came between."""
+        """The write-ahead log follows its database, even if a crash came in between."""
         aside = self._set_aside()
         if aside and not self.database.exists():
             wal = self.path / (_DATABASE + "-wal")

@@ -1,15 +1,15 @@
 """Logs that are open, and what becomes of them when the process forks or ends without closing them.
 
-A forked child forgets its parent's logs. At the end of the interpreter a log that is still open is finished in two
-steps, a net for whoever forgot to close it:
+A forked child forgets its parent's logs. When the interpreter ends, a log that is still open is finished in two steps,
+a safety net for those who forgot to close it:
 
-    settle    when the main thread has ended: what was queued is made durable, sealed and shipped. Python takes the
-              executors down right after this, so it is the last moment for that; it is left out while other threads
-              (not daemons) still work, who may go on for days
-    close     after all of them have ended and after the application's own `atexit` calls, which may still append:
-              what is queued then is made durable, and the directory is let go of
+    settle    when the main thread has ended: what was queued is made durable, sealed and shipped. Python stops its
+              executors right after this, so there is no later moment. It is skipped while other threads (not daemons)
+              still run, because they may run for days
+    close     after all of them and after the application's own `atexit` calls, which may still append: what is queued
+              then is made durable, and the directory is released
 
-Both are bounded by the settings' time-outs. A process that is killed or calls `os._exit` runs neither.
+Both are bounded by the time-outs in the settings. A process that is killed or calls `os._exit` runs neither.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Opened(Protocol):
 
 
 class Threads(executors.ThreadPoolExecutor):
-    """An executor that goes on when the main thread has ended, while other threads of the application still work.
+    """An executor that still takes work after the main thread has ended, while other threads run.
 
-    Python's own take no more work from then on. Each call then gets a thread of its own; or it is made at once, where
-    there was to be one thread only, or where none can be started any more.
+    Python's own refuse it from then on. Here each call then gets a thread of its own. Where there was to be only one
+    thread, or none can be started, the call is made at once.
     """
 
     def submit(
@@ -90,7 +90,7 @@ def keep(log: Opened) -> None:
 
 
 def drop(log: Opened) -> None:
-    """It is not any more."""
+    """It is closed."""
     _opened.discard(log)
 
 
@@ -126,7 +126,7 @@ def _settle_all() -> None:
 
 
 def _others_work() -> bool:
-    """Whether threads of the application go on; the workers of executors do not count, they wait for us to end."""
+    """Whether threads of the application still run; workers of executors do not count, they wait for us."""
     workers = set(getattr(executors, "_threads_queues", ()))
     here = threading.current_thread()
     return any(not (one is here or one.daemon or one in workers) for one in threading.enumerate())
@@ -140,7 +140,7 @@ def _close_all() -> None:
 def _try(step: Callable[[], None]) -> None:
     try:
         step()
-    except Exception:  # the next log has a right to its end, too
+    except Exception:  # the next log must be ended all the same
         logger.exception("ending with an open log", extra={"action": "exit_failed"})
 
 

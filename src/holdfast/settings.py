@@ -1,9 +1,9 @@
 """All settings in one frozen value, from defaults, a TOML file, the environment and arguments.
 
-Each stage owns its settings, with defaults, meaning and bounds in one place (`journal/settings.py` …); here
+Each stage owns its settings, with defaults, meaning and bounds in one place (`journal/journal_settings.py` …); here
 they are only put together. Every value has one name: `journal.queue_bytes_max` in Python is `queue_bytes_max`
 under `[journal]` in TOML and `HOLDFAST_JOURNAL__QUEUE_BYTES_MAX` in the environment. Sizes and durations may
-be text ("64MiB", "5ms"). A name that does not exist is an error, never ignored; all problems are told at once.
+be text ("64MiB", "5ms"). A name that does not exist is an error, never ignored; all problems are reported at once.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Waiting without polling, for threads and event loops alike.
 
-A signal is rung by one thread (the writer) after it has changed what others wait for. Sleepers register
-first and look again afterwards, so a ring between the two cannot be missed:
+A signal is given by one thread (the writer) after it has changed what others wait for. Sleepers register first and
+look again afterwards, so a signal between the two cannot be missed:
 
-    sleeper:  register, then look, then sleep          ringer:  change, then ring
+    sleeper:  register, then look, then sleep          writer:  change, then notify
 
-No lock guards this: each step is one atomic operation of a deque or a dictionary. A sleeper may wake for
-nothing; it must look again. Ringing costs two truth tests when nobody waits, one wake-up per sleeping
-thread, and one `call_soon_threadsafe` per event loop, however many coroutines wait there.
+No lock guards this: each step is one atomic operation of a deque or a dictionary. A sleeper may wake for nothing; it
+must look again. Notifying costs two truth tests when nobody waits, one wake-up per sleeping thread, and one
+`call_soon_threadsafe` per event loop, however many coroutines wait there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from math import inf
 
 
 class Signal:
-    """Wakes whoever waits, each time it is rung."""
+    """Wakes all who wait, each time `notify` is called."""
 
     __slots__ = ("_loops", "_sleepers")
 
@@ -29,7 +29,7 @@ class Signal:
         self._loops: dict[AbstractEventLoop, _Sleepers] = {}
 
     def sleep(self, happened: Callable[[], bool], timeout: float) -> bool:
-        """Block this thread until a ring or the time-out; True when it has happened."""
+        """Block this thread until the next signal or the time-out; True when it has happened."""
         lock = allocate_lock()
         lock.acquire()
         self._sleepers.append(lock)
@@ -39,12 +39,12 @@ class Signal:
             return happened()
         try:
             self._sleepers.remove(lock)
-        except ValueError:  # rung just now
+        except ValueError:  # notified just now
             pass
         return happened()
 
     def future(self, loop: AbstractEventLoop, timeout: float) -> Future[None]:
-        """A future of this loop that is done at the next ring or after its own time-out, whichever is first.
+        """A future of this loop that is done at the next signal or after its own time-out, whichever is first.
 
         All futures of one loop share one wake-up, and one timer, set for the first of their deadlines. Cancelling a
         future cancels nothing else.
@@ -76,7 +76,7 @@ class Signal:
         if waiting is not None:
             try:
                 loop.call_soon_threadsafe(waiting.wake)
-            except RuntimeError:  # the loop was closed: nobody waits there any more
+            except RuntimeError:  # the loop was closed: nobody is waiting there
                 pass
 
     def _set_timer(self, loop: AbstractEventLoop, sleepers: _Sleepers, due: float) -> None:
@@ -86,7 +86,7 @@ class Signal:
         sleepers.timer = loop.call_at(due, self._expire, loop, sleepers)
 
     def _expire(self, loop: AbstractEventLoop, sleepers: _Sleepers) -> None:
-        """Wake those whose time is over; the others sleep on."""
+        """Wake those whose time is up; the others sleep on."""
         now = max(sleepers.due, loop.time())  # a loop may be early, by what its clock can tell apart
         over = [future for future, deadline in sleepers.futures.items() if deadline <= now]
         for future in over:
@@ -100,7 +100,7 @@ class Signal:
 
 
 class _Sleepers:
-    """The coroutines of one event loop that wait for the same ring, each until a moment of its own."""
+    """The coroutines of one event loop that wait for the same signal, each with a deadline of its own."""
 
     __slots__ = ("due", "futures", "timer")
 

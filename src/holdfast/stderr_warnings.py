@@ -1,8 +1,8 @@
-"""Warnings reach somebody: on stderr, where the application has configured no logging.
+"""Warnings are printed to stderr where the application has configured no logging.
 
-The handler of the logger `holdfast` that is there from the beginning. As soon as anybody else listens, on this logger
-or on the root (`logging.basicConfig()`, or a `NullHandler` by those who want silence), it says nothing. One line each:
-what a message tells of may come from a hostile directory or store.
+The logger `holdfast` has this handler from the beginning. It is silent as soon as there is another one, on this logger
+or on the root (`logging.basicConfig()`, or a `NullHandler` for those who want silence). A warning is one line: parts of
+it may come from a hostile directory or store.
 """
 
 from __future__ import annotations

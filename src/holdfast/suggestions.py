@@ -11,7 +11,7 @@ _LISTED_MAX = 20
 def meant(name: str, known: Iterable[str], before: str = "") -> str:
     """`, did you mean 'orders'?` where a known name is close, else nothing; capitals do not matter.
 
-    `before` is what all of them begin with, and counts for nothing.
+    `before` is a prefix of all of them; it is not compared.
 
     >>> meant("ordres", ["orders", "trades"])
     ", did you mean 'orders'?"

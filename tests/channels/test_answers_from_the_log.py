@@ -170,13 +170,13 @@ def older_version(log) -> None:
     from holdfast.channels.keeping.storage import decode_meta, encode_meta, stored_message
 
     name = f"channel/alice/{ROOM}"
-    items = {key: (number, body) for key, number, body in log._journal.load_space(name)}
+    items = {key: (number, body) for key, number, body in log._journal.spaces.load(name)}
     messages = [stored_message(body) for key, (_, body) in items.items() if key[:1] in (b"h", b"w")]
     history = {message.message_id: message for message in messages}
     meta = decode_meta(items[b"m"][1], elsewhere=history)
     gone = [key for key in items if key[:1] == b"k"]
     snapshot = encode_meta(meta, version=2, elsewhere=history)
-    log._journal.change_space(name, [(b"m", 0, snapshot)], gone, timeout=5).result(5)
+    log._journal.spaces.change(name, [(b"m", 0, snapshot)], gone, timeout=5).result(5)
 
 
 def test_both_formats_are_answered_in_their_own(tmp_path):

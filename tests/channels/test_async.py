@@ -163,7 +163,7 @@ def test_a_migration_reaches_the_channels_of_a_log(tmp_path):
         with log.channels("alice") as alice:
             alice.ensure_channel(ROOM)
             alice.wrap_outgoing_message(b"content", ROOM)
-        log._journal.change_space("channel/alice/room", [(b"m", 0, future)], [], timeout=5).result(5)
+        log._journal.spaces.change("channel/alice/room", [(b"m", 0, future)], [], timeout=5).result(5)
         with log.channels("alice") as alice, pytest.raises(Corrupt, match="version=99"):
             alice.ensure_channel(ROOM)
         with pytest.raises(Corrupt, match="version=99"):

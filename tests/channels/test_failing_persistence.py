@@ -441,7 +441,7 @@ class Refusing:
     """A disk that refuses whole groups, when it is told to."""
 
     def __init__(self, log: Log) -> None:
-        self._backend = log._journal.backend
+        self._backend = log._journal._backend
         self._commit = self._backend.commit
         self._backend.commit = self.commit
         self.refusals = 0

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from shutil import rmtree
 
 import pytest
 
@@ -19,7 +18,7 @@ import holdfast
 from holdfast import Log, OutcomeUnknown, Settings, Unavailable
 from holdfast.channels import ChannelData, ChannelMeta, Channels, HistoryUpdate
 from holdfast.channels.keeping.log_backend import LogPersistence
-from holdfast.journal.journal import Journal
+from holdfast.journal.space_access import SpaceAccess
 from holdfast.testing import Fault, FaultyDisk, ManualClock
 from tests.channels import conversation
 from tests.channels.conversation import (
@@ -36,6 +35,7 @@ from tests.channels.conversation import (
     wire,
 )
 from tests.channels.test_failing_persistence import Refusing
+from tests.harness.cuts import Cut, examine, record
 from tests.stalled import stalled
 
 pytestmark = pytest.mark.disk
@@ -48,13 +48,13 @@ class Units:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made = 0
-        change = Journal.space_change
+        change = SpaceAccess.operations
 
         def counted(*args, **more):
             self.made += 1
             return change(*args, **more)
 
-        monkeypatch.setattr(Journal, "space_change", counted)
+        monkeypatch.setattr(SpaceAccess, "operations", counted)
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def test_steps_of_threads_and_tasks_that_find_the_writer_busy_are_one_unit(tmp_p
                 await until(6, alice)
                 assert not any(task.done() for task in tasks)
                 assert ids(log) == ["a0"]
-                partition = log._journal.topics.partitions["_channels"][0]
+                partition = log._journal.topics["_channels"][0]
                 assert (log._journal.appended(partition), partition.durable) == (6, 1), "records that will be"
             await asyncio.gather(*tasks)
 
@@ -123,7 +123,7 @@ def test_a_step_never_joins_a_unit_that_the_writer_has_begun_with(tmp_path, monk
     with room_of(tmp_path) as (log, alice):
         units, other = Units(monkeypatch), log.topic("other")
         other.append(b"it is there")
-        backend = log._journal.backend
+        backend = log._journal._backend
         commit, inside, go_on = backend.commit, threading.Event(), threading.Event()
 
         def held() -> None:
@@ -256,14 +256,14 @@ def test_removing_while_steps_wait_drops_them_and_wakes_everybody(tmp_path):
     """And the channel begins anew."""
     with room_of(tmp_path) as (log, alice):
         handed_over = threading.Event()
-        change = log._journal.change_space
+        change = log._journal.spaces.change
 
         def told(*args, **more):
             ticket = change(*args, **more)
             handed_over.set()
             return ticket
 
-        log._journal.change_space = told
+        log._journal.spaces.change = told
 
         async def main() -> None:
             with stalled(log.topic("_channels")):
@@ -318,7 +318,7 @@ def test_a_hint_is_not_overtaken_by_the_eviction_of_its_message(tmp_path):
             await asyncio.gather(*tasks)
 
         asyncio.run(main())
-        keys = {key for key, _, _ in log._journal.load_space(f"channel/alice/{ROOM}")}
+        keys = {key for key, _, _ in log._journal.spaces.load(f"channel/alice/{ROOM}")}
         assert not [key for key in keys if key.startswith(b"r")]
         assert bare(on_disk(log)[0]) == memory(alice)
 
@@ -384,36 +384,38 @@ def test_however_steps_are_gathered_the_disk_is_as_after_the_last(tmp_path, monk
             assert alice.channel(ROOM).persistence.ok
 
 
-def cut_turns(root: Path, seed: int) -> list[tuple[object, int, int]]:
-    """Lead the conversation turn by turn; a snapshot before every step of the disk, with the states it may be in."""
-    cuts: list[tuple[object, int, int]] = []
-    with FaultyDisk(root) as disk:
+def cut_turns(root: Path, seed: int) -> list[Cut[tuple[int, int]]]:
+    """Lead the conversation turn by turn; promised are the two states that it may be in."""
+    between = 0, 0
+
+    def lead(disk: FaultyDisk) -> None:
+        nonlocal between
         clock = ManualClock()
         with impatient(root / "log", clock) as log:
             alice = log.channels("alice")
             for turn in turns(seed):
-                disk.on_step = lambda *_, turn=turn: cuts.append((disk.snapshot(), turn.start, turn.stop))
+                between = turn.start, turn.stop
                 with stalled(log.topic("_channels")):
                     for at in turn:
                         take(alice, clock, SCRIPT[at][1])
                 log.flush()
-                cuts.append((disk.snapshot(), turn.stop, turn.stop))
-            disk.on_step = None
-    return cuts
+
+    return record(root, lead, lambda: between)
 
 
 @pytest.mark.crash
 def test_a_power_cut_leaves_all_of_a_unit_or_nothing(tmp_path):
     """Never some of the steps that were gathered."""
     looked = {"before": 0, "after": 0}
-    for number, (cut, before, after) in enumerate(cut_turns(tmp_path / "disk", 1)[::3]):
-        for state in cut.states(limit=2, seed=number):
-            copy = state.materialise(tmp_path / str(number))
-            with conversation.open_log(copy / "log", ManualClock()) as log:
-                kept = on_disk(log)
-            assert kept in (STATES[before], STATES[after]), f"torn: between {before} and {after}"
-            looked["after" if kept == STATES[after] else "before"] += 1
-            rmtree(copy)
+
+    def look(copy: Path, between: tuple[int, int]) -> None:
+        with conversation.open_log(copy / "log", ManualClock()) as log:
+            kept = on_disk(log)
+        before, after = (STATES[number] for number in between)
+        assert kept in (before, after), f"torn: between {between}"
+        looked["after" if kept == after else "before"] += 1
+
+    examine(cut_turns(tmp_path / "disk", 1)[::3], look, tmp_path / "states", 2)
     assert min(looked.values()) > 0, looked
 
 

@@ -47,7 +47,7 @@ def wire(message_id: str, *causes: str, content: bytes = b"content", requests: t
 @contextmanager
 def full_disk(log: Log) -> Iterator[None]:
     """Every group is refused, as on a disk that is full; nothing of it is written."""
-    backend = log._journal.backend
+    backend = log._journal._backend
     commit = backend.commit
 
     def refuse() -> None:
@@ -75,7 +75,7 @@ class TestLogBackend(PersistenceContract):
     def opened(self) -> Persistence:
         self.log = self.open_log()
         topic = self.log.topic("_channels", partitions=1)
-        (partition,) = self.log._journal.topics.partitions["_channels"]
+        (partition,) = self.log._journal.topics["_channels"]
         return LogPersistence(self.log._journal, self.participant, partition, read=topic.read)
 
     def reopen(self, persistence: Persistence) -> Persistence:
@@ -305,7 +305,7 @@ def test_the_snapshot_of_a_restart_is_that_of_the_life_before(open_log):
 
 def damage(log: Log) -> None:
     """Change a byte of an item behind the log's back."""
-    path = log._journal.backend.path
+    path = log._journal.path
     log.close()
     connection = apsw.Connection(str(path))
     [(rowid, body)] = connection.execute("SELECT rowid, body FROM space_items ORDER BY length(body) DESC LIMIT 1")
@@ -353,7 +353,7 @@ def test_a_snapshot_of_a_newer_version_is_refused(open_log):
     """Loudly: a channel is never begun anew because a newer holdfast has written it."""
     log = open_log()
     journal = log._journal
-    journal.change_space(f"channel/alice/{ROOM}", [(b"m", 0, b"\x08\x63\x10\x00")], timeout=5).result()
+    journal.spaces.change(f"channel/alice/{ROOM}", [(b"m", 0, b"\x08\x63\x10\x00")], timeout=5).result()
     with pytest.raises(Corrupt, match="version=99") as caught:
         log.channels("alice").ensure_channel(ROOM)
     assert "upgrade" in caught.value.hint
@@ -363,7 +363,7 @@ def test_a_snapshot_of_another_version_is_read_with_a_migration(open_log):
     """The hook is given to the backend."""
     log = open_log()
     journal = log._journal
-    journal.change_space(f"channel/alice/{ROOM}", [(b"m", 0, b"\x08\x63\x10\x07")], timeout=5).result()
+    journal.spaces.change(f"channel/alice/{ROOM}", [(b"m", 0, b"\x08\x63\x10\x07")], timeout=5).result()
     backend = LogPersistence(journal, "alice", migrations={99: lambda data: b"\x08\x02" + data[2:]})
     assert backend.load_channel(ROOM).meta == ChannelMeta(7)
 
@@ -430,7 +430,7 @@ def test_many_large_answers_do_not_make_a_snapshot_large(open_log):
     alice.unwrap_received_message(wire("asking", requests=requests))
     assert alice.channel(ROOM).stats().responses == 6
     assert alice.channel(ROOM).persistence.ok
-    bodies = {key: len(body) for key, _, body in log._journal.load_space(f"channel/alice/{ROOM}")}
+    bodies = {key: len(body) for key, _, body in log._journal.spaces.load(f"channel/alice/{ROOM}")}
     assert bodies[b"m"] < 10_000
 
 

@@ -92,5 +92,5 @@ def test_bytes_that_nobody_would_write_are_kept_as_the_message_that_they_are(log
         (b"b2", memory(alice).history[1].content, ["b1"]),
     ]
     kept(log, alice)
-    space = log._journal.load_space(f"channel/alice/{ROOM}")
+    space = log._journal.spaces.load(f"channel/alice/{ROOM}")
     assert not any(b"pads" in body for _, _, body in space)

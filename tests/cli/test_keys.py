@@ -120,7 +120,7 @@ def test_keys_that_are_missing_are_listed(run: Run, secret_log: Path) -> None:
     result = run("keys", "list", "wrong", "--log", secret_log, "--json")
     first, lacking = objects(result.stdout)
     assert (first["known"], first["sealing"], lacking["known"], lacking["sealing"]) == (True, False, False, True)
-    assert "note: the log has what the keyring has no key for" in result.stderr
+    assert "note: the log uses keys that the keyring does not have" in result.stderr
 
 
 def test_names_from_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

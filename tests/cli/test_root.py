@@ -73,6 +73,18 @@ def test_arrow_of_a_store(run: Run, root: Path) -> None:
     assert (table.num_rows, table.column("a").to_pylist()) == (3, [0, 1, 2])
 
 
+def test_raw_arrow_of_a_store_has_the_columns_of_the_log(run: Run, sealed_log: Path, root: Path) -> None:
+    """A record has one vocabulary wherever it is read; a store's rows also say their topic."""
+    import pyarrow as pa
+
+    own, there = (
+        pa.ipc.open_stream(run("read", place, "orders", "--format", "arrow").stdout_bytes).read_all()
+        for place in (sealed_log, root)
+    )
+    assert there.column_names == ["topic", *own.column_names]
+    assert there.drop_columns(["topic"]).to_pylist() == own.to_pylist()
+
+
 def test_topics_of_a_store(run: Run, sealed_log: Path, root: Path) -> None:
     """Names, kinds, marks, segments and schemas are those of the log."""
     own = {line["topic"]: line for line in objects(run("topics", sealed_log, "--json").stdout)}

@@ -1,7 +1,6 @@
 """`holdfast spark read`: one question to a root through a real Spark, in text and as JSON, with our exit codes.
 
-Every JVM costs seconds, so the questions are asked one after the other in one process of their own; one more is asked
-as a user would.
+Every JVM costs seconds, so the questions are asked one after the other in one process of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pytest
 
 import holdfast
 from holdfast import Record
-from tests.cli.conftest import MAIN, Run, segment_files
+from tests.cli.conftest import Run, segment_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -66,6 +65,7 @@ def answers(log: Path, damaged: Path) -> dict[str, dict[str, Any]]:
     """What is said to each question: exit code, stdout, stderr."""
     read, local = ["spark", "read", str(log)], ["--master", "local[1]"]
     questions = {
+        "table": [*read, "orders", "--limit", "2", *local],
         "text": [*read, "rows", "--columns", "_offset,name", *local],
         "json": [*read, "orders", "--where", "partition = 1 and offset >= 4", "--limit", "3", "--json", *local],
         "count": [
@@ -82,31 +82,25 @@ def answers(log: Path, damaged: Path) -> dict[str, dict[str, Any]]:
         "no column": [*read, "orders", "--where", "nothing = 1", *local],
         "damaged": ["spark", "read", str(damaged), "orders", "--option", "verify=hash", *local],
     }
-    done = asked(ASKING, input=json.dumps(questions))
+    done = subprocess.run(
+        [sys.executable, "-c", ASKING], input=json.dumps(questions), capture_output=True, text=True, timeout=PATIENCE,
+        env={**os.environ, "TZ": "UTC"}, check=False,
+    )  # fmt: skip
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.rpartition("answers:")[2])
     return found
 
 
-def asked(code: str, *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
-    """A process of its own, with a Spark of its own."""
-    environment = {**os.environ, "TZ": "UTC"}
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(
-        command, input=input, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False
-    )
-
-
-def test_a_table_is_printed_and_words_go_to_stderr(log: Path) -> None:
-    """As a user runs it: rows on stdout; on stderr which way was taken and how far it is settled."""
-    done = asked(MAIN, "spark", "read", str(log), "orders", "--limit", "2", "--master", "local[1]")
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+def test_a_table_is_printed_and_words_go_to_stderr(answers: dict[str, dict[str, Any]]) -> None:
+    """Rows on stdout; on stderr which way was taken and how far it is settled."""
+    done = answers["table"]
+    assert done["code"] == 0, done["err"]
+    lines = [line for line in done["out"].splitlines() if line.startswith("|")]
     assert [cell.strip() for cell in lines[0].strip("|").split("|")] == [
         "topic", "partition", "offset", "timestamp", "key", "value", "headers", "kind",
     ]  # fmt: skip
     assert len(lines) == 1 + 2
-    assert "reading through " in done.stderr
-    assert 'settled: {"orders":{"0":[0,10],"1":[0,10]}}' in done.stderr
+    assert "reading through " in done["err"]
+    assert 'settled: {"orders":{"0":[0,10],"1":[0,10]}}' in done["err"]
 
 
 def test_a_payload_does_not_steer_a_terminal(answers: dict[str, dict[str, Any]]) -> None:

@@ -39,7 +39,7 @@ def hostile(tmp_path: Path) -> Path:
     with holdfast.open(path, settings=settings) as log:
         log.topic("kept").append(ORDERS.encode(), key=ORDERS.encode(), kind=ORDERS, headers={ORDERS: b"v"})
         log.topic("t").append(b"x")
-        log._journal.change_space("s", [(b"k", 0, b"x")], timeout=10).result()
+        log._journal.spaces.change("s", [(b"k", 0, b"x")], timeout=10).result()
     connection = apsw.Connection(str(path / "durable.db"))
     connection.execute("UPDATE topics SET name=? WHERE name='t'", (NAME,))
     connection.execute("UPDATE spaces SET name=?", (f"channel/{NAME}".encode(),))

@@ -115,7 +115,7 @@ def open_log(directory: Path, keyring: Keyring | None, **segments: object) -> Lo
 def published(log: Log) -> dict[Part, Published]:
     """The marks of all partitions, as they stand in memory."""
     found = {}
-    for partition in list(log._journal.topics.by_id.values()):
+    for partition in list(log._journal.partitions.values()):
         row = partition.sealed
         found[partition.topic, partition.number] = Published(row.segments, row.sealed_offset, row.first_offset)
     return found

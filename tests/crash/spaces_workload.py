@@ -56,11 +56,11 @@ def state_after(space: int, turn: int) -> list[Item]:
 def begin_turn(log: Log, space: int, turn: int) -> UnitTicket:
     """One turn, in one unit."""
     journal = log._journal
-    append = journal.topics.partitions["t"][space], Columns([payload_of(space, turn)], [turn])
+    append = journal.topics["t"][space], Columns([payload_of(space, turn)], [turn])
     if turn % _ROUND == _ROUND - 1:
-        return journal.change_space(name_of(space), drop=True, append=append, timeout=60)
+        return journal.spaces.change(name_of(space), drop=True, append=append, timeout=60)
     puts = [(b"snapshot", -1, body_of(space, turn) + b"!"), (b"item %d" % turn, turn, body_of(space, turn))]
-    return journal.change_space(name_of(space), puts, [b"item %d" % (turn - _KEPT)], append=append, timeout=60)
+    return journal.spaces.change(name_of(space), puts, [b"item %d" % (turn - _KEPT)], append=append, timeout=60)
 
 
 def open_log(directory: Path, keyring: Keyring) -> Log:
@@ -130,7 +130,7 @@ def check_space(log: Log, space: int, acked: int) -> int:
     turn = len(payloads) - 1
     assert turn >= acked, f"lost: {space} is at {turn}, acknowledged was {acked}"
     assert payloads == [payload_of(space, n) for n in range(turn + 1)]
-    items = log._journal.load_space(name_of(space))
+    items = log._journal.spaces.load(name_of(space))
     assert items == state_after(space, turn), f"torn: {space} has records of turn {turn} and items {summary(items)}"
     return turn
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast import HoldfastError
 from holdfast.testing import FaultyDisk
-from holdfast.testing.fault import Fault
+from tests.harness.faults import attempt, fail_at
 
 pytestmark = pytest.mark.crash
 
@@ -22,17 +21,13 @@ def test_a_disk_that_fails_for_good_while_opening_leaves_no_lock_behind(tmp_path
         log.topic("t").append(b"first")
         log.seal()
         log.topic("t").append(b"second")
-    for nth in count(1, 3):
-        root = shutil.copytree(template, tmp_path / f"{nth}")
-        with FaultyDisk(root, fail=Fault(nth, "eio", sticky=True)) as disk:
-            try:
-                holdfast.open(root / "log").close()
-            except HoldfastError as error:
-                assert error.hint
-            disk.disarm()
-        with holdfast.open(root / "log") as log:
+    looked = 0
+    for failed in fail_at(tmp_path, "eio", count(1, 3), open_and_close, template=template, sticky=True):
+        looked += 1
+        with holdfast.open(failed.root / "log") as log:
             assert [record.payload for record in log.topic("t").read()] == [b"first", b"second"]
-        shutil.rmtree(root)
-        if not disk.fired:
-            assert nth > 10
-            return
+    assert looked > 3
+
+
+def open_and_close(root: Path, disk: FaultyDisk) -> None:
+    attempt(lambda: holdfast.open(root / "log").close())

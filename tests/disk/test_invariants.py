@@ -54,7 +54,7 @@ def test_inv_12_nobody_ever_hangs_on_the_writer(open_log, monkeypatch):
     """The writer dies while 32 threads wait: each of them comes back with a typed error."""
     log = open_log()
     topic = log.topic("t")
-    monkeypatch.setattr(topic._journal.backend, "commit", lambda: (_ for _ in ()).throw(DiskFailed("planted")))
+    monkeypatch.setattr(topic._journal._backend, "commit", lambda: (_ for _ in ()).throw(DiskFailed("planted")))
     outcomes: list[type] = []
 
     def append():

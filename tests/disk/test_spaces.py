@@ -26,7 +26,7 @@ pytestmark = pytest.mark.disk
 
 
 def change(log: Log, name: str, *given: Any, **options: Any) -> Any:
-    return log._journal.change_space(name, *given, timeout=options.pop("timeout", 10), **options)
+    return log._journal.spaces.change(name, *given, timeout=options.pop("timeout", 10), **options)
 
 
 def changed(log: Log, name: str, *given: Any, **options: Any) -> None:
@@ -34,13 +34,13 @@ def changed(log: Log, name: str, *given: Any, **options: Any) -> None:
 
 
 def loaded(log: Log, name: str) -> list[Any]:
-    return log._journal.load_space(name)
+    return log._journal.spaces.load(name)
 
 
 def record(log: Log, payload: bytes, topic: str = "t") -> Any:
     """A record to append with a change."""
     log.topic(topic)
-    return log._journal.topics.partitions[topic][0], Columns([payload], [0])
+    return log._journal.topics[topic][0], Columns([payload], [0])
 
 
 def payloads(log: Log) -> list[bytes]:
@@ -78,7 +78,7 @@ def test_names_are_any_text(open_log):
         changed(log, name, [item("k", 0, repr(name))])
     log.close()
     again = open_log()
-    assert again._journal.spaces() == sorted(names)
+    assert again._journal.spaces.names() == sorted(names)
     assert [loaded(again, name) for name in names] == [[item("k", 0, repr(name))] for name in names]
 
 
@@ -89,8 +89,8 @@ def test_a_space_that_is_not_there_is_empty(open_log):
     changed(log, "s", [], [b"k"])
     changed(log, "s", drop=True)
     changed(log, "s")
-    assert log._journal.spaces() == []
-    assert log._journal._writer._row.spaces == 0
+    assert log._journal.spaces.names() == []
+    assert log._journal._state.row.spaces == 0
 
 
 def test_a_space_stays_when_its_last_item_is_deleted(open_log):
@@ -98,9 +98,9 @@ def test_a_space_stays_when_its_last_item_is_deleted(open_log):
     log = open_log()
     changed(log, "s", [item("k")])
     changed(log, "s", [], [b"k"])
-    assert (log._journal.spaces(), loaded(log, "s")) == (["s"], [])
+    assert (log._journal.spaces.names(), loaded(log, "s")) == (["s"], [])
     log.close()
-    assert open_log()._journal.spaces() == ["s"]
+    assert open_log()._journal.spaces.names() == ["s"]
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -123,14 +123,14 @@ def test_a_dropped_space_begins_anew(open_log, keyring, together):
             ticket.result()
     else:
         changed(log, "s", drop=True)
-        assert log._journal.spaces() == ["other"]
+        assert log._journal.spaces.names() == ["other"]
         changed(log, "s", [item("c")])
     assert loaded(log, "s") == [item("c")]
     assert stored(log) == {("other", b"k"), ("s", b"c")}
     changed(log, "new", [item("k")])
     log.close()
     again = open_log(keyring=keyring)
-    assert {name: loaded(again, name) for name in again._journal.spaces()} == {
+    assert {name: loaded(again, name) for name in again._journal.spaces.names()} == {
         "new": [item("k")],
         "other": [item("k")],
         "s": [item("c")],
@@ -153,7 +153,7 @@ def test_a_drop_leaves_no_row_behind(open_log):
     changed(log, "s", drop=True)
     assert stored(log) == set()
     log.close()
-    assert open_log()._journal.spaces() == []
+    assert open_log()._journal.spaces.names() == []
 
 
 def test_the_newest_of_many_changes_in_a_group_is_written_once(open_log, monkeypatch):
@@ -161,7 +161,7 @@ def test_the_newest_of_many_changes_in_a_group_is_written_once(open_log, monkeyp
     log = open_log()
     changed(log, "s", [item("old")])
     rows: list[Any] = []
-    backend = log._journal.backend
+    backend = log._journal._backend
     store, delete = backend.store_items, backend.delete_items
     monkeypatch.setattr(backend, "store_items", lambda found: (rows.extend(found), store(found)))
     monkeypatch.setattr(backend, "delete_items", lambda found: (rows.extend(found), delete(found)))
@@ -201,7 +201,7 @@ def test_keys_are_rotated_in_between(open_log, keyring):
         before = change(log, "s", [item("d")], [b"c"])
         rotation = threading.Thread(target=log.rotate_key, args=(newer,))
         rotation.start()
-        while len(log._journal.queue._open.items) < 2:
+        while len(log._journal._queue._open.items) < 2:
             pass
         after = change(log, "s", [item("b", 1, "newer")])
     rotation.join()
@@ -229,7 +229,7 @@ def test_a_rebuilt_log_has_no_spaces_and_takes_new_ones(open_log, tmp_path):
     rebuild(tmp_path / "log")
     again = open_log()
     assert payloads(again) == [b"x"]
-    assert again._journal.spaces() == []
+    assert again._journal.spaces.names() == []
     changed(again, "s", [item("anew")])
     assert loaded(again, "s") == [item("anew")]
 
@@ -241,12 +241,12 @@ def test_a_change_and_its_record_are_one_commit(open_log):
     """Both are there once the ticket is done, and both count as one group."""
     log = open_log()
     log.topic("t")
-    before = log._journal._writer._row.groups
+    before = log._journal._state.row.groups
     ticket = change(log, "s", [item("k")], append=record(log, b"x"))
     assert ticket.result() is None
     assert ticket.done
     assert (payloads(log), loaded(log, "s")) == ([b"x"], [item("k")])
-    assert log._journal._writer._row.groups == before + 1
+    assert log._journal._state.row.groups == before + 1
 
 
 class Moody(_Xor):
@@ -273,7 +273,7 @@ def test_a_change_that_cannot_be_encrypted_fails_alone(open_log):
     first.result()
     last.result()
     assert (payloads(log), loaded(log, "s")) == ([b"1", b"2"], [item("a"), item("d")])
-    assert log._journal.spaces() == ["s"]
+    assert log._journal.spaces.names() == ["s"]
     log.close()
     again = open_log(cipher=Moody())
     assert (payloads(again), loaded(again, "s")) == ([b"1", b"2"], [item("a"), item("d")])
@@ -288,7 +288,7 @@ def test_records_of_changes_that_cannot_be_encrypted_refuse_their_group(open_log
         with pytest.raises(Unavailable) as caught:
             ticket.result()
         assert isinstance(caught.value.__cause__, ConnectionError)
-    assert (payloads(log), log._journal.spaces()) == ([], [])
+    assert (payloads(log), log._journal.spaces.names()) == ([], [])
     changed(log, "s", [item("a")], append=record(log, b"1"))
     assert (payloads(log), loaded(log, "s")) == ([b"1"], [item("a")])
 
@@ -319,7 +319,7 @@ def test_units_of_other_operations_are_undone_with_their_changes(open_log):
 
     def heavy(*operations: Any, failing: bool) -> Any:
         more = [CreateTopic("t", 1)] if failing else [CreateTopic("other", 1)]
-        return log._journal.queue.put_control([*operations, *more])
+        return log._journal._queue.put_control([*operations, *more])
 
     with stalled(topic):
         change(log, "s", [item("c")])
@@ -338,7 +338,7 @@ def test_units_of_other_operations_are_undone_with_their_changes(open_log):
             unit.check_stored()
     wanted = [item("a"), item("c"), item("d"), item("e"), item("f")]
     for _ in range(2):
-        assert (loaded(log, "s"), log._journal.spaces(), payloads(log)) == (wanted, ["s"], [b"yes", b"too"])
+        assert (loaded(log, "s"), log._journal.spaces.names(), payloads(log)) == (wanted, ["s"], [b"yes", b"too"])
         log.close()
         log = open_log()
 
@@ -379,13 +379,13 @@ def test_a_refused_group_changes_nothing_and_breaks_its_scopes(open_log, monkeyp
             ticket.result()
     with pytest.raises(Unavailable):
         changed(log, "s", [item("d")], scope="s")
-    assert (loaded(log, "s"), log._journal.spaces(), payloads(log)) == ([item("a"), item("b")], ["s", "u"], [])
+    assert (loaded(log, "s"), log._journal.spaces.names(), payloads(log)) == ([item("a"), item("b")], ["s", "u"], [])
     changed(log, "s", [item("a", 1, "again")], [b"b"], append=record(log, b"yes"), scope="s", reissue=True)
     changed(log, "u", [item("l")])
     for _ in range(2):
         assert loaded(log, "s") == [item("a", 1, "again")]
         assert loaded(log, "u") == [item("k"), item("l")]
-        assert (log._journal.spaces(), payloads(log)) == (["s", "u"], [b"yes"])
+        assert (log._journal.spaces.names(), payloads(log)) == (["s", "u"], [b"yes"])
         log.close()
         log = open_log()
 
@@ -412,7 +412,7 @@ def test_a_failed_sync_leaves_a_change_unknown(open_log, monkeypatch):
     """Its waiters learn that the outcome is unknown, everybody later gets Closed."""
     log = open_log()
     changed(log, "s", [item("a")])
-    backend = log._journal.backend
+    backend = log._journal._backend
     monkeypatch.setattr(backend, "commit", lambda: (_ for _ in ()).throw(DiskFailed("fsync")))
     with pytest.raises(OutcomeUnknown):
         changed(log, "s", [item("b")])
@@ -529,7 +529,7 @@ def test_limits_are_checked_before_anything_is_written(open_log):
         [(b"k" * 2048, -(2**63), bytes(spaces.BODY_BYTES_MAX)), (b"", 2**63 - 1, b"")],
     )
     changed(log, *largest)
-    assert log._journal.spaces() == ["x" * spaces.NAME_BYTES_MAX]
+    assert log._journal.spaces.names() == ["x" * spaces.NAME_BYTES_MAX]
     log.close()
     assert loaded(open_log(), largest[0]) == largest[1]
 
@@ -607,13 +607,13 @@ def test_what_was_learned_of_another_moment_is_not_used(open_log):
     log = open_log()
     changed(log, "s", [item("a"), item("b")])
     journal = log._journal
-    with journal.backend.reading() as connection:
-        row, items = spaces.load(connection, journal.backend.path, journal.vault, b"s")
-    weights = spaces.proved(journal.vault, journal.backend.path, row, items)
+    with journal._backend.reading() as rows:
+        row, items = spaces.load(rows, journal.path, journal._state.vault, b"s")
+    weights = spaces.proved(journal._state.vault, journal.path, row, items)
     changed(log, "s", [item("a", 5)])
-    journal._spaces._weights.clear()
-    journal._spaces._known = 0
-    journal._spaces.learn(row, weights)
+    journal._state.spaces._weights.clear()
+    journal._state.spaces._known = 0
+    journal._state.spaces.learn(row, weights)
     changed(log, "s", [item("c")], [b"a"])
     assert loaded(log, "s") == [item("b"), item("c")]
 
@@ -622,7 +622,7 @@ def test_what_is_remembered_is_bounded(open_log, monkeypatch):
     """Weights of spaces that were changed longest ago are let go, and found again when they are needed."""
     monkeypatch.setattr(spaces, "_KNOWN_MAX", 10)
     log = open_log()
-    known = log._journal._spaces
+    known = log._journal._state.spaces
     for turn in range(3):
         for n in range(8):
             changed(log, f"{n}", [item(f"{turn}"), item("k", turn)], [f"{turn - 1}".encode()])
@@ -635,7 +635,7 @@ def test_what_is_remembered_is_bounded(open_log, monkeypatch):
     for n in range(1, 8):
         assert loaded(log, f"{n}") == [item("2"), item("k", 2)]
     log.close()
-    assert len(open_log()._journal.spaces()) == 7
+    assert len(open_log()._journal.spaces.names()) == 7
 
 
 # -- readers ----------------------------------------------------------------------------------------------
@@ -649,12 +649,12 @@ with holdfast.open(sys.argv[1], read_only=True, keyring=ring) as log:
     last = -1
     for line in sys.stdin:
         for _ in range(200):
-            items = log._journal.load_space("s")
+            items = log._journal.spaces.load("s")
             turn = items[0][1]
             assert [key for key, _, _ in items] == [b"snapshot", b"%d" % turn, b"%d" % (turn + 1)], items
             assert items[0][2] == b"%d" % turn and turn >= last, (turn, last)
             last = turn
-        assert log._journal.spaces() == ["s"]
+        assert log._journal.spaces.names() == ["s"]
         print(last, flush=True)
 """
 
@@ -695,12 +695,12 @@ def test_a_reader_that_was_there_before_sees_new_spaces(open_log, tmp_path):
     """Loading asks the database, not what was recovered when the handle was opened."""
     log = open_log()
     with holdfast.open(tmp_path / "log", read_only=True) as looker:
-        assert looker._journal.spaces() == []
+        assert looker._journal.spaces.names() == []
         changed(log, "s", [item("k")])
         assert loaded(looker, "s") == [item("k")]
-        assert looker._journal.spaces() == ["s"]
+        assert looker._journal.spaces.names() == ["s"]
         changed(log, "s", drop=True)
-        assert (loaded(looker, "s"), looker._journal.spaces()) == ([], [])
+        assert (loaded(looker, "s"), looker._journal.spaces.names()) == ([], [])
 
 
 def test_a_damaged_space_fails_alone_and_can_be_dropped(open_log, tmp_path):

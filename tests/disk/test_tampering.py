@@ -138,7 +138,7 @@ class Subject:
         journal = log._journal
         marks = [
             ShipmentRow(p.id, p.sealed.segments, p.sealed.segments, p.sealed.sealed_offset, p.sealed.sealed_offset)
-            for p in journal.topics.by_id.values()
+            for p in journal.partitions.values()
         ]
         journal.settle(journal.note_shipped(ShippingRow("file:///store", b"o" * 16, 1, 1, 0), marks))
         self._keep(log)
@@ -146,14 +146,14 @@ class Subject:
     def _write_spaces(self, log: Log, clock: ManualClock) -> None:
         """Two spaces with items of the same keys and sizes, some replaced, one deleted, a record with one of them."""
         journal = log._journal
-        users = journal.topics.partitions["users"][0]
+        users = journal.topics["users"][0]
         for keys, deletes in (((b"snapshot", b"a", b"b"), []), ((b"snapshot", b"c"), [b"a"]), ((b"b",), [])):
             for name in ("one", "two"):
                 clock.advance(1)
                 step = len(self.states)
                 puts = [(key, 0 if key == b"snapshot" else step, b"PAYLOAD %d of %s" % (step, key)) for key in keys]
                 append = (users, Columns([b"PAYLOAD with it"], [clock.now_us()])) if deletes else None
-                journal.change_space(name, puts, deletes, append=append, timeout=20).result()
+                journal.spaces.change(name, puts, deletes, append=append, timeout=20).result()
                 self._keep(log)
 
     def _write_segments(self, log: Log, clock: ManualClock) -> None:
@@ -312,7 +312,7 @@ class Subject:
                 start, end = (span.first, span.first + span.count) if span.count else (None, None)
                 try:
                     found[span] = (
-                        list(log._journal.load_space(span.topic))
+                        list(log._journal.spaces.load(span.topic))
                         if span.partition == SPACE
                         else list(topic_of(log, span.topic).read(start, end, partition=span.partition))
                     )
@@ -343,7 +343,7 @@ def all_records(log: Log) -> Records:
         for name in log.topics()
         for number in range(topic_of(log, name).partitions)
     }
-    return records | {(name, SPACE): list(log._journal.load_space(name)) for name in log._journal.spaces()}
+    return records | {(name, SPACE): list(log._journal.spaces.load(name)) for name in log._journal.spaces.names()}
 
 
 def files_in(path: Path, below: str = ".") -> Files:
@@ -1350,14 +1350,14 @@ def assert_space_refused(subject: Subject, *names: str) -> None:
             journal = log._journal
             for name in ("one", "two"):
                 if name not in names:
-                    assert journal.load_space(name) == subject.records[name, SPACE]
+                    assert journal.spaces.load(name) == subject.records[name, SPACE]
                     continue
                 with pytest.raises(Corrupt, match=f"space={name!r}") as caught:
-                    journal.load_space(name)
+                    journal.spaces.load(name)
                 note(caught.value)
                 if not read_only:
                     with pytest.raises(Corrupt, match=f"space={name!r}") as caught:
-                        journal.change_space(name, [(b"new", 0, b"")], timeout=20).result()
+                        journal.spaces.change(name, [(b"new", 0, b"")], timeout=20).result()
                     note(caught.value)
 
 
@@ -1478,7 +1478,7 @@ def test_a_space_is_not_lost_with_its_index(subject: Subject) -> None:
     subject.restore(durable_db=bytes(content))
     for read_only in (False, True):
         with subject.open(read_only=read_only) as log:
-            assert log._journal.load_space("one") == wanted
+            assert log._journal.spaces.load("one") == wanted
 
 
 # -- (c) bytes of the file --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from tests.stalled import stalled
 import holdfast
 from holdfast import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.commit.group import Run
+from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.state.operations import CreateTopic
 from holdfast.model.control_rows import DiskFailed
 from holdfast.model.record_columns import Columns
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.disk
 def run_of(topic, *payloads):
     """A run that can be put into a unit; the queue gives it its group."""
     partition = topic._partitions.parts[0]
-    return Run(topic._journal.queue._open, partition, Columns(list(payloads), [0] * len(payloads)))
+    return Run(topic._journal._queue._open, partition, Columns(list(payloads), [0] * len(payloads)))
 
 
 def put_unit(topic, *payloads, scope=None, reissue=False, failing=False):
@@ -29,7 +30,11 @@ def put_unit(topic, *payloads, scope=None, reissue=False, failing=False):
     operations = [run_of(topic, *payloads)]
     if failing:
         operations.append(CreateTopic(topic.name, 1))
-    return topic._journal.queue.put_control(operations, scope=scope, reissue=reissue)
+    return topic._journal._queue.put_control(operations, scope=scope, reissue=reissue)
+
+
+def settle(unit):
+    UnitTicket(unit, 5).result()
 
 
 def test_a_failing_unit_fails_alone(open_log):
@@ -72,7 +77,7 @@ def test_a_scope_never_has_a_hole(open_log):
             put_unit(topic, b"3", scope="a"),
             put_unit(topic, b"other", scope="b"),
         ]
-    topic._journal.queue.barrier().signal.sleep(lambda: units[-1].group.done, 5)
+    topic._journal._queue.barrier().signal.sleep(lambda: units[-1].group.done, 5)
     units[0].check_stored()
     units[3].check_stored()
     for unit in units[1:3]:
@@ -81,9 +86,9 @@ def test_a_scope_never_has_a_hole(open_log):
         assert "refused a row" in caught.value.message
     later = put_unit(topic, b"4", scope="a")
     with pytest.raises(Invalid):
-        topic._journal.settle(later)
+        settle(later)
     for payload, reissue in ((b"2", True), (b"3", False), (b"4", False)):
-        topic._journal.settle(put_unit(topic, payload, scope="a", reissue=reissue))
+        settle(put_unit(topic, payload, scope="a", reissue=reissue))
     assert [r.payload for r in topic.read()] == [b"1", b"other", b"2", b"3", b"4"]
 
 
@@ -92,16 +97,16 @@ def test_a_refused_group_breaks_the_scopes_in_it(open_log, monkeypatch):
     topic = open_log().topic("t")
     refuse_next_commit(topic, monkeypatch, Unavailable("the disk is full; nothing was written"))
     with pytest.raises(Unavailable):
-        topic._journal.settle(put_unit(topic, b"1", scope="a"))
+        settle(put_unit(topic, b"1", scope="a"))
     with pytest.raises(Unavailable):
-        topic._journal.settle(put_unit(topic, b"2", scope="a"))
-    topic._journal.settle(put_unit(topic, b"1", scope="a", reissue=True))
-    topic._journal.settle(put_unit(topic, b"2", scope="a"))
+        settle(put_unit(topic, b"2", scope="a"))
+    settle(put_unit(topic, b"1", scope="a", reissue=True))
+    settle(put_unit(topic, b"2", scope="a"))
     assert [r.payload for r in topic.read()] == [b"1", b"2"]
 
 
 def refuse_next_commit(topic, monkeypatch, error, *, skip=0):
-    backend = topic._journal.backend
+    backend = topic._journal._backend
     commit = backend.commit
     calls = []
 
@@ -146,8 +151,8 @@ def test_a_control_unit_is_never_refused_for_fullness(open_log):
         assert topic.offer(b"1")
         assert topic.offer(b"2")
         assert not topic.offer(b"3")
-        unit = topic._journal.queue.put_control([CreateTopic("u", 2)])
-    topic._journal.settle(unit)
+        unit = topic._journal._queue.put_control([CreateTopic("u", 2)])
+    settle(unit)
     assert log.topic("u").partitions == 2
 
 
@@ -155,7 +160,7 @@ def poisoned(open_log, monkeypatch, error):
     log = open_log()
     topic = log.topic("t")
     topic.append(b"safe")
-    backend = topic._journal.backend
+    backend = topic._journal._backend
     monkeypatch.setattr(backend, "commit", lambda: (_ for _ in ()).throw(error))
     return log, topic
 

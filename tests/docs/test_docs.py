@@ -23,7 +23,7 @@ from holdfast import Settings, channels, errors, results
 from holdfast.channels.keeping.snapshot import NoteKind
 from holdfast.log.topics.watching import Watch
 from holdfast.model.schema import declare
-from holdfast.reader.read_columns import ENCRYPTED, RAW, columns_of
+from holdfast.reader.read_columns import ENCRYPTED, KAFKA, RAW, columns_of
 from holdfast.reader.read_options import OPTION_NAMES, parse_options
 from holdfast.reconcile.classify import Finding, Kind
 from holdfast.reconcile.reconcile_report import Repair
@@ -352,7 +352,7 @@ def test_what_is_for_batch_reads_only_is_refused_in_streams():
     assert set(values) == {name for name, cells in option_rows().items() if cells[1] == "batch"}
     for name, value in values.items():
         with pytest.raises(errors.Invalid):
-            HoldfastSource({"path": "data", "topic": "t", name: value}).streamReader(spark_schema(RAW))
+            HoldfastSource({"path": "data", "topic": "t", name: value}).streamReader(spark_schema(KAFKA))
 
 
 def test_every_name_of_the_spark_module_is_documented():
@@ -381,13 +381,19 @@ def test_every_setting_of_spark_is_documented():
         assert value.rpartition(".")[0] or row[1] == f"`{value}`", name
 
 
+def test_every_column_of_a_read_is_documented():
+    """The columns of raw topics are named where `holdfast.read` is described."""
+    page = (ROOT / "docs/reference/api.md").read_text()
+    assert ", ".join(f"`{column.name}`" for column in RAW) in page
+
+
 def test_every_column_is_documented():
     """Each column of raw and typed topics, of encrypted blocks and of segments as rows is under its heading."""
     from pyspark_holdfast.segment_paths import SEGMENT_ROWS
 
     typed = columns_of(declare(pa.schema([("price", pa.float64())])))
     names = {
-        "Raw topics": [column.name for column in RAW],
+        "Raw topics": [column.name for column in KAFKA],
         "Typed topics": [column.name for column in typed if column.name != "price"],
         "Encrypted blocks": [column.name for column in ENCRYPTED],
         "Segments as rows": SEGMENT_ROWS.fieldNames(),

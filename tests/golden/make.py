@@ -48,8 +48,8 @@ from holdfast.crypto.vault import KeyEpoch
 from holdfast.journal.sqlite.migrations import migrate
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state.spaces import header as space_header
-from holdfast.journal.state.spaces import stored_name, weigh
-from holdfast.log.topics.validation import Intake
+from holdfast.journal.state.spaces import stored_name, weight_of
+from holdfast.log.topics.validation import Validation
 from holdfast.model import frame
 from holdfast.model.control_rows import (
     LIVE,
@@ -158,8 +158,8 @@ class Scribe:
 
     def write_spaces(self, log: Log) -> None:
         """Items that are put, replaced and deleted, with and without a record; a space that is dropped."""
-        change = log._journal.change_space
-        partition = log._journal.topics.partitions["users.v1"][0]
+        change = log._journal.spaces.change
+        partition = log._journal.topics["users.v1"][0]
         self._clock.advance(1.5)
         change("dropped", [(b"k", 0, b"gone")], timeout=10).result()
         change("dropped", drop=True, timeout=10).result()
@@ -241,9 +241,9 @@ def _attach(log: Log) -> None:
     """Say that the log is shipped somewhere, and how far; nothing is."""
     journal = log._journal
     attach(
-        journal, "memory://golden", bytes(range(16)), {p: p.sealed.first_offset for p in journal.topics.by_id.values()}
+        journal, "memory://golden", bytes(range(16)), {p: p.sealed.first_offset for p in journal.partitions.values()}
     )
-    row = journal.topics.shipping
+    row = journal.shipping
     assert row is not None
     journal.settle(journal.note_shipped(row._replace(epoch=3, shipped_seq=2, root_format=0), []))
 
@@ -386,10 +386,10 @@ def as_before(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Pa
 
 def undigested(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Path], Expected]:
     """A log as it was written before it was kept what idempotency keys stand for."""
-    unique = Intake.unique
+    unique = Validation.unique
 
     def make_older(path: Path) -> Expected:
-        with patch.object(Intake, "unique", lambda *given: (unique(*given)[0], unique(*given)[1][:16])):
+        with patch.object(Validation, "unique", lambda *given: (unique(*given)[0], unique(*given)[1][:16])):
             return make_one(path, *keys)
 
     return make_older
@@ -472,7 +472,7 @@ def _make_damaged_segments(path: Path) -> None:
 def _make_damaged_space(path: Path) -> None:
     """Two spaces, in one of which an item is as it was before."""
     with fixed(path, ManualClock(seed=5)) as log:
-        change = log._journal.change_space
+        change = log._journal.spaces.change
         for name in ("s", "t"):
             change(name, [(b"k", 0, b"old")], timeout=10).result()
         change("s", [(b"k", 0, b"new")], timeout=10).result()
@@ -636,8 +636,8 @@ def make_vectors() -> Expected:
         "items": {
             name: {
                 "header": (head := space_header(LOG_ID, *item[:-1])).hex(),
-                "plain": f"{weigh(chain.plain_stamp, head, item.body):064x}",
-                "keyed": f"{weigh(cipher.mac, head, item.body):064x}",
+                "plain": f"{weight_of(chain.plain_stamp, head, item.body):064x}",
+                "keyed": f"{weight_of(cipher.mac, head, item.body):064x}",
             }
             for name, item in ITEMS.items()
         },

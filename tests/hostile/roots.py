@@ -54,6 +54,7 @@ def settings(root: Path) -> Settings:
     return Settings.from_mapping(
         {
             "store": {"url": root.as_uri()},
+            "journal": {"ack_timeout_ms": "60s"},
             "segments": {"rows_max": 10, "seal_on_close": False},
             "shipping": {
                 "checkpoint_every": 2, "retry_base_delay_ms": 1, "retry_delay_max_ms": 10,

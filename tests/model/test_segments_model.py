@@ -194,8 +194,8 @@ class SegmentsMachine(RuleBasedStateMachine):
 
     def is_trimmed(self):
         """Nothing is done behind the scenes any more."""
-        with self.log._journal.backend.reading() as connection:
-            entries = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
+        with self.log._journal._backend.tables() as tables:
+            entries = tables.counts().entries
         return bool(entries) == any(
             part.tail_records for topic in self.topics.values() for part in topic._partitions.parts
         )

@@ -59,12 +59,12 @@ class SpacesMachine(RuleBasedStateMachine):
         path = self.root / str(self.generation)
         self.log = holdfast.open(path, keyring=self.keyring, settings=Settings.from_mapping(sections))
         self.topic = self.log.topic("t")
-        self.partition = self.log._journal.topics.partitions["t"][0]
+        self.partition = self.log._journal.topics["t"][0]
 
     def put(self, change):
         name, put, deletes, drop, record = change
         append = None if record is None else (self.partition, Columns([record], [0]))
-        return self.log._journal.change_space(name, put, deletes, drop=drop, append=append, timeout=20)
+        return self.log._journal.spaces.change(name, put, deletes, drop=drop, append=append, timeout=20)
 
     def expect(self, change, model: Model, records: list[bytes]):
         name, put, deletes, drop, record = change
@@ -98,7 +98,7 @@ class SpacesMachine(RuleBasedStateMachine):
 
     def put_failing(self, change):
         name, put, deletes, drop, record = change
-        queue = self.log._journal.queue
+        queue = self.log._journal._queue
         run = Run(queue._open, self.partition, Columns([record or b""], [0]))
         space = ChangeSpace(stored_name(name), put, deletes, drop)
         queue.put_control([space, run, ChangeSpace(stored_name(name), [(b"k", 9, b"no")]), CreateTopic("t", 1)])
@@ -106,7 +106,7 @@ class SpacesMachine(RuleBasedStateMachine):
     @rule(group=st.lists(changes, min_size=1, max_size=6))
     def be_refused(self, group):
         """The disk refuses a whole group; nothing of it is there, and what comes next adds up."""
-        backend = self.log._journal.backend
+        backend = self.log._journal._backend
         commit = backend.commit
         tries = []
 
@@ -164,11 +164,11 @@ class SpacesMachine(RuleBasedStateMachine):
     @invariant()
     def everything_is_as_it_should_be(self):
         journal = self.log._journal
-        assert journal.spaces() == sorted(self.model)
+        assert journal.spaces.names() == sorted(self.model)
         for name in NAMES:
             items = self.model.get(name, {})
             wanted = sorted((number, key, body) for key, (number, body) in items.items())
-            assert journal.load_space(name) == [(key, number, body) for number, key, body in wanted]
+            assert journal.spaces.load(name) == [(key, number, body) for number, key, body in wanted]
         assert [record.payload for record in self.topic.read()] == self.records
 
     def teardown(self):

@@ -41,7 +41,7 @@ def log(open_log) -> Log:
 
 def read(log: Log, **options: Any) -> list[bytes]:
     rows = holdfast.read(str(log.path), "orders", **options).to_arrow()
-    values: list[bytes] = rows.column("value").to_pylist()
+    values: list[bytes] = rows.column("payload").to_pylist()
     return values
 
 
@@ -145,7 +145,7 @@ def test_columns_that_are_not_read_are_not_proved_but_with_full_they_are(open_lo
     (payloads,) = (column for column in columns if column.path_in_schema == "payload")
     flip(path, payloads.data_page_offset + payloads.total_compressed_size // 2)
     assert holdfast.read(str(log.path), "orders", columns=["offset", "key"]).to_arrow().num_rows == 10
-    for options in ({"columns": ["offset", "value"]}, {"columns": ["key"], "verify": "full"}):
+    for options in ({"columns": ["offset", "payload"]}, {"columns": ["key"], "verify": "full"}):
         with pytest.raises(Corrupt):
             holdfast.read(str(log.path), "orders", **options).to_arrow()
 

@@ -88,9 +88,9 @@ def answers(root: Path, key_file: str) -> Callable[[], list[object]]:
     """What each way of reading says: the offsets, or the kind of error."""
 
     def offsets(**options: object) -> list[int]:
-        reading = holdfast.read(str(root), "orders", keyring=key_file, columns=["offset", "value"], **options)
+        reading = holdfast.read(str(root), "orders", keyring=key_file, columns=["offset", "payload"], **options)
         rows = reading.to_arrow().to_pylist()
-        assert all(row["value"] == b"%d" % row["offset"] for row in rows), "other bytes than were written"
+        assert all(row["payload"] == b"%d" % row["offset"] for row in rows), "other bytes than were written"
         return [row["offset"] for row in rows]
 
     def ask(question: Callable[[], object]) -> object:

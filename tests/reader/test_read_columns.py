@@ -14,6 +14,7 @@ from holdfast.model.schema import declare
 from holdfast.reader import read_columns as module
 from holdfast.reader.read_columns import (
     ENCRYPTED,
+    KAFKA,
     PARTITION,
     RAW,
     TOPIC,
@@ -23,6 +24,7 @@ from holdfast.reader.read_columns import (
     schema_of,
     sources_of,
 )
+from holdfast.segments.file.segment_columns import RAW_SCHEMA
 from tests.segment_data import raw_batch
 
 pytestmark = pytest.mark.unit
@@ -35,10 +37,15 @@ def shaping(names: list[str] | None = None, target: pa.Schema | None = None) -> 
     return Shaping([column.source for column in chosen], target or schema_of(chosen), is_raw=True)
 
 
-def test_raw_topics_have_kafkas_columns():
-    assert [column.name for column in columns_of(None)] == [
+def test_raw_topics_have_the_columns_of_their_files():
+    assert [column.name for column in columns_of(None)] == ["topic", "partition", *RAW_SCHEMA.names]
+
+
+def test_sparks_users_get_kafkas_columns():
+    assert [column.name for column in columns_of(None, kafka_names=True)] == [
         "topic", "partition", "offset", "timestamp", "key", "value", "headers", "kind",
     ]  # fmt: skip
+    assert sorted(column.source for column in KAFKA) == sorted(column.source for column in RAW)
 
 
 def test_typed_topics_have_the_users_columns_behind_ours():
@@ -57,13 +64,13 @@ def test_columns_are_chosen_in_the_order_that_was_asked_for(names):
 
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(Invalid, match="no such columns columns=\\['valu'\\]") as refused:
-        choose(RAW, ["offset", "valu"])
-    assert "value" in refused.value.hint
+    with pytest.raises(Invalid, match="no such columns columns=\\['value'\\]") as refused:
+        choose(RAW, ["offset", "value"])
+    assert "payload" in refused.value.hint
 
 
 @pytest.mark.parametrize(
-    ("columns", "kind"), [(RAW, {"is_raw": True}), (ENCRYPTED, {"is_raw": False, "is_encrypted": True})]
+    ("columns", "kind"), [(KAFKA, {"is_raw": True}), (ENCRYPTED, {"is_raw": False, "is_encrypted": True})]
 )
 def test_names_alone_tell_where_columns_come_from(columns, kind):
     names = [column.name for column in columns]
@@ -81,9 +88,8 @@ def test_rows_of_a_file_become_rows_of_the_result():
     assert rows.schema == schema_of(RAW)
     assert set(rows.column("topic").to_pylist()) == {"orders"}
     assert set(rows.column("partition").to_pylist()) == {3}
-    for ours, stored in (("offset", "offset"), ("timestamp", "time"), ("key", "key"), ("value", "payload"),
-                         ("headers", "headers"), ("kind", "kind")):  # fmt: skip
-        assert rows.column(ours).to_pylist() == batch.column(stored).to_pylist()
+    for name in RAW_SCHEMA.names:
+        assert rows.column(name).to_pylist() == batch.column(name).to_pylist()
 
 
 def test_a_batch_larger_than_those_before_gets_its_topic_and_partition_too():
@@ -122,15 +128,15 @@ def test_a_wider_type_is_made_and_a_value_that_does_not_fit_is_refused():
 
 @pytest.mark.parametrize(
     ("names", "needs_file"),
-    [([], False), (["offset"], False), (["topic", "partition", "offset"], False), (["timestamp"], True),
-     (["offset", "value"], True)],
+    [([], False), (["offset"], False), (["topic", "partition", "offset"], False), (["time"], True),
+     (["offset", "payload"], True)],
 )  # fmt: skip
 def test_a_file_is_needed_only_for_what_the_manifest_does_not_know(names, needs_file):
     assert shaping(names).needs_file is needs_file
 
 
 def test_only_the_chosen_columns_are_asked_of_a_file():
-    assert shaping(["topic", "value", "offset"]).needs == ["payload", "offset"]
+    assert shaping(["topic", "payload", "offset"]).needs == ["payload", "offset"]
     assert tuple(column.source for column in RAW[:2]) == (TOPIC, PARTITION)
 
 

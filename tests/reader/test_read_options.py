@@ -105,7 +105,7 @@ def test_every_option_is_tried_here():
 
 def test_every_field_of_a_read_can_be_set_by_an_option():
     fields = {field.name for field in msgspec.structs.fields(ReadOptions)}
-    assert fields == {case.field for case in CASES.values()} | {"store"}
+    assert fields == {case.field for case in CASES.values()} | {"store", "kafka_names"}  # the latter: all who use Spark
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -126,8 +126,9 @@ def test_a_wrong_value_is_named(name):
 
 def test_without_options_a_read_has_these_defaults():
     assert parse_options(BASE)[1] == ReadOptions(
-        topics=("orders",), columns=None, starting_offsets="earliest", ending_offsets="latest", verify="hash",
-        schema_mode="latest", encrypted="open", fail_on_data_loss=True, split_bytes=SPLIT_BYTES, emit="rows",
+        topics=("orders",), columns=None, kafka_names=True, starting_offsets="earliest", ending_offsets="latest",
+        verify="hash", schema_mode="latest", encrypted="open", fail_on_data_loss=True, split_bytes=SPLIT_BYTES,
+        emit="rows",
     )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def test_a_frame_that_was_loaded_reads_what_it_saw_or_says_that_it_is_gone(tmp_p
     assert holdfast.read(str(root), "a").count() == 20
     assert rows() == 30
     next(iter(sorted(root.rglob("*.parquet")))).unlink()
-    with pytest.raises(NotFound, match="has expired while it was to be read"):
+    with pytest.raises(NotFound, match="expired before it was read"):
         rows()
 
 

@@ -79,8 +79,8 @@ def test_raw_records_come_back_as_they_were_appended(open_log):
     stored = list(topic.read())
     assert [(row["topic"], row["partition"], row["offset"]) for row in rows] == [("orders", 0, i) for i in range(4)]
     for row, record in zip(rows, stored, strict=True):
-        assert (row["value"], row["key"], row["kind"]) == (record.payload, record.key, record.kind)
-        assert row["timestamp"] == record.at
+        assert (row["payload"], row["key"], row["kind"]) == (record.payload, record.key, record.kind)
+        assert row["time"] == record.at
         headers = None if row["headers"] is None else {item["key"]: item["value"] for item in row["headers"]}
         assert headers == (None if record.headers is None else dict(record.headers))
 
@@ -152,15 +152,15 @@ def test_shares_of_a_segment_are_read_once_by_all_readers_together(tmp_path):
 
 
 def test_columns_come_in_the_order_that_was_asked_for(orders):
-    reading = read(orders, columns=["value", "offset", "topic"])
-    assert reading.schema.names == ["value", "offset", "topic"]
-    assert reading.to_arrow().to_pylist()[1] == {"value": b"1", "offset": 1, "topic": "orders"}
+    reading = read(orders, columns=["payload", "offset", "topic"])
+    assert reading.schema.names == ["payload", "offset", "topic"]
+    assert reading.to_arrow().to_pylist()[1] == {"payload": b"1", "offset": 1, "topic": "orders"}
 
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are(orders):
     with pytest.raises(Invalid, match="no such columns") as refused:
-        read(orders, columns=["payload"])
-    assert "value" in refused.value.hint
+        read(orders, columns=["value"])
+    assert "payload" in refused.value.hint
 
 
 def test_counting_opens_no_file(orders):
@@ -273,7 +273,7 @@ def timed(open_log) -> Log:
 def test_times_choose_records_first_included_last_not(timed, since, before):
     start, end = (None if second is None else BEGINNING + timedelta(seconds=second) for second in (since, before))
     reading = read(timed, starting_timestamp=start, ending_timestamp=end)
-    found = sorted(int((row["timestamp"] - BEGINNING).total_seconds()) for row in reading.to_arrow().to_pylist())
+    found = sorted(int((row["time"] - BEGINNING).total_seconds()) for row in reading.to_arrow().to_pylist())
     assert found == [second for second in range(30) if (since or 0) <= second < (30 if before is None else before)]
     assert reading.count() == len(found)
 
@@ -348,7 +348,7 @@ def several(open_log) -> Log:
 
 def test_several_topics_are_read_together(several):
     rows = read(several, ["payments", "orders"]).to_arrow().to_pylist()
-    assert [(row["topic"], row["value"]) for row in rows] == [("orders", b"orders"), ("payments", b"payments")]
+    assert [(row["topic"], row["payload"]) for row in rows] == [("orders", b"orders"), ("payments", b"payments")]
 
 
 def test_a_pattern_reads_all_topics_whose_whole_name_matches(several):
@@ -469,7 +469,7 @@ def test_what_expires_while_it_is_to_be_read_is_not_called_damage(open_log):
     log.set_retention("orders", records_max=20)
     log.retain()
     log.close()
-    with pytest.raises(NotFound, match=r"a segment has expired while it was to be read offsets=0\.\.9"):
+    with pytest.raises(NotFound, match=r"a segment expired before it was read offsets=0\.\.9"):
         reading.to_arrow()
 
 
@@ -509,7 +509,7 @@ def save_keys(tmp_path: Path) -> Callable[[Keyring], str]:
 
 def test_encrypted_topics_are_opened_with_the_keyring_that_is_named(encrypted, keyring, save_keys):
     rows = read(encrypted, keyring=save_keys(keyring)).to_arrow()
-    assert rows.column("value").to_pylist() == [b"secret %d" % i for i in range(20)]
+    assert rows.column("payload").to_pylist() == [b"secret %d" % i for i in range(20)]
 
 
 def test_without_a_key_a_reader_is_told_which_one_and_can_still_count(encrypted):
@@ -549,11 +549,11 @@ def test_pyarrow_polars_duckdb_and_pandas_take_a_reading_directly(orders):
     import polars as pl
 
     reading = read(orders)
-    expected = reading.to_arrow().column("value").to_pylist()
-    assert pa.table(reading).column("value").to_pylist() == expected
-    assert pl.DataFrame(reading)["value"].to_list() == reading.to_polars()["value"].to_list() == expected
+    expected = reading.to_arrow().column("payload").to_pylist()
+    assert pa.table(reading).column("payload").to_pylist() == expected
+    assert pl.DataFrame(reading)["payload"].to_list() == reading.to_polars()["payload"].to_list() == expected
     assert isinstance(reading.to_pandas(), pd.DataFrame)
-    assert reading.to_pandas()["value"].tolist() == expected
+    assert reading.to_pandas()["payload"].tolist() == expected
     assert duckdb.sql('select count(*), max("offset") from reading').fetchall() == [(35, 29)]
 
 

@@ -33,7 +33,7 @@ def fill(log: Log, name: str, segments: int, *, partition: int = 0) -> Topic:
 
 def wait_published(log: Log, name: str, partition: int) -> None:
     """Wait for the manifest object of the newest segment: it is written right after the seal."""
-    if log._journal.topics.shipping is not None:  # those of a log that is shipped are on its store
+    if log._journal.shipping is not None:  # those of a log that is shipped are on its store
         return
     newest = log.topic(name).watermark(partition).index
     assert newest is not None
@@ -64,7 +64,7 @@ def files(log: Log | Path, name: str, partition: int = 0) -> list[Path]:
 
 def states(log: Log, name: str, partition: int = 0) -> list[int]:
     """The states of a partition's segments, as the manifest has them."""
-    part = log._journal.topics.partitions[name][partition]
+    part = log._journal.topics[name][partition]
     return [row.state for row in log._context.manifest.page(part, 0, part.sealed.segments)]
 
 

@@ -267,7 +267,7 @@ def test_sixteen_threads_start_a_new_version_at_once(open_log):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert len(log._journal.topics.schemas["t"]) == 2
+    assert len(log._journal.schemas["t"]) == 2
     assert len(list(log.topic("t", schema="latest").read())) == 17
 
 

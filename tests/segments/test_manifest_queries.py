@@ -9,22 +9,22 @@ import apsw
 import pytest
 
 from holdfast import Log
-from holdfast.journal.sqlite import stored
+from holdfast.journal.sqlite.stored_rows import StoredRows
 from holdfast.model.control_rows import EXPIRED, EXPIRING, LOST
 
 pytestmark = pytest.mark.disk
 
-Look = Callable[[apsw.Connection, Any], object]
+Look = Callable[[StoredRows], object]
 
 LOOKS: dict[str, Look] = {
-    "by number": lambda connection, path: stored.segment(connection, path, 1, 7),
-    "by offset": lambda connection, path: stored.segment_holding(connection, path, 1, 70),
-    "a page": lambda connection, path: list(stored.segments(connection, path, 1, 5, 9)),
-    "expiring": lambda connection, path: list(stored.segments_in_state(connection, path, EXPIRING)),
-    "expired": lambda connection, path: list(stored.segments_in_state(connection, path, EXPIRED)),
-    "lost": lambda connection, path: list(stored.segments_in_state(connection, path, LOST)),
-    "the tail's bytes": lambda connection, path: stored.tail_bytes(connection, 1, 0, 10),
-    "what is to be trimmed": lambda connection, path: stored.entries_below(connection, 1, 10, 64),
+    "by number": lambda rows: rows.segment(1, 7),
+    "by offset": lambda rows: rows.segment_holding(1, 70),
+    "a page": lambda rows: rows.segments(1, 5, 9),
+    "expiring": lambda rows: rows.segments_in_state(EXPIRING),
+    "expired": lambda rows: rows.segments_in_state(EXPIRED),
+    "lost": lambda rows: rows.segments_in_state(LOST),
+    "the tail's bytes": lambda rows: rows.tail_bytes(1, 0, 10),
+    "what is to be trimmed": lambda rows: rows.entries_below(1, 10, 64),
 }
 
 
@@ -39,7 +39,7 @@ def test_no_question_to_the_manifest_scans_a_table(open_log: Callable[..., Log],
         return True
 
     connection.exec_trace = note
-    LOOKS[look](connection, log.path)
+    LOOKS[look](StoredRows(connection, log.path))
     connection.exec_trace = None
     assert asked
     for sql, bindings in asked:
@@ -60,13 +60,13 @@ def test_a_time_is_found_without_reading_all_rows(
         topic.append(b"x", time=start + number * hour)
         log.seal("hours")
     fetched: list[int] = []
-    original = stored.segment
+    original = StoredRows.segment
 
-    def counted(connection: apsw.Connection, path: Any, partition_id: int, number: int) -> Any:
+    def counted(rows: StoredRows, partition_id: int, number: int) -> Any:
         fetched.append(number)
-        return original(connection, path, partition_id, number)
+        return original(rows, partition_id, number)
 
-    monkeypatch.setattr(stored, "segment", counted)
+    monkeypatch.setattr(StoredRows, "segment", counted)
     found = [record.offset for record in topic.read(since=start + 40 * hour, until=start + 40 * hour)]
     assert found == [40]
     assert len(set(fetched)) < 25

@@ -512,7 +512,7 @@ def everything(log: Log) -> dict[str, bytes]:
 def rows(log: Log) -> list[object]:
     return [
         row
-        for partition in log._journal.topics.by_id.values()
+        for partition in log._journal.partitions.values()
         for row in log._context.manifest.page(partition, 0, partition.sealed.segments)
     ]
 

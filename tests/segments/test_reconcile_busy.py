@@ -231,6 +231,7 @@ def plant(log: Log) -> tuple[Planted, Planted]:
 
 
 @pytest.mark.disk
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("keyed", [False, True])
 def test_damage_in_a_busy_log_is_found_by_every_pass_and_nothing_else_is(open_log, keyring, keyed):
     with ExitStack() as later:

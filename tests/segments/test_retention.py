@@ -206,7 +206,7 @@ def lower_budget(log: Log, *, by: int) -> None:
     """Let the budget be so many bytes less than what the log takes now."""
     retention = log._maintenance._retention
     assert retention is not None
-    used = retention.used_bytes(list(log._journal.topics.by_id.values()))
+    used = retention.used_bytes(list(log._journal.partitions.values()))
     retention._settings = msgspec.structs.replace(retention._settings, disk_bytes_max=used - by, headroom_bytes=0)
 
 

@@ -27,8 +27,8 @@ def sealing(**changes):
 
 def tail_entries(log):
     """Entries that are still in the journal, looked up in the database."""
-    with log._journal.backend.reading() as connection:
-        return connection.execute("SELECT count(*) FROM entries").fetchone()[0]
+    with log._journal._backend.tables() as tables:
+        return tables.counts().entries
 
 
 def eventually(condition, timeout=20.0):
@@ -125,7 +125,7 @@ def test_age_is_measured_on_the_clock_that_never_jumps(open_log):
     log.seal(other.name)
     assert topic.watermark().index is None
     clock.advance(61)
-    log._journal._writer.ripe.notify()
+    log._journal._writer.due.notify()
     eventually(lambda: topic.watermark().offset == 2)
 
 
@@ -137,7 +137,7 @@ def test_age_counts_from_the_first_record_of_the_tail_not_from_the_last(open_log
     clock.advance(59)
     topic.append(b"second")
     clock.advance(2)
-    log._journal._writer.ripe.notify()
+    log._journal._writer.due.notify()
     eventually(lambda: topic.watermark().offset == 2)
 
 
@@ -172,7 +172,7 @@ def test_a_tail_that_ripens_while_the_roller_is_about_to_sleep_is_not_overslept(
         return now + NO_AGE
 
     log._maintenance._roller.chores.append(append_once)
-    log._journal._writer.ripe.notify()
+    log._journal._writer.due.notify()
     assert appended.wait(10)
     assert topic.wait_sealed(10, 5).offset == 10
 
@@ -359,14 +359,14 @@ def test_trimming_goes_in_slices(open_log, monkeypatch):
     for i in range(50):
         topic.append(b"%d" % i)
     slices = []
-    trim = type(log._journal.backend).trim_entries
+    trim = type(log._journal._backend).trim_entries
 
     def counted(self, partition_id, below, most):
         removed = trim(self, partition_id, below, most)
         slices.append((most, removed))
         return removed
 
-    monkeypatch.setattr(type(log._journal.backend), "trim_entries", counted)
+    monkeypatch.setattr(type(log._journal._backend), "trim_entries", counted)
     log.seal("t")
     eventually(lambda: tail_entries(log) == 0)
     assert all(most == 7 and removed <= 7 for most, removed in slices)

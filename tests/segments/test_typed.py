@@ -340,7 +340,7 @@ def test_asking_again_with_the_same_schema_starts_no_version(open_log):
     for _ in range(3):
         log.topic("t", schema=ORDERS)
     log.topic("t", schema=ORDERS.with_metadata({"owner": "me"}))
-    assert len(log._journal.topics.schemas["t"]) == 1
+    assert len(log._journal.schemas["t"]) == 1
 
 
 def test_many_versions_are_read_as_the_newest(log):

@@ -704,7 +704,7 @@ def test_a_log_that_was_taken_over_does_not_move_to_another_store(open_shipped, 
 def noted(log: Log) -> tuple[str, str]:
     """What a process that only looks reads about shipping."""
     with holdfast.open(log.path, read_only=True) as looker:
-        row = looker._journal.topics.shipping
+        row = looker._journal.shipping
         return row.alarm, row.last_error
 
 
@@ -725,7 +725,7 @@ def test_marks_that_move_while_the_store_is_compared_with_them_are_no_loss(open_
     log = open_shipped(segments=TEN)
     fill(log, "orders", 2)
     log.ship(20)
-    partition = log._journal.topics.partitions["orders"][0]
+    partition = log._journal.topics["orders"][0]
     before = partition.shipment
 
     class Busy:

@@ -183,7 +183,7 @@ def test_a_claim_that_the_same_owner_was_faster_with_is_made_above_it(open_shipp
     gate = faults.hold("epochs/", times=1)
     ticket = log.topic("orders").submit(b"x")
     assert gate.arrived.wait(20)
-    overtake(root, log, log._journal.topics.shipping.owner.hex())
+    overtake(root, log, log._journal.shipping.owner.hex())
     gate.open()
     ticket.shipped(20)
     assert log.stats().shipping.epoch == 2
@@ -312,7 +312,7 @@ def test_of_two_copies_the_one_that_claims_later_goes_on_and_the_other_is_fenced
     first = open_shipped("first")
     first.topic("orders").append(b"both", durability="shipped")
     first.flush()
-    wait_for(lambda: first._store.shipper._journal.topics.shipping.shipped_seq == 1)
+    wait_for(lambda: first._store.shipper._journal.shipping.shipped_seq == 1)
     copy(first, "second")
     second = open_shipped("second")
     second.topic("orders").append(b"second", durability="shipped")

@@ -72,7 +72,7 @@ def contents(log: Log) -> dict[str, list[object]]:
     """Everything that can be read, topic by topic."""
     found: dict[str, list[object]] = {}
     for name in log.topics():
-        typed = name in log._journal.topics.schemas
+        typed = name in log._journal.schemas
         topic = log.topic(name, schema="latest") if typed else log.topic(name)
         found[name] = list(topic.read())
     return found
@@ -486,7 +486,7 @@ def test_what_the_old_owner_still_says_about_a_topic_does_not_stop_the_new_one(o
     limits = [document.retention for document in root.topic_documents("orders")]
     assert [limit and limit.records_max for limit in limits] == [None, 5, 7]
     bring("again")
-    assert open_shipped("again")._journal.topics.policies["orders"].records_max == 7
+    assert open_shipped("again")._journal.policies["orders"].records_max == 7
 
 
 def test_a_segment_that_the_old_owner_settles_during_the_takeover_is_adopted(open_shipped, bring, root, faults):

@@ -435,4 +435,4 @@ def test_shutdown_releases_every_batch(started, faults, lines, monkeypatch):
 
 def mark_of(log: Log) -> int:
     """The mark of a closed log."""
-    return log._journal.topics.partitions["orders"][0].shipped
+    return log._journal.topics["orders"][0].shipped

@@ -260,7 +260,7 @@ def test_what_was_trimmed_before_it_was_shipped_counts_when_its_segments_are_set
     log = open_shipped(segments=TEN)
     faults.away()
     topic = fill(log, "orders", 2)
-    wait_for(lambda: log._journal.taken_after(0, 10, 10**6)[0] == [])
+    wait_for(lambda: log._journal.entries_after(0, 10, 10**6)[0] == [])
     tail = topic.submit(b"tail")
     tail.result()
     gate = faults.hold("/_manifest/00000000000000000001")

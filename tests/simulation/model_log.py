@@ -10,20 +10,15 @@ from __future__ import annotations
 import io
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import nullcontext
-from functools import cache
 from hashlib import sha256
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import cast
 
-import apsw
-
 from holdfast.crypto import digests
 from holdfast.errors import HoldfastError
-from holdfast.journal.commit.commit_counts import Commits
 from holdfast.journal.journal import Journal
+from holdfast.journal.state.commit_counts import Commits
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.control_rows import SegmentRow, ShipmentRow, ShippingRow
@@ -55,11 +50,22 @@ class _ModelFile:
         return io.BytesIO(self._data)
 
 
-@cache
-def _no_keys() -> apsw.Connection:
-    connection = apsw.Connection(":memory:")
-    connection.execute("CREATE TABLE idempotency (id, hash, partition_id, record, seq, key_epoch, stamp, digest)")
-    return connection
+class _NoKeys:
+    """No idempotency keys."""
+
+    present_epoch = 0
+
+    def last_id_upto(self, seq: int) -> int:
+        return 0
+
+    def first_seq(self) -> int | None:
+        return None
+
+    def newest_below(self, after: int, partition: Partition, end: int, batched: tuple[int, int]) -> int:
+        return 0
+
+    def rows(self, after: int, first_seq: int, last_seq: int, limit: int = -1) -> list[object]:
+        return []
 
 
 class ModelLog:
@@ -72,16 +78,16 @@ class ModelLog:
         for partition in by_id.values():
             partition.shipment = ShipmentRow(partition.id, 0, 0, 0, 0)
         names = sorted({topic for topic, _ in places})
-        self.topics = SimpleNamespace(
-            by_id=by_id, signal=signal, is_changed=False, shipping_state=ShippingState(), schemas={}, policies={},
-            shipping=ShippingRow(ROOT, owner or sha256(name.encode()).digest()[:16], 0, 0, 0),
-            partitions={name: [p for p in by_id.values() if p.topic == name] for name in names},
-        )  # fmt: skip
-        self.vault = SimpleNamespace(log_id=LOG_ID)
-        self.row = SimpleNamespace(created_us=1)
-        self.queue = SimpleNamespace(hold=self._hold)
-        self.execute = _no_keys().execute  # whoever asks the database for idempotency keys gets none
-        self.backend = SimpleNamespace(reading=lambda: nullcontext(self), path=Path())
+        self.partitions = by_id
+        self.topics = {name: [p for p in by_id.values() if p.topic == name] for name in names}
+        self.schemas: dict[str, object] = {}
+        self.policies: dict[str, object] = {}
+        self.topic_changes = signal
+        self.has_changed_topics = False
+        self.shipping_state = ShippingState()
+        self.shipping = ShippingRow(ROOT, owner or sha256(name.encode()).digest()[:16], 0, 0, 0)
+        self.log_id = LOG_ID
+        self.created_us = 1
         self.commits = Commits(0)
         self.held: dict[str, HoldfastError] = {}
         """Why appends are refused."""
@@ -92,7 +98,7 @@ class ModelLog:
         self.segments: dict[tuple[int, int], SegmentRow] = {}
         self._files: dict[bytes, bytes] = {}
         self._group = 0
-        self.noted = (self.topics.shipping, {p.id: p.shipment for p in by_id.values()})
+        self.noted = (self.shipping, {p.id: p.shipment for p in by_id.values()})
         """The marks that were written down."""
 
     @classmethod
@@ -102,15 +108,15 @@ class ModelLog:
         """A log as a restore makes it: segments, the tail behind them, and marks that say that all of it is shipped."""
         places = [(manifest.topic, manifest.partition) for manifest in manifests]
         log = cls(name, places, bytes.fromhex(claim.owner))
-        for partition, manifest in zip(log.partitions, manifests, strict=True):
+        for partition, manifest in zip(log.all_partitions, manifests, strict=True):
             log._found(partition, manifest, walked)
         log.entries = {entry.seq: entry for entry in tail}
         log._check_tail()
         log._kept = sorted(log.entries)
         log._group = walked.last_group
         log.commits = Commits(walked.last_seq)
-        log.topics.shipping = log.topics.shipping._replace(shipped_seq=walked.last_seq, epoch=claim.epoch)
-        log.noted = (log.topics.shipping, {p.id: p.shipment for p in log.partitions})
+        log.shipping = log.shipping._replace(shipped_seq=walked.last_seq, epoch=claim.epoch)
+        log.noted = (log.shipping, {p.id: p.shipment for p in log.all_partitions})
         return log
 
     def _found(self, partition: Partition, manifest: StoreManifest, walked: Walked) -> None:
@@ -129,7 +135,7 @@ class ModelLog:
 
     def _check_tail(self) -> None:
         """What lies between segments and heads is there, in one piece and in one chain."""
-        for partition in self.partitions:
+        for partition in self.all_partitions:
             end, link = partition.sealed.sealed_offset, None
             for entry in self.entries.values():
                 if entry.partition_id == partition.id:
@@ -138,19 +144,19 @@ class ModelLog:
             assert end == partition.durable, f"a tail does not end at its head {end=} head={partition.durable}"
 
     @property
-    def partitions(self) -> list[Partition]:
+    def all_partitions(self) -> list[Partition]:
         """All of them."""
-        return list(self.topics.by_id.values())
+        return list(self.partitions.values())
 
     @property
     def shipped_seq(self) -> int:
         """The mark in the order of commits."""
-        return int(self.topics.shipping.shipped_seq)
+        return int(self.shipping.shipped_seq)
 
     @property
     def is_shipped(self) -> bool:
         """Whether everything that is durable is on the store."""
-        return all(partition.shipped >= partition.durable for partition in self.partitions)
+        return all(partition.shipped >= partition.durable for partition in self.all_partitions)
 
     # -- what an application does -------------------------------------------------------------------------
 
@@ -158,7 +164,7 @@ class ModelLog:
         """One group commit, of entries in one to three partitions."""
         self._group += 1
         seq, size = self.commits.last_seq, 0
-        for partition in random.sample(self.partitions, min(len(self.partitions), random.choice((1, 1, 2, 3)))):
+        for partition in random.sample(self.all_partitions, min(len(self.partitions), random.choice((1, 1, 2, 3)))):
             seq += 1
             body = random.randbytes(random.randint(8, body_max))
             self._append(partition, seq, random.randint(1, 4), body)
@@ -199,18 +205,18 @@ class ModelLog:
     def reopen(self) -> None:
         """The process died and is started again: only what was written down is known."""
         shipping, shipments = self.noted
-        self.topics.shipping = shipping
-        self.topics.shipping_state = ShippingState()
+        self.shipping = shipping
+        self.shipping_state = ShippingState()
         self.commits = Commits(self.commits.last_seq)
         self.held.clear()
-        for partition in self.partitions:
+        for partition in self.all_partitions:
             partition.shipment = shipments[partition.id]
 
     def _is_sealed(self, entry: Entry) -> bool:
-        partition: Partition = self.topics.by_id[entry.partition_id]
+        partition: Partition = self.partitions[entry.partition_id]
         return end_of(entry) <= partition.sealed.sealed_offset
 
-    def _hold(self, by: str, reason: HoldfastError | None) -> None:
+    def hold(self, by: str, reason: HoldfastError | None) -> None:
         self.held.pop(by, None)
         if reason is not None:
             self.held[by] = reason
@@ -221,7 +227,7 @@ class ModelLog:
         """This log as its journal."""
         return cast("Journal", self)
 
-    def taken_after(self, seq: int, groups_max: int, bytes_max: int) -> tuple[list[Entry], bool]:
+    def entries_after(self, seq: int, groups_max: int, bytes_max: int) -> tuple[list[Entry], bool]:
         """As the journal's: whole commits up to these limits, and whether there is more."""
         taken: list[Entry] = []
         starts: list[int] = []
@@ -238,9 +244,18 @@ class ModelLog:
                 return taken[: starts[-1]], True
         return taken, False
 
-    def ends_upto(self, seq: int) -> dict[int, int]:
+    def publish_shipping(self, shipping: ShippingRow) -> None:
+        """As the journal's."""
+        self.shipping = shipping
+
+    def remembered_keys(self) -> _NoKeys:
+        """Nobody gave any."""
+        return _NoKeys()
+
+    def ends_upto(self, seq: int) -> dict[Partition, int]:
         """Where each partition's entries end that were committed up to there; only those still in the tail."""
-        return {self.entries[kept].partition_id: end_of(self.entries[kept]) for kept in self._kept if kept <= seq}
+        kept = [self.entries[number] for number in self._kept if number <= seq]
+        return {self.partitions[entry.partition_id]: end_of(entry) for entry in kept}
 
     def bytes_after(self, seq: int) -> int:
         """Stored bytes of entries that were committed after that; only those still in the tail."""
@@ -249,7 +264,7 @@ class ModelLog:
     def note_shipped(self, shipping: ShippingRow, shipments: Sequence[ShipmentRow]) -> object:
         """Write the marks down."""
         self.noted = (shipping, {**self.noted[1], **{shipment.partition_id: shipment for shipment in shipments}})
-        return SimpleNamespace(group=SimpleNamespace(done=True))
+        return SimpleNamespace(done=True, wait_async=_at_once)
 
     def drain(self, timeout: float) -> None:
         """Everything is durable at once."""
@@ -278,6 +293,10 @@ class ModelLog:
 
     def _path(self, partition: Partition, row: SegmentRow) -> _ModelFile:
         return _ModelFile(layout.segment_name(row.number, row.sha256), self._files[row.sha256])
+
+
+async def _at_once(timeout: float) -> bool:
+    return True
 
 
 def end_of(entry: Entry) -> int:

@@ -20,7 +20,7 @@ from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_listing import Inherited, inherit
 from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.lanes.uploading import Requests
-from holdfast.shipping.ownership.fence import Fence, newest_epoch
+from holdfast.shipping.ownership.fence import Claimant, Fence, newest_epoch
 from holdfast.shipping.shipping_settings import ShippingSettings
 from holdfast.shipping.shipping_stats import Counters
 from holdfast.store import layout
@@ -65,7 +65,7 @@ class _TakeOver:
     async def run(self) -> ModelLog:
         ACTING.set(self._policy)
         owner = self._world.clock.random_bytes(16)
-        fence = Fence(LOG_ID, 1, self._face, self._remote, self._requests, self._world.clock, owner)
+        fence = Fence(Claimant(LOG_ID, 1, owner), self._face, self._remote, self._requests, self._world.clock)
         claim = await fence.claim("restore")
         while True:
             try:
@@ -100,7 +100,7 @@ class _TakeOver:
 
     async def _read(self) -> _Found:
         inherited = await self._ask(lambda: inherit(self._face.list(layout.TAIL)))
-        wheres = [where_of(partition) for partition in self._old.partitions]
+        wheres = [where_of(partition) for partition in self._old.all_partitions]
         manifests = [await self._manifest(where) for where in wheres]
         names = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > inherited.floor]
         batches = [tail_walk.cut(commit_batch.decode(await self._get(key), key), last) for key, last in names]
@@ -139,7 +139,7 @@ class _TakeOver:
             assert old.entries[entry.seq].digest == entry.digest, f"brought back what was never written seq={entry.seq}"
         if claim.epoch > world.newest_claim:  # else a rival was faster, and this one finds out when it is opened
             world.newest_claim, world.newest = claim.epoch, log
-            world.adopted[old.name] = {where_of(partition): partition.durable for partition in log.partitions}
+            world.adopted[old.name] = {where_of(partition): partition.durable for partition in log.all_partitions}
             world.moved(old)
         return log
 

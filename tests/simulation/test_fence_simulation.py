@@ -116,7 +116,7 @@ async def goes_on(world: World, newest: Session) -> None:
     await asyncio.wait(world.writers)
     await newest.until(lambda: log.is_shipped, CATCH_UP_S, "everything of the newest owner is shipped")
     world.audit()
-    for partition in log.partitions:
+    for partition in log.all_partitions:
         log.seal(partition)
     assert await newest.stop(CATCH_UP_S), "draining takes too long"
     assert newest.error is None, newest.error

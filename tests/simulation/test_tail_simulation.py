@@ -56,7 +56,7 @@ async def traffic(world: World, log: ModelLog, commits: int) -> None:
             return
         log.commit(random)
         if random.random() < 0.1:
-            log.seal(random.choice(log.partitions))
+            log.seal(random.choice(log.all_partitions))
         if random.random() < 0.1:
             log.trim()
         await asyncio.sleep(random.expovariate(1 / pause))
@@ -88,7 +88,7 @@ async def restarts(world: World) -> None:
     await writing
     late = max(0.0, clears_at - world.loop.time())
     await session.until(lambda: log.is_shipped, late + CATCH_UP_S, "everything is shipped")
-    for partition in log.partitions:
+    for partition in log.all_partitions:
         log.seal(partition)
     assert await session.stop(CATCH_UP_S), "draining takes too long"
     assert session.error is None, session.error
@@ -99,7 +99,7 @@ async def restarts(world: World) -> None:
 
 def check_store(world: World, log: ModelLog) -> None:
     """At the end everything is settled; and no create-only key was ever written with two contents."""
-    assert all(partition.settled == partition.durable for partition in log.partitions)
+    assert all(partition.settled == partition.durable for partition in log.all_partitions)
     claims = [info.key for info in world.store.list(layout.EPOCHS)]
     assert claims == [layout.epoch_key(number) for number in range(1, len(claims) + 1)], "claims have a gap"
 

@@ -24,7 +24,7 @@ def a_log(commits: int) -> ModelLog:
     log = ModelLog("a", [ONE, OTHER])
     for number in range(1, commits + 1):
         log._group += 1
-        log._append(log.partitions[number % 2], number, 1, Random(number).randbytes(8))
+        log._append(log.all_partitions[number % 2], number, 1, Random(number).randbytes(8))
     return log
 
 
@@ -78,7 +78,7 @@ def test_a_batch_that_was_adopted_in_part_says_nothing_about_the_rest() -> None:
     old, new = a_log(5), a_log(3)
     for number in (4, 5):
         new._group += 1
-        new._append(new.partitions[number % 2], number, 2, b"of the new owner")
+        new._append(new.all_partitions[number % 2], number, 2, b"of the new owner")
     batches = [tail_walk.cut(batch(old, 1, 1, 5), 3), batch(new, 3, 4, 5)]
     settled = {ONE: 0, OTHER: 0}
     walked = tail_walk.walk(LOG_ID, batches, settled, 0, 5)

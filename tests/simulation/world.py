@@ -24,7 +24,6 @@ from unittest.mock import patch
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Closed, HoldfastError
-from holdfast.journal.sqlite import stored
 from holdfast.journal.state.partition import Partition
 from holdfast.root import tail_walk
 from holdfast.root.objects import commit_batch, documents
@@ -133,7 +132,7 @@ class World:
         """A mark of this log has just moved."""
         adopted = self.adopted.get(log.name)
         if adopted is not None:
-            for partition in log.partitions:
+            for partition in log.all_partitions:
                 found = adopted[where_of(partition)]
                 assert partition.shipped <= found, (
                     f"{log.name} acknowledged what its new owner did not find {where_of(partition)}"
@@ -153,8 +152,8 @@ class World:
         names = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > before]
         batches = [tail_walk.cut(self.batch(key), last) for key, last in names]
         there = {entry.seq: entry.digest for batch in batches for entry in batch.entries}
-        settled = {partition.id: self.settled(where_of(partition)) for partition in log.partitions}
-        for partition in log.partitions:
+        settled = {partition.id: self.settled(where_of(partition)) for partition in log.all_partitions}
+        for partition in log.all_partitions:
             assert partition.settled <= settled[partition.id], f"{log.name} settled what is not there"
         for number in range(before + 1, seq + 1):
             entry = log.entries.get(number)
@@ -173,11 +172,11 @@ class World:
         log = self.newest
         assert log is not None
         inherited = inherit(self.store.list(layout.TAIL))
-        settled = {where_of(partition): self.settled(where_of(partition)) for partition in log.partitions}
+        settled = {where_of(partition): self.settled(where_of(partition)) for partition in log.all_partitions}
         names = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > inherited.floor]
         batches = [tail_walk.cut(self.batch(key), last) for key, last in names]
         walked = tail_walk.walk(LOG_ID, batches, settled, inherited.floor, inherited.frontier)
-        for partition in log.partitions:
+        for partition in log.all_partitions:
             end = walked.ends.get(where_of(partition), settled[where_of(partition)])
             assert end >= partition.shipped, (
                 f"a restore would lose records of {log.name}: {where_of(partition)} {end=} shipped={partition.shipped}"
@@ -189,7 +188,7 @@ class World:
     def _check_floor(self, log: ModelLog, floor: int, settled: Mapping[Where, int]) -> None:
         for entry in log.entries.values():
             if entry.seq <= floor:
-                where = where_of(log.topics.by_id[entry.partition_id])
+                where = where_of(log.partitions[entry.partition_id])
                 assert end_of(entry) <= settled[where], f"a floor lies floor={floor} seq={entry.seq} {where}"
 
     def _check_content(
@@ -248,8 +247,8 @@ class WatchedMarks(ShippedMarks):
 
 @contextmanager
 def instruments() -> Iterator[None]:
-    """The shipper's stages and marks are watched, its questions to the database go to the model, the janitor
-    sweeps as often as a small world needs it, and nobody is told of alarms, of which there are thousands.
+    """The shipper's stages and marks are watched, the janitor sweeps as often as a small world needs it, and nobody
+    is told of alarms, of which there are thousands.
     """
     with (
         patch.object(logging.getLogger("holdfast.shipping"), "disabled", True),
@@ -257,8 +256,6 @@ def instruments() -> Iterator[None]:
         patch.object(janitor, "_SWEEP_S", 2.0),
         patch.object(tail_lane, "Stage", WatchedStage),
         patch.object(session, "ShippedMarks", WatchedMarks),
-        patch.object(stored, "ends_upto", ModelLog.ends_upto),
-        patch.object(stored, "bytes_after", ModelLog.bytes_after),
     ):
         yield
 

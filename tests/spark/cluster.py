@@ -24,6 +24,10 @@ HOME = Path(pyspark.__file__).parent
 PATIENCE = 180
 
 
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for seconds: compile little, collect simply."""
+
+
 class Cluster:
     """Where jobs go."""
 
@@ -35,8 +39,9 @@ class Cluster:
     def submit(self, job: Path, *arguments: str, timeout: int = 360) -> subprocess.CompletedProcess[str]:
         """Run a job on the cluster, with its driver here."""
         settings = {
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": BRIEF,
             "spark.executor.cores": "1",
+            "spark.executor.extraJavaOptions": BRIEF,
             "spark.executor.memory": "512m",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(self._directory / "warehouse"),
@@ -58,6 +63,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
         "JAVA_HOME": str(java_home(os.environ, directory / "java")),
         "PATH": os.environ.get("PATH", os.defpath),
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_DAEMON_JAVA_OPTS": BRIEF,
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(directory / "local"),

@@ -52,6 +52,7 @@ def downstream(spark: SparkSession, directory: Path) -> int:
     return spark.read.parquet(f"{directory}/copied").count()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("overwriting", [False, True])
 def test_a_batch_that_is_written_again_counts_once_for_whom_the_how_to_says(
     spark: SparkSession, root: Path, tmp_path: Path, overwriting: bool

@@ -31,6 +31,7 @@ def expected(log: holdfast.Log) -> list[list[object]]:
     return sorted([r.partition, r.offset, r.payload.hex()] for r in log.topic("orders").read())
 
 
+@pytest.mark.full("eight JVMs, a minute: the import contract and a local Spark hold the readers")
 @pytest.mark.timeout(600)
 def test_a_cluster_reads_everything_once_and_its_workers_load_no_writer(standalone: Cluster, tmp_path: Path) -> None:
     """Encrypted, in batch and as a stream, with the key by reference; a worker imports readers only."""

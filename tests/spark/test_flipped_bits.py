@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pyspark_holdfast import read, read_stream
+from tests.sampling import Some
 from tests.spark.logs import collected, made
 
 if TYPE_CHECKING:
@@ -37,21 +38,22 @@ def pages(path: Path) -> tuple[int, int]:
     return 4, path.stat().st_size - 8 - int.from_bytes(path.read_bytes()[-8:-4], "little")
 
 
-def test_a_flipped_bit_is_an_error_and_never_another_row(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_flipped_bit_is_an_error_and_never_another_row(spark: SparkSession, tmp_path: Path, some: Some[Any]) -> None:
     """Wherever it is in the pages of a file; by the fast path, and by its stream."""
     root = made(tmp_path / "log", partitions=1, seals=1, rows=200)
     (segment,) = segments(root)
     expected = collected(read(spark, root, "orders"))
     rng, failed = random.Random(os.environ.get("HOLDFAST_SEED", "12")), 0
     flips = [(rng.randrange(*pages(segment)), rng.randrange(8)) for _ in range(12)]
-    for at, bit in flips:
+    chosen = some(flips, 4)
+    for at, bit in chosen:
         content = flipped(segment, at, bit)
         try:
             assert collected(read(spark, root, "orders")) == expected, (at, bit)
         except (PySparkException, Py4JError):
             failed += 1
         segment.write_bytes(content)
-    assert failed >= 8  # some bits mean nothing
+    assert failed >= (8 if len(chosen) == 12 else 1)  # some bits mean nothing
     at = payload_page(segment)
     flipped(segment, at, 0)
     took: list[Any] = []

@@ -89,10 +89,11 @@ def own_rows(log: holdfast.Log, topic: str) -> Rows:
 
 
 def read_rows(table: pa.Table, topic: str) -> Rows:
-    """The same of what was read from the root."""
+    """The same of what was read from the root; Spark's columns have Kafka's names."""
     mark = "" if topic == "raw" else "_"
     if topic == "raw":
-        names = ["timestamp", "key", "value", "headers", "kind"]
+        own = "payload" in table.column_names
+        names = ["time" if own else "timestamp", "key", "payload" if own else "value", "headers", "kind"]
     else:
         names = ["_time", *(name for name in table.column_names if not name.startswith("_"))]
     return by_place(table, names, f"{mark}partition", f"{mark}offset")

@@ -20,6 +20,7 @@ import pyspark_holdfast
 from holdfast import Keyring
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_columns import KAFKA
 from holdfast.reader.read_options import parse_options
 from holdfast.reader.resolve import bounds_of, pieces, resolve
 from pyspark_holdfast import marks_of, path_of, read
@@ -81,22 +82,23 @@ def assert_same(spark: SparkSession, root: Path | str, topic: str = "", **option
     assert marks_of(native) == marks_of(by_format)
     expected = told(by_format)
     assert told(native) == expected
-    assert sorted(map(repr, in_python(root, topic, **options).to_arrow().to_pylist())) == expected
+    assert sorted(map(repr, in_python(root, topic, **options).to_pylist())) == expected
     return native
 
 
-def in_python(root: Path | str, topic: str, **options: str) -> holdfast.SettledReading:
-    """The same options for `holdfast.read`."""
+def in_python(root: Path | str, topic: str, **options: str) -> pa.Table:
+    """The same of `holdfast.read`, with its columns called and ordered as Spark's."""
     names = {"startingOffsets": "starting_offsets", "endingOffsets": "ending_offsets", "asOf": "as_of"}
     own: dict[str, Any] = {names[name]: value for name, value in options.items() if name in names}
     for name in ("starting", "ending"):
         if f"{name}Timestamp" in options:
             own[f"{name}_timestamp"] = datetime.fromisoformat(options[f"{name}Timestamp"])
-    if "columns" in options:
-        own["columns"] = options["columns"].split(",")
-    return holdfast.read(
-        str(root), [name for name in topic.split(",") if name], topic_pattern=options.get("topicPattern", ""), **own
-    )
+    topics, pattern = [name for name in topic.split(",") if name], options.get("topicPattern", "")
+    names = holdfast.read(str(root), topics, topic_pattern=pattern).schema.names
+    source = {column.name: column.source.strip("<>") for column in KAFKA} if names[0] == "topic" else {}
+    wanted = options["columns"].split(",") if "columns" in options else list(source) or names
+    own["columns"] = [source.get(name, name) for name in wanted]
+    return holdfast.read(str(root), topics, topic_pattern=pattern, **own).to_arrow().rename_columns(wanted)
 
 
 def plan(frame: DataFrame) -> str:
@@ -590,7 +592,7 @@ def test_a_segment_that_expires_while_it_is_to_be_read_is_an_error_that_says_so(
         log.set_retention("orders", records_max=20)
         log.retain()
         columns = resolved.shape.columns
-        with pytest.raises(NotFound, match=r"a segment has expired while it was to be read offsets=0\.\.19"):
+        with pytest.raises(NotFound, match=r"a segment expired before it was read offsets=0\.\.19"):
             native_frame(spark, root, found, columns, bounds_of(asked), spark_schema(columns))
 
 

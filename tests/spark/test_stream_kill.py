@@ -168,20 +168,19 @@ def check(log: Log, output: Path) -> None:
 
 
 @BUSY
-def test_a_driver_killed_again_and_again_delivers_every_record_once(start, log, tmp_path):
+def test_a_driver_killed_again_and_again_delivers_every_record_once(start, log, tmp_path, seed, is_sampled):
     """Between sink and commit, then at a random moment; each time more is written before it starts again."""
-    seed = int(time.time())
-    print(f"seed {seed}")
     died = tmp_path / "output" / "died"
     placed = drive(start, lambda victim: not victim.finish() and died.exists(), "--die-after", "1")
     placed.bury()
     assert 1 not in committed(tmp_path / "output")
     write(log, 1)
-    random = drive(start, lambda victim: victim.until(1))
-    assert random.batches == [1]  # it comes again, under the same id
-    time.sleep(Random(seed).random() * 1.5)
-    random.bury()
-    write(log, 1)
+    if not is_sampled:  # one JVM less
+        random = drive(start, lambda victim: victim.until(1))
+        assert random.batches == [1]  # it comes again, under the same id
+        time.sleep(Random(seed).random() * 1.5)
+        random.bury()
+        write(log, 1)
     drive(start, Victim.finish)
     check(log, tmp_path / "output")
 

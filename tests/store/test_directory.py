@@ -18,8 +18,11 @@ from holdfast import disk
 from holdfast.clock import SystemClock
 from holdfast.errors import NotFound
 from holdfast.store.directory import DirectoryStore
-from holdfast.store.port import AlreadyExists, Body, StoreRefused, StoreUnavailable
-from holdfast.testing import Fault, FaultyDisk, ManualClock, PowerCut
+from holdfast.store.port import AlreadyExists, Body, Store, StoreRefused, StoreUnavailable
+from holdfast.testing import Fault, FaultyDisk, ManualClock
+from holdfast.testing.fault import Kind
+from tests.harness.cuts import Cut, examine, record
+from tests.harness.faults import KINDS, fail_at
 
 pytestmark = pytest.mark.store
 
@@ -62,38 +65,27 @@ def check(root: Path, promised: dict[str, bytes]) -> None:
             assert store.get(key) == data
 
 
-def examine(cuts: list[tuple[PowerCut, dict[str, bytes], str]], scratch: Path) -> int:
-    numbers = itertools.count()
-    for cut, promised, where in cuts:
-        for state in cut.states(limit=12, seed=len(promised)):
-            copy = state.materialise(scratch / str(next(numbers)))
-            try:
-                check(copy / "store", promised)
-            except Exception as error:
-                raise AssertionError(f"cut before {where}, {state.describe()}: {error!r}") from error
-            shutil.rmtree(copy)
-    return next(numbers)
-
-
-def record(root: Path) -> list[tuple[PowerCut, dict[str, bytes], str]]:
-    cuts: list[tuple[PowerCut, dict[str, bytes], str]] = []
+def life(root: Path) -> list[Cut[dict[str, bytes]]]:
+    """Objects are created, one after the other."""
     promised: dict[str, bytes] = {}
-    with FaultyDisk(root) as faulty:
-        faulty.on_step = lambda index, op, name: cuts.append(
-            (faulty.snapshot(), dict(promised), f"{index} {op} {name}")
-        )
+
+    def create_all(faulty: FaultyDisk) -> None:
         store = store_in(root / "store")
         for key, data in OBJECTS.items():
             store.create(key, Body.of(data))
             promised[key] = data
-        cuts.append((faulty.snapshot(), dict(promised), "the end"))
-    return cuts
+
+    return record(root, create_all, lambda: dict(promised))
+
+
+def look(copy: Path, promised: dict[str, bytes]) -> None:
+    check(copy / "store", promised)
 
 
 def test_what_was_created_survives_every_cut_and_the_rest_is_absent_or_whole(tmp_path: Path) -> None:
-    cuts = record(tmp_path / "disk")
+    cuts = life(tmp_path / "disk")
     assert len(cuts) > 50
-    assert examine(cuts, tmp_path / "states") > 100
+    assert examine(cuts, look, tmp_path / "states", 12) > 100
 
 
 def without_directory_sync(patch: pytest.MonkeyPatch) -> None:
@@ -110,9 +102,9 @@ def test_these_cuts_would_notice_a_missing_sync(
 ) -> None:
     with monkeypatch.context() as patch:
         planted(patch)
-        cuts = record(tmp_path / "disk")
+        cuts = life(tmp_path / "disk")
     with pytest.raises(AssertionError, match="cut before"):
-        examine(cuts, tmp_path / "states")
+        examine(cuts, look, tmp_path / "states", 12)
 
 
 @pytest.mark.parametrize("look", ["list", "get", "head", "get_range", "create"])
@@ -164,28 +156,28 @@ def test_deletions_survive_a_cut(tmp_path: Path) -> None:
 # -- failing disks ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["eio", "enospc", "fsync", "short_write"])
-def test_whichever_step_fails_create_raises_and_works_again(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_whichever_step_fails_create_raises_and_works_again(tmp_path: Path, kind: Kind) -> None:
     """Afterwards the object is absent or whole; and who then creates it, or finds it taken, may count on it."""
+
+    def create(root: Path, faulty: FaultyDisk) -> Store:
+        store = store_in(root / "store")
+        try:
+            store.create("a/b/1", Body.of(b"content"))
+        except StoreUnavailable as error:
+            assert error.cause == "disk"
+        return store
+
     fired = 0
-    for nth in itertools.count(1):
-        with FaultyDisk(tmp_path / str(nth), fail=Fault(nth, kind)) as faulty:  # type: ignore[arg-type]
-            store = store_in(faulty.root / "store")
-            try:
-                store.create("a/b/1", Body.of(b"content"))
-            except StoreUnavailable as error:
-                assert error.cause == "disk"
-            if not faulty.fired:
-                break
-            fired += 1
-            faulty.disarm()
-            try:
-                store.create("a/b/1", Body.of(b"content"))
-            except AlreadyExists:
-                pass
-            assert store.get("a/b/1") == b"content"
-            for state in faulty.snapshot().states(limit=20):
-                assert state.files["store/a/b/1"] == b"content", (faulty.failed, state.describe())
+    for failed in fail_at(tmp_path, kind, itertools.count(1), create):
+        fired, store = fired + 1, failed.outcome
+        try:
+            store.create("a/b/1", Body.of(b"content"))
+        except AlreadyExists:
+            pass
+        assert store.get("a/b/1") == b"content"
+        for state in failed.disk.snapshot().states(limit=20):
+            assert state.files["store/a/b/1"] == b"content", (failed.disk.failed, state.describe())
     assert fired >= (2 if kind == "fsync" else 1)
 
 

@@ -68,7 +68,7 @@ def old(write: Callable[..., Log], root: Path) -> Path:  # noqa: F811
 
 
 def values(place: Path | str, **options: Any) -> list[bytes]:
-    return holdfast.read(str(place), "orders", **options).to_arrow()["value"].to_pylist()
+    return holdfast.read(str(place), "orders", **options).to_arrow()["payload"].to_pylist()
 
 
 def test_an_old_root_is_read_and_written_on_as_it_is(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
+from hashlib import sha256
+from itertools import count, pairwise
 
 import obstore
 import pytest
 
 from holdfast.clock import SystemClock
+from holdfast.store import port
 from holdfast.store.credentials import CredentialSource
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo, StoreRefused, StoreUnavailable
+from holdfast.store.s3 import answers
 from holdfast.store.s3.async_store import S3Remote
 from holdfast.store.s3.bucket_address import S3Address
+from holdfast.store.s3.connections import Connection
+from holdfast.store.s3.http import PIECE_BYTES
 from tests.store import fault_proxy as faults
 from tests.store.servers import (
     ACCESS_KEY,
@@ -93,6 +100,42 @@ def test_what_was_created_is_there(connect, s3_server, prefix):
 
     asyncio.run(run())
     assert bytes(obstore.get(s3_server.client(), f"{prefix}/tail/a.arrow").bytes()) == BODY.data
+
+
+def test_a_large_object_never_holds_up_the_loop(connect, monkeypatch):
+    """It goes out in pieces, with a turn of the loop between them, and it is hashed and checked in another thread."""
+    turns, pieces, hashed = count(), [], set()
+    write = Connection.write
+
+    def written(connection, data):
+        pieces.append((len(data), next(turns)))
+        write(connection, data)
+
+    def noted(data):
+        if len(data) > PIECE_BYTES:
+            hashed.add(threading.current_thread())
+        return sha256(data)
+
+    async def turn():
+        while True:
+            next(turns)
+            await asyncio.sleep(0)
+
+    async def run():
+        async with connect(pool_size=1) as remote:
+            turning = asyncio.create_task(turn())
+            await remote.create("large", Body.of(bytes(2**20)))
+            assert await remote.read("large") == bytes(2**20)
+            turning.cancel()
+
+    monkeypatch.setattr(Connection, "write", written)
+    for module in (port, answers):
+        monkeypatch.setattr(module, "sha256", noted)
+    asyncio.run(run())
+    assert max(size for size, _ in pieces) == PIECE_BYTES
+    assert all(later - earlier > 1 for (size, earlier), (_, later) in pairwise(pieces) if size == PIECE_BYTES)
+    assert hashed
+    assert threading.current_thread() not in hashed
 
 
 def test_what_is_not_there_is_not_there(connect):

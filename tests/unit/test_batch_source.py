@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.journal.commit.commit_counts import Commits
+from holdfast.journal.state.commit_counts import Commits
 from holdfast.model.entry import Entry
 from holdfast.shipping.lanes import batch_source as module
 from holdfast.shipping.lanes.batch_source import JournalSource, first_batch
@@ -41,9 +41,9 @@ class FakeJournal:
         self.entries = entries
         self.reads = 0
         self.commits = Commits(entries[-1].seq if entries else 0)
-        self.topics: Any = SimpleNamespace(by_id={1: FakePartition()})
+        self.partitions: Any = {1: FakePartition()}
 
-    def taken_after(self, seq: int, groups_max: int, bytes_max: int) -> tuple[list[Entry], bool]:
+    def entries_after(self, seq: int, groups_max: int, bytes_max: int) -> tuple[list[Entry], bool]:
         self.reads += 1
         left = [entry for entry in self.entries if entry.seq > seq]
         end = self._end(left, groups_max, bytes_max)
@@ -86,7 +86,7 @@ def test_batches_read_ahead_are_those_that_are_read_one_by_one(
 ) -> None:
     journal = FakeJournal(entries_of(groups))
     expected, cursor = [], 0
-    while (page := journal.taken_after(cursor, groups_max, bytes_max)[0]) != []:
+    while (page := journal.entries_after(cursor, groups_max, bytes_max)[0]) != []:
         expected.append((cursor + 1, page[-1].seq, len(page)))
         cursor = page[-1].seq
     with pytest.MonkeyPatch.context() as patch:

@@ -230,7 +230,7 @@ def test_an_old_schema_is_upgraded_in_place(golden: Callable[[str], Path], name:
         assert log.topic("orders").append(b"new", idempotency_key="new") == first
         log.seal("orders")
         log.set_retention("orders", records_max=1)
-        log._journal.change_space("new", [(b"k", 1, b"body")], timeout=10).result()
+        log._journal.spaces.change("new", [(b"k", 1, b"body")], timeout=10).result()
     after = dump(path)
     assert after["user_version"] == NEWEST
     assert len(after["idempotency"]) == len(before.get("idempotency", ())) + 1
@@ -242,7 +242,7 @@ def test_an_old_schema_is_upgraded_in_place(golden: Callable[[str], Path], name:
     assert (len(after["spaces"]), len(after["space_items"])) == (spaces_before + 1, items_before + 1)
     with opened(path, keyring=KEYRINGS[name], read_only=True) as log:
         assert not log.problems
-        assert log._journal.load_space("new") == [(b"k", 1, b"body")]
+        assert log._journal.spaces.load("new") == [(b"k", 1, b"body")]
 
 
 @pytest.mark.parametrize("name", list(OLDER))
@@ -312,8 +312,8 @@ def test_golden_spaces_are_loaded_exactly(golden: Callable[[str], Path], name: s
     with opened(path, keyring=KEYRINGS[name], read_only=read_only) as log:
         journal = log._journal
         found = {
-            spaces.stored_name(space).hex(): [[k.hex(), n, body.hex()] for k, n, body in journal.load_space(space)]
-            for space in journal.spaces()
+            spaces.stored_name(space).hex(): [[k.hex(), n, body.hex()] for k, n, body in journal.spaces.load(space)]
+            for space in journal.spaces.names()
         }
     assert found == EXPECTED[name].get("spaces", {})
     assert (OLDER.get(name, NEWEST) < 5) == (found == {})
@@ -411,13 +411,13 @@ def test_an_item_that_was_put_back_is_refused(golden: Callable[[str], Path]) -> 
     with opened(golden("damaged/item-back")) as log:
         journal = log._journal
         for refused in (
-            lambda: journal.load_space("s"),
-            lambda: journal.change_space("s", [(b"other", 0, b"")], timeout=10).result(),
+            lambda: journal.spaces.load("s"),
+            lambda: journal.spaces.change("s", [(b"other", 0, b"")], timeout=10).result(),
         ):
             with pytest.raises(Corrupt, match=r"not those that its row says .* space='s'") as caught:
                 refused()
             assert caught.value.hint
-        assert journal.load_space("t") == [(b"k", 0, b"old")]
+        assert journal.spaces.load("t") == [(b"k", 0, b"old")]
 
 
 # -- vectors ----------------------------------------------------------------------------------------------

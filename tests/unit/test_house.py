@@ -67,8 +67,8 @@ def test_the_set_of_backends_is_closed():
     assert members == (SqliteBackend,)
     assert not inspect.isabstract(SqliteBackend)
     assert SqliteBackend.__subclasses__() == []
-    public = {name for name in vars(backend) if name[0].isalpha()}
-    assert public == {"annotations", "Backend", "SqliteBackend", "TypeAlias"}
+    doors = {name for name in backend.__all__ if name[0].islower()}
+    assert doors == {"create_backend", "inspect_backend", "open_backend"}
     assert SqliteBackend.capabilities.name == "sqlite"
     assert SqliteBackend.capabilities.embedded
 

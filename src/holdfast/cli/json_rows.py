@@ -76,7 +76,7 @@ def plain_rows(batch: pa.RecordBatch, count: int) -> list[Row]:
 
 
 def _plain(array: pa.Array) -> list[Any]:
-    """The values of a column; recursive, since any level may hold times that no calendar has."""
+    """The values of a column. Recursive, because any level may hold times that no calendar has."""
     import pyarrow as pa
 
     kind, is_a = array.type, pa.types
@@ -143,7 +143,7 @@ def _typed_row(row: Row, schema: pa.Schema) -> Row:
 
 
 def _typed(value: Any, kind: pa.DataType) -> Any:
-    """A JSON value as what the column's type wants."""
+    """A JSON value as the column's type wants it."""
     import pyarrow as pa
 
     is_a = pa.types
@@ -184,7 +184,7 @@ def _nested(value: Any, kind: pa.DataType) -> Any:
 
 
 def _from_text(value: str, kind: pa.DataType) -> Any:
-    """What a text stands for in a column that does not hold text; the text itself where it stands for nothing."""
+    """What a text stands for in a column of another type; the text itself where it stands for nothing."""
     try:
         for is_such, read in _readers():
             if is_such(kind):

@@ -35,10 +35,10 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class LogDirectory(click.Path):
-    """A log's directory; the address of a store in its place would be a directory of a strange name."""
+    """A log's directory. A store's URL is refused: taken as a path, it would make a directory with a strange name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; what looks like a URL is refused and, since it may carry a secret, not repeated."""
+        """The path. What looks like a URL is refused, and not repeated: it may carry a secret."""
         if isinstance(value, str) and _URL.match(value):
             self.fail(
                 "a log's directory is needed here, not a store's URL; read, topics and status take both", param, ctx
@@ -51,18 +51,18 @@ class LogDirectory(click.Path):
 
 
 def complete_directory(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The shell knows directories best."""
+    """Directories, which the shell lists itself."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The topics of the log whose directory was typed before; a store is not asked while somebody types."""
+    """The topics of the log whose directory comes before it on the line; no store is asked while someone types."""
     place = ctx.params.get("directory", ctx.params.get("place"))
     if not isinstance(place, Path):
         return []
     try:
         names = sorted(control_rows(Directory(place.absolute()).database).topic_names.values())
-    except HoldfastError:  # no log, or a damaged one: that is for the verb to say
+    except HoldfastError:  # no log, or a damaged one: the verb will say so
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete) and is_name(name)]
 
@@ -82,7 +82,7 @@ NEEDS_KEY = "give --keyring env:NAME or --keyring file:PATH, or set HOLDFAST_CRY
 
 @contextmanager
 def asking_for_key(keyring: Keyring | None) -> Iterator[None]:
-    """Say how keys are given on the command line, where something failed for want of one."""
+    """Where something fails for lack of a key, say how one is given on the command line."""
     try:
         yield
     except Invalid as error:
@@ -92,7 +92,7 @@ def asking_for_key(keyring: Keyring | None) -> Iterator[None]:
 
 
 def load_keyring(reference: str | None, settings: Settings) -> Keyring | None:
-    """The keyring that the option or else the settings name, if any."""
+    """The keyring that the option names, or else the settings; None if neither does."""
     named = reference or settings.crypto.keyring
     return Keyring.from_reference(named) if named else None
 
@@ -111,16 +111,16 @@ def open_log(directory: Path, reference: str | None, settings: Settings, *, read
 
 
 def own_log(directory: Path, reference: str | None, settings: Settings) -> Log:
-    """Own a log that must be there already."""
+    """Own a log that must already exist."""
     Directory(directory.absolute()).require_log()
     return open_log(directory, reference, settings, read_only=False)
 
 
 def find_topic(log: Log, name: str, partitions: int | None = None) -> Topic | TypedTopic:
-    """The topic as it is, raw or typed; one that is not there yet is a raw one."""
+    """The topic as it is, raw or typed; a new one is raw."""
     try:
         return log.topic(name, schema="latest", partitions=partitions)
-    except (Invalid, NotFound):  # it holds raw records, or is not there: asked for as such, it says what is wrong
+    except (Invalid, NotFound):  # it is raw, or does not exist: asked for as raw, it says what is wrong
         return log.topic(name, partitions=partitions)
 
 
@@ -132,7 +132,7 @@ def with_store(settings: Settings, url: str | None) -> Settings:
 
 
 def parsed(parse: Callable[[str], Value]) -> Callable[[click.Context, click.Parameter, str | None], Value | None]:
-    """An option's value through one of holdfast's own parsers; what it refuses is wrong usage."""
+    """An option's value, read by one of holdfast's own parsers; what the parser refuses is a usage error."""
 
     def convert(_ctx: click.Context, _option: click.Parameter, text: str | None) -> Value | None:
         try:
@@ -144,7 +144,7 @@ def parsed(parse: Callable[[str], Value]) -> Callable[[click.Context, click.Para
 
 
 def parsed_url(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """A store's address, always spelled the same; one that carries a secret is refused and not repeated."""
+    """A store's address in its one spelling. An address that carries a secret is refused, and not repeated."""
     address = parsed(lambda given: parse_url(store_address(given)))(ctx, option, text)
     return None if address is None else address.url
 

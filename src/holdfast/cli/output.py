@@ -1,9 +1,9 @@
 """Where the command line writes: data to stdout, words to stderr, a table only to a terminal.
 
-Data is UTF-8 whatever the locale says. Text of whatever origin passes one of four doors (`emit`, `emit_json`, `say`,
-and log lines through `Warnings`), and none lets anything through that a terminal would act on; only payloads that
-somebody asked for raw go out as they are. Nothing is buffered across `flush`, and a reader that went away
-raises BrokenPipeError, which `program` turns into a quiet end.
+Data is UTF-8 whatever the locale says. Text of any origin leaves through one of four functions
+(`emit`, `emit_json`, `say`, and `Warnings` for log lines), and none of them passes anything on that a terminal would
+act on. Only payloads that were asked for raw go out as they are. Nothing is buffered across `flush`. A reader that
+has gone raises BrokenPipeError, which `program` turns into a quiet end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import msgspec
 
 from holdfast.cli.text import printable, printable_json, printable_lines
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.journal.inspected_database import BAD
+
+_BAD = "BAD"
+"""What a failed check says; red where there are colours. The journal defines it, but is too slow to load for this."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -65,12 +67,12 @@ def emit_json_bytes(encoded: bytes) -> None:
 
 
 def flush() -> None:
-    """Hand everything to whoever reads."""
+    """Hand over everything that is buffered."""
     sys.stdout.buffer.flush()
 
 
 def silence_stdout() -> None:
-    """Nobody reads any more: keep the interpreter from failing when it flushes at its end."""
+    """The reader has gone: keep the interpreter from failing when it flushes on exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # not a real file, as in tests
@@ -83,7 +85,7 @@ def say(words: str) -> None:
 
 
 def say_lines(words: str) -> None:
-    """Words of our own that have several lines: usage, help, a traceback."""
+    """Our own words on several lines: usage, help, a traceback."""
     sys.stderr.write(printable_lines(words) + "\n")
     sys.stderr.flush()
 
@@ -91,7 +93,7 @@ def say_lines(words: str) -> None:
 class Warnings(logging.Handler):
     """Warnings as words on stderr: a store that does not answer, a key file that others can read.
 
-    What a message tells of may come from a hostile directory or store: it stays on its one line.
+    A message may quote a hostile directory or store, so it stays on one line.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -118,7 +120,7 @@ def say_holdfast_error(error: HoldfastError, *, as_json: bool) -> None:
 
 
 def kind_of(error: HoldfastError) -> str:
-    """The documented kind that an error is of: what is raised may be a narrower one of a stage's own."""
+    """The documented kind of an error; what was raised may be a subclass that a room keeps to itself."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == HoldfastError.__module__)
 
 
@@ -165,7 +167,7 @@ def _draw(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> 
         table.add_column(name, justify="right" if to_right else "left", overflow="fold")
     for line in cells:
         # Text, not str: what a log holds must not be read as rich's markup.
-        table.add_row(*[Text(cell, style="bold red" if cell == BAD else "") for cell in line])
+        table.add_row(*[Text(cell, style="bold red" if cell == _BAD else "") for cell in line])
     console = Console()
     with console.capture() as captured:
         console.print(table)

@@ -17,7 +17,7 @@ _FREE = ("file", "memory")
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Commit batches at the pace that the settings set, and their list price."""
+    """Commit batches at the pace that the settings allow, and their list price."""
 
     profile: str
     batch_timeout_ms: float
@@ -45,5 +45,5 @@ def cost_of(settings: ShippingSettings) -> Cost:
 
 
 def dollars(amount: float) -> str:
-    """Money as people write it; a fraction of a cent is still not nothing."""
+    """Money as people write it; a fraction of a cent is not shown as nothing."""
     return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.6f}"

@@ -65,7 +65,7 @@ def writer_for(topic: str, form: str, *, is_typed: bool) -> Write:
 
 
 def write_arrow(reading: Reading[Any] | SettledReading) -> None:
-    """A reading as one Arrow IPC stream; after an error it has no end mark, as a file that was cut off."""
+    """A reading as one Arrow IPC stream. After an error it has no end mark, like a file that was cut off."""
     import pyarrow as pa
 
     if sys.stdout.isatty():

@@ -42,7 +42,7 @@ class Program(click.Group):
     """The group of all verbs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs, in the order in which one meets them."""
+        """The verbs, in the order in which a newcomer meets them."""
         return [*VERBS, "help"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -68,7 +68,7 @@ class Program(click.Group):
             formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb; two ends are quiet: an interrupt, and a reader that has seen enough."""
+        """Run a verb. An interrupt, and a reader that has seen enough, end it quietly."""
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
@@ -92,13 +92,13 @@ class Program(click.Group):
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """Whether errors are to be JSON: arguments that were refused were not parsed, so they are looked at here."""
+    """Whether errors are JSON. Refused arguments were never parsed, so the raw ones are searched here."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in options or "--format=json" in options or ("--format", "json") in pairwise(options)
 
 
 def _let_go_of_stdout() -> None:
-    """Print what was printed before an error; if that fails, the error is still the one to tell."""
+    """Flush what was printed before an error; if that fails, the error is still what is reported."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""A line on stderr that says how far long work got: it is gone when the work is done.
+"""A line on stderr that says how far long work has got; it disappears when the work is done.
 
 `Progress` is for reading a stream: numbers and a rate, and a bar when the end is known. It shows itself only when
 stderr is a terminal and stdout is not; receipts on a terminal are progress enough. `Working` is for work that prints
@@ -50,7 +50,7 @@ class Progress:
         self._task = self._rich.add_task("append", total=total, records=0)
 
     def show(self, records: int, read_bytes: int) -> None:
-        """So many records are durable in all; so many bytes more were read."""
+        """The records that are durable in all, and the bytes read since the last call."""
         self._rich.update(self._task, advance=read_bytes, records=records)
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class Progress:
 
 
 class Working:
-    """Progress of work whose end nobody knows, in words."""
+    """Progress, in words, of work whose length is not known."""
 
     def __init__(self) -> None:
         self._rich = RichProgress(
@@ -81,7 +81,7 @@ class Working:
 
     @property
     def is_shown(self) -> bool:
-        """Whether anybody sees it; what is costly to find out need not be found out for nobody."""
+        """Whether anybody sees it; if not, callers need not work out what to show."""
         return not self._rich.disable
 
     def show(self, words: str) -> None:
@@ -99,7 +99,7 @@ class Working:
 
 
 def _size(stream: BufferedReader) -> int | None:
-    """How many bytes will come, where that is known: of a file, not of a pipe."""
+    """How many bytes will come, where that is known: for a file, not for a pipe."""
     try:
         found = os.fstat(stream.fileno())
     except OSError:

@@ -57,7 +57,7 @@ def record_line(topic: str, record: Record) -> RecordLine:
 
 
 def plain_text(value: bytes) -> str | None:
-    """The bytes as text, or None where they are not text that JSON and people can take as it is."""
+    """The bytes as text, or None where JSON or people could not take them as text."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -66,7 +66,7 @@ def plain_text(value: bytes) -> str | None:
 
 
 def encoded(value: bytes) -> tuple[str, Encoding]:
-    """Text, or base64 and the word for it."""
+    """Text, or base64 and the word that says so."""
     text = plain_text(value)
     return (b64encode(value).decode(), BASE64) if text is None else (text, msgspec.UNSET)
 
@@ -110,7 +110,7 @@ def printable_json(encoded: bytes) -> bytes:
 
 
 def _json_escape(character: str) -> str:
-    """Outside of strings JSON has nothing that does not print, so this is inside of one."""
+    """JSON has nothing unprintable outside of strings, so this is inside of one."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 

@@ -15,19 +15,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto import digests
-from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
-from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.crypto.vault import KeyEpoch, Vault
-from holdfast.journal.sqlite.migrations import migrate
-from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
+from holdfast.journal.backend import Backend, create_backend
 from holdfast.journal.state.partition import unsealed
 from holdfast.journal.state.state_digest import total
 from holdfast.model.control_rows import (
     EXPIRED,
-    DiskFailed,
     EpochRow,
     HeadRow,
     KeyRow,
@@ -43,7 +39,7 @@ from holdfast.model.control_rows import (
 from holdfast.model.entry import Entry
 
 
-class FoundPartition(NamedTuple):
+class KnownPartition(NamedTuple):
     """What is known about one partition."""
 
     rows: Sequence[SegmentRow] = ()
@@ -56,17 +52,17 @@ class FoundPartition(NamedTuple):
     """Manifest objects on the store."""
 
 
-class FoundTopic(NamedTuple):
+class KnownTopic(NamedTuple):
     """What is known about one topic."""
 
     name: str
-    partitions: tuple[FoundPartition, ...]
+    partitions: tuple[KnownPartition, ...]
     schemas: tuple[tuple[bytes, bytes], ...] = ()
     """Fingerprint and definition of each version."""
     policy: tuple[int, int, int] | None = None
 
 
-class FoundKey(NamedTuple):
+class KnownKey(NamedTuple):
     """An idempotency key that is brought along."""
 
     partition_id: int
@@ -77,7 +73,7 @@ class FoundKey(NamedTuple):
     """Of what was appended under it; empty where that is not known."""
 
 
-class FoundTail(NamedTuple):
+class KnownTail(NamedTuple):
     """Entries that are brought along, and what is needed to decrypt them."""
 
     entries: Iterable[Entry] = ()
@@ -85,13 +81,13 @@ class FoundTail(NamedTuple):
     key_epochs: tuple[KeyEpoch, ...] = ()
     last_seq: int = 0
     last_group: int = 0
-    keys: Iterable[FoundKey] = ()
+    keys: Iterable[KnownKey] = ()
     """In the order of commits; of equal ones the last counts."""
     keys_max: int = 0
     """The window: older ones are forgotten."""
 
 
-class FoundStore(NamedTuple):
+class KnownStore(NamedTuple):
     """The store that the log was brought back from."""
 
     root: str
@@ -102,56 +98,31 @@ class FoundStore(NamedTuple):
     """Of the store's root; 0 where nobody said."""
 
 
-def partition_ids(topics: Sequence[FoundTopic]) -> dict[tuple[str, int], int]:
+def partition_ids(topics: Sequence[KnownTopic]) -> dict[tuple[str, int], int]:
     """The ids that partitions will have."""
     places = [(topic.name, number) for topic in topics for number in range(len(topic.partitions))]
     return {place: partition_id for partition_id, place in enumerate(places, 1)}
 
 
-def remove_database(path: Path) -> None:
-    """Remove what an earlier attempt left."""
-    for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
-        disk.remove(name)
-
-
-def found(
+def create_database(
     path: Path,
-    log_id: bytes,
-    topics: Sequence[FoundTopic],
-    keyring: Keyring | None,
-    cipher: PayloadCipher | None,
+    vault: Vault,
+    topics: Sequence[KnownTopic],
     clock: Clock,
     *,
     created_us: int | None = None,
-    tail: FoundTail | None = None,
-    store: FoundStore | None = None,
-) -> Founded:
+    tail: KnownTail | None = None,
+    store: KnownStore | None = None,
+) -> CreatedDatabase:
     """Make the database of a log at a path where nothing is."""
-    remove_database(path)
-    disk.create_file(path, 0o600)
-    backend = SqliteBackend(path)
-    try:
-        migrate(backend)
-        # Nobody needs to take back a part of what nobody has seen: so it is written once, and synced by its commit.
-        _set_journal(backend, "memory")
-        backend.begin()
-        founding = _Founding(backend, log_id, keyring, cipher, clock, tail or FoundTail(), store)
-        founding.fill(topics, created_us)
+    with create_backend(path, anew=True) as backend:
+        filling = _Filling(backend, vault, clock, tail or KnownTail(), store)
+        filling.fill(topics, created_us)
         keys = backend.count_keys()
-        backend.commit()
-        _set_journal(backend, "wal")
-        # Closing would do it, too, but says nothing when it fails; and only this one file is given its final name.
-        backend.checkpoint(0)
-    except BaseException:
-        backend.abandon()
-        raise
-    finally:
-        backend.close()
-    _require_folded(path)
-    return Founded(path, founding.vault, keys, founding.shipping, founding.shipments)
+    return CreatedDatabase(path, vault, keys, filling.shipping, filling.shipments)
 
 
-class Founded(NamedTuple):
+class CreatedDatabase(NamedTuple):
     """A database that was made."""
 
     path: Path
@@ -164,54 +135,28 @@ class Founded(NamedTuple):
     def claimed(self, epoch: int, slots: Mapping[int, int]) -> None:
         """Say under which claim the log is shipped, and how many manifest objects each partition has by its id."""
         assert self.shipping is not None
-        backend = SqliteBackend(self.path)
-        try:
-            backend.begin()
+        with create_backend(self.path, anew=False) as backend:
             backend.store_shipping(stamped(self.shipping._replace(epoch=epoch), self.vault))
             rows = [row._replace(slots=slots[row.partition_id]) for row in self.shipments]
             backend.store_shipments([stamped(row, self.vault) for row in rows])
-            backend.commit()
-            backend.checkpoint(0)
-        except BaseException:
-            backend.abandon()
-            raise
-        finally:
-            backend.close()
-        _require_folded(self.path)
 
 
-def _require_folded(path: Path) -> None:
-    """Only this one file is given its final name."""
-    if path.with_name(path.name + "-wal").exists():
-        raise DiskFailed("the write-ahead log was not folded in")
-
-
-def _set_journal(backend: SqliteBackend, mode: str) -> None:
-    with backend.translated():
-        taken = backend.connection.pragma("journal_mode", mode)
-    if taken != mode:
-        raise DiskFailed(f"the database keeps another journal than it was told journal_mode={taken}")
-
-
-class _Founding:
+class _Filling:
     """One database while it is filled, inside one transaction."""
 
-    def __init__(
-        self, backend: SqliteBackend, log_id: bytes, keyring: Keyring | None, cipher: PayloadCipher | None,
-        clock: Clock, tail: FoundTail, store: FoundStore | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, backend: Backend, vault: Vault, clock: Clock, tail: KnownTail, store: KnownStore | None) -> None:
         self._backend = backend
         self._clock = clock
         self._now = clock.now_us()
         self._tail = tail
         self._store = store
-        self.vault = Vault(log_id, keyring, cipher, clock.random_bytes)
+        self.vault = vault
         self.shipping: ShippingRow | None = None
         self.shipments: list[ShipmentRow] = []
         self._stamps: list[bytes] = []
         self._segments = self._schemas = self._policies = self._partitions = 0
 
-    def fill(self, topics: Sequence[FoundTopic], created_us: int | None) -> None:
+    def fill(self, topics: Sequence[KnownTopic], created_us: int | None) -> None:
         """Write everything."""
         backend, vault = self._backend, self.vault
         self._begin_keys()
@@ -245,7 +190,7 @@ class _Founding:
         self._backend.insert_key_epoch(fresh)
         vault.enter(fresh)
 
-    def _fill_topic(self, topic_id: int, topic: FoundTopic) -> None:
+    def _fill_topic(self, topic_id: int, topic: KnownTopic) -> None:
         backend, vault = self._backend, self.vault
         draft = TopicRow(topic_id, topic.name, len(topic.partitions), self._now, vault.epoch, b"")
         backend.insert_topic(stamped(draft, vault))
@@ -259,7 +204,7 @@ class _Founding:
             self._stamps.append(policy.stamp)
             self._policies += 1
 
-    def _fill_partition(self, topic_id: int, partition_id: int, number: int, partition: FoundPartition) -> None:
+    def _fill_partition(self, topic_id: int, partition_id: int, number: int, partition: KnownPartition) -> None:
         backend, vault, rows = self._backend, self.vault, partition.rows
         self._partitions += 1
         self._segments += len(rows)

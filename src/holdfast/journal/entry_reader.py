@@ -14,7 +14,6 @@ from holdfast.crypto.cipher import NotAuthentic
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt
 from holdfast.journal.backend import Backend
-from holdfast.journal.sqlite import stored
 from holdfast.journal.state.partition import Partition
 from holdfast.model import frame
 from holdfast.model.entry import CODECS, KINDS, RAW, TYPED, Entry, header_of, is_whole
@@ -101,10 +100,8 @@ class Reader:
 
     def _fill(self, page: list[Entry], start: int, end: int, page_entries: int, descending: bool) -> None:
         size = 0
-        with self._backend.reading() as connection:
-            for entry in stored.entries(
-                connection,
-                self._backend.path,
+        with self._backend.reading() as rows:
+            for entry in rows.entries(
                 self._partition.id,
                 (start, end),
                 self._entry_bytes_max,
@@ -130,7 +127,7 @@ class Reader:
         )  # fmt: skip
 
 
-def taken_after(
+def entries_after(
     backend: Backend, partitions: Mapping[int, Partition], seq: int, groups_max: int, bytes_max: int,
     entry_bytes_max: int,
 ) -> tuple[list[Entry], bool]:  # fmt: skip
@@ -142,8 +139,8 @@ def taken_after(
     groups: list[int] = []
     """Where each commit begins in `taken`."""
     size = 0
-    with backend.reading() as connection:
-        for entry in stored.entries_after(connection, backend.path, seq, entry_bytes_max, -1):
+    with backend.reading() as rows:
+        for entry in rows.entries_after(seq, entry_bytes_max, -1):
             if isinstance(entry, int) or entry.partition_id not in partitions:
                 raise Corrupt(f"an entry cannot be taken seq={entry if isinstance(entry, int) else entry.seq}",
                               path=str(backend.path), hint=_TOO_LARGE)  # fmt: skip

@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 from holdfast.crypto import digests
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
+from holdfast.journal.backend import ControlRows, Tables
 from holdfast.journal.proofs import BAD, OK, UNCHECKED, Proofs, Stamped
-from holdfast.journal.sqlite.control_tables import ControlRows, Tables
 from holdfast.journal.state.state_digest import total
 from holdfast.model.control_rows import (
     EpochRow,
@@ -25,6 +25,7 @@ from holdfast.model.control_rows import (
     LogRow,
     PolicyRow,
     SchemaRow,
+    SegmentRow,
     ShipmentRow,
     ShippingRow,
     SpaceRow,
@@ -72,7 +73,7 @@ class Examination:
         self._problems: list[Corrupt] = []
         """What is wrong with the row in hand."""
         self._names = control.topic_names
-        self._heads = {head.partition_id: head for head in control.heads}
+        self._heads = {head.partition_id: head for head in control.heads if 0 <= head.number < PARTITIONS_MAX}
 
     def findings(self) -> Iterator[Finding]:
         """Every control row with its verdict, in the order in which they are printed."""
@@ -158,9 +159,11 @@ class Examination:
         for schema in self._control.schemas:
             topic, place = self._names.get(schema.topic_id), OK
             stamp = self._stamp(schema, "a schema", topic)
-            if schema.version != versions.get(schema.topic_id, -1) + 1:
-                place = self._bad(f"a schema does not follow on the one before it version={schema.version}", topic)
-            elif stamp is OK:
+            if topic is None:
+                place = self._bad(f"a schema belongs to no topic version={schema.version}")
+            elif schema.version != versions[schema.topic_id] + 1:
+                place = self._bad(f"a schema does not follow the one before it version={schema.version}", topic)
+            elif stamp is not BAD:
                 versions[schema.topic_id] += 1
             yield schema, self._verdict(stamp, place)
 
@@ -175,7 +178,7 @@ class Examination:
         stamp = self._stamp(head, "a head", topic, head.number)
         if topic is None:
             self._bad(f"a head belongs to no topic partition_id={head.partition_id}")
-        elif not 0 <= head.number < PARTITIONS_MAX:
+        elif head.partition_id not in self._heads:
             self._bad(f"a head is out of range partition_id={head.partition_id}", topic)
         known = len(self._tables.damage)
         last = self._tables.last_entry(head.partition_id)
@@ -198,7 +201,7 @@ class Examination:
 
     def _watermark(self, mark: WatermarkRow) -> Verdict:
         """Whether the manifest ends where a watermark says, with that chain value."""
-        topic, number = place = self.place(mark.partition_id)
+        topic, number = place = self._place(mark.partition_id)
         stamp = self._stamp(mark, "a watermark", topic, number)
         if number is None:
             return self._verdict(
@@ -206,18 +209,18 @@ class Examination:
             )
         if not mark.first_offset <= mark.sealed_offset <= self._heads[mark.partition_id].next_offset:
             return self._verdict(stamp, self._bad("a watermark lies beyond its head", *place, mark.sealed_offset))
-        newest = self._tables.segment(mark.partition_id, mark.segments - 1) if mark.segments else None
-        if mark.segments and (
-            newest is None
-            or (newest.end, newest.chain) != (mark.sealed_offset, mark.chain)
-            or self._proofs.stamp(newest) is BAD
-        ):
-            message = "the manifest does not end at its watermark"
-            return self._verdict(stamp, self._bad(message, *place, mark.sealed_offset))
-        return self._verdict(stamp)
+        if not mark.segments or self._is_end(self._tables.segment(mark.partition_id, mark.segments - 1), mark):
+            return self._verdict(stamp)
+        return self._verdict(stamp, self._bad("the manifest does not end at its watermark", *place, mark.sealed_offset))
 
-    def place(self, partition_id: int) -> tuple[str | None, int | None]:
-        """Topic and number of a partition; none where its head is lost, or belongs to no topic."""
+    def _is_end(self, newest: SegmentRow | None, mark: WatermarkRow) -> bool:
+        if newest is None or (newest.end, newest.chain) != (mark.sealed_offset, mark.chain):
+            return False
+        self._key_epoch(newest.key_epoch)
+        return self._proofs.stamp(newest) is not BAD
+
+    def _place(self, partition_id: int) -> tuple[str | None, int | None]:
+        """Topic and number of a partition; none where its head is lost, out of range, or belongs to no topic."""
         head = self._heads.get(partition_id)
         topic = None if head is None else self._names.get(head.topic_id)
         return (None, None) if head is None or topic is None else (topic, head.number)
@@ -245,7 +248,7 @@ class Examination:
         yield None, self._verdict()
 
     def _shipment(self, row: ShipmentRow) -> Verdict:
-        topic, number = place = self.place(row.partition_id)
+        topic, number = place = self._place(row.partition_id)
         stamp = self._stamp(row, "a shipment", topic, number)
         if number is None:
             return self._verdict(

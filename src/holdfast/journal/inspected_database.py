@@ -18,13 +18,18 @@ from typing import NamedTuple
 
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
+from holdfast.journal.backend import (
+    Backend,
+    ControlRows,
+    EntryWalk,
+    PartitionBytes,
+    StoredEntry,
+    Tables,
+    inspect_backend,
+)
 from holdfast.journal.entry_reader import Reader
 from holdfast.journal.examination import Examination, Finding, Verdict
 from holdfast.journal.proofs import BAD, OK, UNCHECKED, Proofs
-from holdfast.journal.sqlite.control_tables import ControlRows, PartitionBytes, Tables
-from holdfast.journal.sqlite.entry_walk import EntryWalk, StoredEntry
-from holdfast.journal.sqlite.migrations import check_version
-from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import DiskFailed, SegmentRow
 from holdfast.model.entry import TYPED, Entry, is_whole
@@ -64,20 +69,18 @@ class EntryVerdict(NamedTuple):
 class InspectedDatabase:
     """A log's database, for looking only."""
 
-    def __init__(self, backend: SqliteBackend) -> None:
+    def __init__(self, backend: Backend, version: int) -> None:
         self._backend = backend
-        self._version = check_version(backend)
-        if not self._version:
-            raise Corrupt("the database is empty", path=str(backend.path))
+        self._version = version
 
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator[InspectedDatabase]:
         """The database in this file."""
         try:
-            backend = SqliteBackend(path, read_only=True)
+            backend, version = inspect_backend(path)
             try:
-                yield cls(backend)
+                yield cls(backend, version)
             finally:
                 backend.close()
         except DiskFailed as error:
@@ -114,8 +117,8 @@ class InspectedDatabase:
 
     @contextmanager
     def _tables(self, damage: list[Corrupt] | None = None) -> Iterator[Tables]:
-        with self._backend.reading() as connection:
-            yield Tables(connection, self._backend.path, self._version, damage, tolerant=True)
+        with self._backend.tables(self._version, damage, tolerant=True) as tables:
+            yield tables
 
 
 def control_rows(path: Path) -> ControlRows:
@@ -137,7 +140,7 @@ class Inspection:
     """What was found in a database: its control rows with their verdicts, and on request its segments and entries."""
 
     def __init__(
-        self, backend: SqliteBackend, control: ControlRows, proofs: Proofs, findings: list[Finding], keys: int,
+        self, backend: Backend, control: ControlRows, proofs: Proofs, findings: list[Finding], keys: int,
         problems: list[Corrupt],
     ) -> None:  # fmt: skip
         self._backend = backend
@@ -185,8 +188,7 @@ class Inspection:
     def _page(self, partition_id: int, start: int, stop: int) -> list[SegmentRow]:
         if start >= stop or stop <= 0:
             return []
-        with self._backend.reading() as connection:
-            tables = Tables(connection, self._backend.path, self.control.version, tolerant=True)
+        with self._backend.tables(self.control.version, tolerant=True) as tables:
             page = tables.segments(partition_id, start, stop, _PAGE_ROWS)
         told = {problem.message for problem in self.problems}  # what cannot be read is met once more by the next page
         self.problems += [damage for damage in tables.damage if damage.message not in told]

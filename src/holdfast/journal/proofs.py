@@ -16,9 +16,7 @@ from holdfast.crypto.cipher import SYSTEM_RANDOM, PayloadCipher, Random
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import PLAIN, KeyEpoch, Vault
 from holdfast.errors import Corrupt, Invalid
-from holdfast.journal.backend import Backend
-from holdfast.journal.sqlite import stored
-from holdfast.journal.sqlite.control_tables import ControlRows
+from holdfast.journal.backend import Backend, ControlRows
 
 LOG_ID_BYTES = 16
 OK, BAD, UNCHECKED = "ok", "BAD", "unchecked"
@@ -37,8 +35,8 @@ class Stamped(Protocol):
 
 def fetch_key_epoch(backend: Backend, number: int) -> KeyEpoch | None:
     """A stored key epoch."""
-    with backend.reading() as connection:
-        return stored.key_epoch(connection, backend.path, number)
+    with backend.reading() as rows:
+        return rows.key_epoch(number)
 
 
 class Proofs:

@@ -20,10 +20,9 @@ from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import PLAIN, Vault
 from holdfast.errors import Corrupt, Invalid
-from holdfast.journal.backend import Backend
+from holdfast.journal.backend import Backend, ControlRows
 from holdfast.journal.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
 from holdfast.journal.proofs import LOG_ID_BYTES, OK, Proofs
-from holdfast.journal.sqlite.control_tables import ControlRows, Tables
 from holdfast.journal.state.state_digest import SUM_BYTES, total
 from holdfast.journal.state.topic_registry import Topics
 from holdfast.model.control_rows import (
@@ -60,8 +59,7 @@ def recover(
 ) -> Recovered:
     """Read and prove the stored state, in one read transaction; `log_id` is None for a log being created."""
     is_keyed = keyring is not None or cipher is not None
-    with backend.reading() as connection:
-        tables = Tables(connection, backend.path)
+    with backend.tables() as tables:
         control = tables.control_rows(newest=1)
         row = control.log or _empty_row(log_id or clock.random_bytes(LOG_ID_BYTES), clock.now_us(), is_keyed=is_keyed)
         if control.log is None and log_id is None and not control.damage:
@@ -137,7 +135,9 @@ class _Restoring:
                 self._take_topic(row, is_proved=verdict.stamp is OK)
             case SchemaRow() if verdict == GOOD:
                 name = self._names[row.topic_id]
-                self._topics.schemas[name] = (*self._topics.schemas.get(name, ()), row)
+                known = self._topics.schemas.get(name, ())
+                if row.version == len(known) + 1:
+                    self._topics.schemas[name] = (*known, row)
             case PolicyRow() if row.topic_id in self._names:
                 self._topics.policies[self._names[row.topic_id]] = row
                 self._topics.stamps["policy", row.topic_id] = row.stamp

@@ -73,13 +73,13 @@ class Lifetime:
 
     def settle_at_exit(self) -> None:
         """Make durable, seal and ship what is there, while threads can still be started."""
-        self._queued_at_exit = self._context.journal.queue.depth()[0]
+        self._queued_at_exit = self._context.journal.pending_records
         self._maintenance.settle(self._patience)
         self._store.close()
 
     def close_at_exit(self) -> None:
         """Nobody has closed it, and nobody will."""
-        queued = max(self._queued_at_exit, self._context.journal.queue.depth()[0])
+        queued = max(self._queued_at_exit, self._context.journal.pending_records)
         if queued:
             logger.warning(
                 "the process ends with an open log: %d records that were still queued are made durable now;"

@@ -78,7 +78,7 @@ class Log:
     @property
     def id(self) -> str:
         """The log's identity, for ever."""
-        return self._journal.row.log_id.hex()
+        return self._journal.log_id.hex()
 
     @property
     def read_only(self) -> bool:
@@ -144,8 +144,8 @@ class Log:
         """The reliable channels of one participant, kept in this log; closed with it, or by `close()`.
 
         What happens in them is appended to `topic` in the same commits; None leaves that out. The other arguments are
-        those of `Channels`, whose settings are the log's own under `channels`. `migrations` turn snapshots of unknown
-        versions into ones of a known version, by version.
+        those of `Channels`, whose settings are the log's own under `channels`. `migrations` maps a version of snapshots
+        that this library does not know to a function that makes a known one of it.
         """
         if self.read_only:
             raise Invalid("this log is open for reading only", hint="kept_channels() and kept_channel() look at them")
@@ -165,7 +165,7 @@ class Log:
     # -- segments -----------------------------------------------------------------------------------------
 
     def seal(self, topic: str | None = None, *, timeout: float | None = None) -> None:
-        """Seal everything that is durable now, of one topic or of all; returns when it lies in segments.
+        """Seal everything that is durable now, of one topic or of all; returns when it is in segments.
 
         Raises what kept it from being sealed, and Unavailable after `timeout` seconds (default: 60); the records
         are durable in any case.
@@ -173,7 +173,7 @@ class Log:
         self._maintenance.seal(self._topics.partitions(topic), _patience(timeout))
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
-        """Apply retention now; with `dry_run` only say what would go."""
+        """Apply retention now; with `dry_run` only say what would be removed."""
         return self._maintenance.retain(flag(dry_run, "dry_run"))
 
     def set_retention(
@@ -182,8 +182,8 @@ class Log:
     ) -> None:  # fmt: skip
         """Give a topic a retention policy of its own, durably; limits hold per partition, None is no limit.
 
-        The oldest segments go while the rest holds `bytes_max` or `records_max`, and when they were sealed longer
-        than `age_max` ago. It replaces what the settings say under `retention`.
+        The oldest segments are removed while the rest still holds `bytes_max` or `records_max`, and once they were
+        sealed longer than `age_max` ago. This replaces what the settings say under `retention`.
         """
         self._topics.known(topic)
         self._maintenance.set_retention(topic, bytes_max, age_max, records_max)
@@ -191,7 +191,7 @@ class Log:
     def reconcile(
         self, *, remote: bool = False, fix: bool = False, deep: bool = False, limit: int | None = None
     ) -> ReconcileReport:
-        """Compare the manifest with the files, while everything goes on; returns what was found.
+        """Compare the manifest with the files, while the log is in use; returns what was found.
 
         `deep` reads and proves every file. `fix` removes what is provably garbage, moves what is not ours to
         `quarantine/`, and puts misplaced segments back. `limit` bounds the units of work (see
@@ -199,7 +199,7 @@ class Log:
 
         With `remote` the manifest is compared with the log's store instead, up to `settled`: segments, manifest
         objects, commit batches. `fix` then uploads what is missing or damaged there and proved here, and removes commit
-        batches that say nothing any more.
+        batches that are no longer needed.
         """
         limit = None if limit is None else whole(limit, "limit")
         fix, deep = flag(fix, "fix"), flag(deep, "deep")
@@ -209,7 +209,7 @@ class Log:
 
     @property
     def last_reconcile(self) -> ReconcileReport | None:
-        """The report of the last complete pass over the log's own files, by whomever; None before the first."""
+        """The report of the last complete pass over the log's own files; None before the first."""
         return self._maintenance.last_reconcile
 
     # -- shipping -----------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Log:
         """Wait until all that is sealed now is settled on the store.
 
         Raises Unavailable after `timeout` seconds (default: 60), and what ended shipping, if it ended. To have all
-        records there, not only sealed ones, call `seal()` before, or wait for `ticket.shipped()`.
+        records there, not only sealed ones, call `seal()` first, or wait for `ticket.shipped()`.
         """
         self._store.shipper.ship(_patience(timeout))
 
@@ -232,17 +232,17 @@ class Log:
     def unshipped(self) -> tuple[Unshipped, ...]:
         """Records that are durable here and not known to be on the store, by partition.
 
-        Of a log that another process has taken over these are the stranded ones: readable here, and only here.
+        If another process has taken the log over, they are stranded: they can be read here, and nowhere else.
         """
         return self._store.unshipped()
 
     def rebuild_store(self, *, accept_loss: bool = False, timeout: float | None = None) -> RebuildReport:
-        """Bring back a store that was emptied, made anew or put back from an old copy, from what is here.
+        """Fill a store again that was emptied, created anew or replaced by an old copy, from what is here.
 
-        Returns when it is known what is missing there, and shipping of it has begun; `ship()` waits for the rest. What
-        retention removed here, and only the store had, cannot be brought back: then it is StoreForgot, which says what
-        that is, and nothing is done, unless `accept_loss` gives it up. Raises Unavailable after `timeout` seconds
-        (default: 60), and Closed if another process has taken the log over.
+        Returns when it is known what is missing there and shipping it has begun; `ship()` waits for the rest. What
+        retention removed here, so that only the store had it, cannot be brought back. Then this raises StoreForgot,
+        which says what that is, and does nothing, unless `accept_loss` gives it up. Raises Unavailable after `timeout`
+        seconds (default: 60), and Closed if another process has taken the log over.
         """
         return self._store.rebuild(accept_loss=flag(accept_loss, "accept_loss"), timeout=_patience(timeout))
 

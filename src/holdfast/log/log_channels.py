@@ -46,7 +46,7 @@ class LogChannels:
         from holdfast.channels.participant import Channels
 
         journal, settings = self._context.journal, self._context.settings
-        partition, read = (None, None) if topic is None else (journal.topics.partitions[topic.name][0], topic.read)
+        partition, read = (None, None) if topic is None else (journal.topics[topic.name][0], topic.read)
         most = min(settings.channels.content_bytes_max, settings.journal.payload_bytes_max)
         with self._lock:
             self._opened = [one for one in self._opened if not one.closed]

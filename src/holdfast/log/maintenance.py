@@ -1,6 +1,6 @@
 """What keeps an open log in order behind its appends: sealing, retention, the disk guard, reconciliation.
 
-Composition of the parts in `segments/`; an owner has all of them, a handle that only looks has reconciliation alone.
+It composes the parts in `segments/` and `reconcile/`. An owner has all of them; a read-only handle only reports.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Maintenance:
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
             self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
-            if journal.topics.shipping is None:
+            if journal.shipping is None:
                 self._publish(journal, manifest, self._roller, self._retention)
             self._retention.resume(emptied)
-            guard = Guard(journal.queue, directory.path, settings.disk, counters)
+            guard = Guard(journal, directory.path, settings.disk, counters)
             if settings.disk.free_bytes_min:
                 self._roller.chores.append(guard.check)
             self._roller.chores.append(self._retention.check)
             self._roller.start()
-        else:  # only to say what would go
+        else:  # only to say what would be removed
             self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
         self._counters = counters
         side = LocalSide(journal, manifest, directory, self._roller)
@@ -67,7 +67,7 @@ class Maintenance:
             self._loop.start()
 
     def _publish(self, journal: Journal, manifest: Manifest, roller: Roller, retention: Retention) -> None:
-        """Without another store the log's own directory is one."""
+        """Without a store, readers find the log in its own directory: its manifest is published there."""
         publishing = Publishing(journal, manifest)
         roller.publishing = retention.publishing = publishing
         roller.chores.append(publishing.check)
@@ -89,7 +89,7 @@ class Maintenance:
             self._roller.ask(partitions)
 
     def retain(self, dry_run: bool) -> RetentionReport:
-        """Apply retention, or say what would go."""
+        """Apply retention, or say what would be removed."""
         if self._retention is None or (self._roller is None and not dry_run):
             raise _only_reading()
         self._journal.refresh()
@@ -115,9 +115,9 @@ class Maintenance:
         return self._reconciler.run(fix=fix, deep=deep, limit=limit)
 
     def stats(self) -> SegmentStats:
-        """All of this at one moment."""
+        """Sealing, retention and reconciliation at this moment."""
         counters, now = self._counters, self._clock.monotonic()
-        partitions = list(self._journal.topics.by_id.values())
+        partitions = list(self._journal.partitions.values())
         waiting = [now - p.tail_since for p in partitions if p.tail_records and p.tail_since]
         return SegmentStats(
             segments=sum(p.sealed.segments - p.sealed.first_segment for p in partitions),
@@ -139,7 +139,7 @@ class Maintenance:
         )
 
     def settle(self, timeout: float) -> None:
-        """Make durable and seal what is there as far as the time allows, and end all threads; records are taken on."""
+        """Make durable and seal what is there, as far as time allows, and end all threads; appends go on."""
         deadline = self._clock.monotonic() + timeout
         if self._loop is not None:
             self._loop.stop()
@@ -147,7 +147,7 @@ class Maintenance:
             self._finish(deadline, timeout)
 
     def close(self, timeout: float) -> None:
-        """Take no more records, make durable and seal what is there as far as the time allows, end all threads."""
+        """Refuse new records, make durable and seal what is there, as far as time allows, and end all threads."""
         deadline = self._clock.monotonic() + timeout
         if self._loop is not None:
             self._loop.stop()
@@ -166,8 +166,8 @@ class Maintenance:
     def _seal_all(self, timeout: float) -> None:
         assert self._roller is not None
         try:
-            self._roller.seal(list(self._journal.topics.by_id.values()), timeout)
-        except HoldfastError as error:  # the records are durable in the journal: no reason not to close
+            self._roller.seal(list(self._journal.partitions.values()), timeout)
+        except HoldfastError as error:  # the records are durable in the journal: that is no reason to stay open
             logger.warning("closed without sealing all: %s", error.message, extra={"action": "close_unsealed"})
 
     def forget(self) -> None:
@@ -176,7 +176,7 @@ class Maintenance:
 
 
 def _topics(settings: Settings) -> dict[str, Policy]:
-    """Policies of topics that others write: what happens in channels grows with everything that strangers send."""
+    """Policies of topics that are not the application's: `_channels` grows with everything that strangers send."""
     channels = settings.channels
     return {TOPIC: Policy(channels.topic_bytes_max or None, int(channels.topic_age_max_ms * 1000) or None)}
 

@@ -18,7 +18,7 @@ from holdfast.clock import Clock, SystemClock, check_clock
 from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal import Journal, JournalContext
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
 from holdfast.log.maintenance import Maintenance
@@ -36,6 +36,11 @@ class _Asked(NamedTuple):
     keyring: Keyring | None
     cipher: PayloadCipher | None
     clock: Clock
+
+    @property
+    def journal(self) -> JournalContext:
+        """What the journal needs of it."""
+        return JournalContext(self.settings.journal, self.clock, self.keyring, self.cipher)
 
 
 def open_log(
@@ -93,12 +98,10 @@ def _own(asked: _Asked) -> Journal:
     try:
         log_id = directory.log_id()
         directory.create_database()
-        journal = Journal.open_owned(
-            directory.database, log_id, settings.journal, asked.keyring, asked.cipher, asked.clock
-        )  # fmt: skip
+        journal = Journal.open_owned(directory.database, log_id, asked.journal)
         if log_id is None:
             try:
-                directory.declare(journal.row.log_id)
+                directory.declare(journal.log_id)
             except BaseException:
                 journal.close(settings.journal.close_timeout_ms / 1000)
                 raise
@@ -110,9 +113,7 @@ def _own(asked: _Asked) -> Journal:
 
 def _look(asked: _Asked) -> Journal:
     log_id = asked.directory.require_log()
-    return Journal.open_read_only(
-        asked.directory.database, log_id, asked.settings.journal, asked.keyring, asked.cipher, asked.clock
-    )  # fmt: skip
+    return Journal.open_read_only(asked.directory.database, log_id, asked.journal)
 
 
 def _compose(asked: _Asked, journal: Journal) -> Log:

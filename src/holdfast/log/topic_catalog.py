@@ -38,12 +38,12 @@ class Catalog:
     def names(self) -> list[str]:
         """The names of all topics, sorted."""
         self._journal.refresh()
-        return sorted(self._journal.topics.partitions)
+        return sorted(self._journal.topics)
 
     def partitions(self, topic: str | None) -> list[Partition]:
         """The partitions of one topic, or of all; NotFound where there is no such topic."""
         self._journal.refresh()
-        known = self._journal.topics.partitions
+        known = self._journal.topics
         if topic is None:
             return [part for parts in known.values() for part in parts]
         if check_name(topic) not in known:
@@ -78,17 +78,17 @@ class Catalog:
 
     def _handle(self, name: str) -> Topic | TypedTopic:
         journal = self._journal
-        partitions = Partitions(name, journal.topics.partitions[name], journal, self._context.manifest)
-        kind = TypedTopic if name in journal.topics.schemas else Topic
+        partitions = Partitions(name, journal.topics[name], journal, self._context.manifest)
+        kind = TypedTopic if name in journal.schemas else Topic
         return kind(name, partitions, self._context.clock)
 
     def _require(self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int) -> None:
         journal = self._journal
         journal.refresh()
-        if name in journal.topics.partitions:
+        if name in journal.topics:
             return
         if journal.read_only or schema == "latest":
-            raise no_topic(name, journal.topics.partitions)
+            raise no_topic(name, journal.topics)
         count = 1 if partitions is None else whole(partitions, "partitions")
         first = whole(first_offset, "first_offset")
         if schema is None:
@@ -126,7 +126,7 @@ class Catalog:
             if self._journal.read_only:
                 raise Invalid("this log is open for reading only", hint="its owner starts new versions of a schema")
             self._journal.add_schema(name, len(known) + 1, newer.fingerprint, newer.serialize())
-        self._maintenance.seal_soon(self._journal.topics.partitions[name])
+        self._maintenance.seal_soon(self._journal.topics[name])
 
     def forget(self) -> None:
         """In a forked child: the lock may have been held by a thread that is not here."""

@@ -26,7 +26,7 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class DiskFailed(Exception):
-    """The storage failed in a way after which nothing may be assumed; the writer must stop."""
+    """The storage failed and its state is unknown; the writer must stop."""
 
 
 class LogRow(NamedTuple):
@@ -121,7 +121,7 @@ class KeyRow(NamedTuple):
 
 
 class WatermarkRow(NamedTuple):
-    """How far one partition is sealed, and from where on it is retained."""
+    """How far one partition is sealed, and where what is retained begins."""
 
     partition_id: int
     segments: int
@@ -170,7 +170,7 @@ class SegmentRow(NamedTuple):
         cls, segment: Segment, *, partition_id: int, sealed_us: int, state: int = LIVE, chain: bytes | None = None,
         low: int = 0, high: int = 0,
     ) -> SegmentRow:  # fmt: skip
-        """The row of a segment: head, facts and state. One without a file has a chain value that cannot be derived."""
+        """The row of a segment: head, facts and state; `chain` is given for fillers, which have no content."""
         head, facts = segment.head, segment.facts
         return cls(
             partition_id=partition_id, number=head.number, first_offset=head.first, rows=facts.rows, size=facts.size,
@@ -181,7 +181,7 @@ class SegmentRow(NamedTuple):
         )  # fmt: skip
 
     def head(self, log_id: bytes, topic: str, partition: int, previous: bytes) -> SegmentHead:
-        """What the file of this segment must say about itself, given what the row does not have."""
+        """What the segment's file must say about itself; the row does not have the rest of its place."""
         return SegmentHead(
             log_id=log_id, topic=topic, partition=partition, number=self.number, first=self.first_offset,
             epoch=self.epoch, schema=self.schema, previous=previous,
@@ -317,5 +317,5 @@ Row = TypeVar(
 
 
 def stamped(row: Row, vault: Vault) -> Row:
-    """The row with its stamp; whatever stood there before is replaced."""
+    """The row with its stamp, which replaces any other."""
     return type(row)(*row[:-1], vault.stamp(row.message()))

@@ -59,7 +59,7 @@ def _extra_column(columns: Columns, place: int) -> list[bytes | None]:
 
 
 class Section(NamedTuple):
-    """One column of a frame as it lies there: lengths (u32 each, 2³²−1 = none), and all values in a row."""
+    """One column of a frame as stored: lengths (u32 each, 2³²−1 = none), and all values one after the other."""
 
     lengths: memoryview
     values: memoryview

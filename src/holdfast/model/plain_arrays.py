@@ -32,7 +32,7 @@ _UNITS = {"s": dt.timedelta(seconds=1), "ms": dt.timedelta(milliseconds=1), "us"
 
 
 def numbers(values: Iterable[int | float], kind: pa.DataType) -> pa.Array:
-    """An array of numbers; OverflowError when one is too large for the type."""
+    """An array of numbers; OverflowError if one is too large for the type."""
     found = array(_CODES[kind], values)
     return pa.Array.from_buffers(kind, len(found), [None, pa.py_buffer(found)])
 
@@ -60,7 +60,7 @@ def _pandas_is_installed() -> bool:
 
 
 def read(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """The values as an array of this type; None where that is for Arrow to find out."""
+    """The values as an array of this type; None if Arrow must be asked."""
     found = {type(value) for value in values}
     if not values or found == {type(None)}:
         return pa.nulls(len(values), kind)

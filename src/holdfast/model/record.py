@@ -18,11 +18,11 @@ Durability = Literal["durable", "shipped"]
 """What an append waits for: survival of power loss, or of the loss of the machine."""
 
 NOW = -(2**63)
-"""The time of a record that shall be stamped when it is appended."""
+"""The time of a record that gets its time when it is appended."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SINCE_S, _BEFORE_S = 631_152_000, 4_102_444_800
-"""1990 and 2100: what lies between is taken for a time of today in whatever unit it fits."""
+"""1990 and 2100: a number between them in some unit is taken for a time in that unit."""
 _OTHER_UNITS = (
     ("seconds", _SINCE_S, _BEFORE_S, "multiply it by 1_000_000"),
     ("milliseconds", _SINCE_S * 10**3, _BEFORE_S * 10**3, "multiply it by 1_000"),
@@ -95,7 +95,7 @@ class Watermark(msgspec.Struct, frozen=True):
     """How far one partition is sealed. It never goes back, not even when retention removes old segments."""
 
     index: int | None
-    """The newest sealed segment; None before the first. The active segment is never it: that has no file."""
+    """The newest sealed segment; None before the first. Never the active one, which has no file."""
     offset: int
     """Everything below lies in segments."""
 

@@ -94,7 +94,7 @@ class Columns:
 
 
 class Encoded:
-    """Rows of a typed topic, already in the bytes of an entry's body; whoever gave them knows their schema."""
+    """Rows of a typed topic, already as the bytes of an entry's body; the caller knows their schema."""
 
     __slots__ = ("body", "count", "key", "schema", "time_max", "time_min")
 

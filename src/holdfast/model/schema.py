@@ -188,7 +188,7 @@ _REFUSALS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 
 
 def _refusal(kind: pa.DataType) -> str | None:
-    """Why a type cannot be declared, without regard to what is inside it; None when it can."""
+    """Why a type cannot be declared, whatever is inside it; None if it can."""
     if _is.is_dictionary(kind):
         return _refusal_of_dictionary(kind)
     if isinstance(kind, pa.BaseExtensionType):
@@ -256,7 +256,7 @@ def require_bounded(stored: pa.Schema) -> None:
 
 
 def row_bytes(stored: pa.Schema) -> int:
-    """What one row takes in memory even when everything in it is null."""
+    """What one row takes in memory even if everything in it is null."""
     return sum(_width(column.type) for column in stored)
 
 

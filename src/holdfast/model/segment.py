@@ -1,7 +1,7 @@
 """What a segment is: its head, known before it is written, and its facts, known after. The one shape of it.
 
-A row of the database, a manifest object, a footer and a line of a checkpoint are forms in which a segment is stored;
-each knows how it is made from a segment and back. Whatever else speaks of segments holds one.
+A segment is stored as a row of the database, as a manifest object and in the footer of its file; each of those forms
+says how it is made from a segment and back. Anything else that is about a segment holds one.
 
 `chain(i)` binds each segment to the one before it: log, place, span and content. Content is a digest over the
 stored columns, not over Parquet's encoding of them, so it survives a rewrite; `sha256` is the file's own, for
@@ -24,7 +24,7 @@ NO_SCHEMA = bytes(16)
 """The schema fingerprint of raw records."""
 
 NO_CONTENT = bytes(32)
-"""The content of a segment that never had a file here: a rebuild filled a place whose file had expired or was lost."""
+"""The content of a filler: a rebuild puts one where a segment's file had expired or was lost."""
 
 
 class SegmentHead(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -89,7 +89,7 @@ def chain_value(head: SegmentHead, rows: int, content: bytes) -> bytes:
 def chain_link(
     previous: bytes, log_id: bytes, topic: str, partition: int, number: int, first: int, rows: int, content: bytes
 ) -> bytes:  # fmt: skip
-    """The same without a head, for whoever proves a million of them."""
+    """The same without a head, to prove a million of them."""
     message = digests.canonical("segment", previous, log_id, topic, partition, number, first, rows, content)
     return blake3(message, derive_key_context="holdfast 1 segment chain").digest()
 

@@ -1,4 +1,4 @@
-"""Names of topics: what is one here is also a valid object key and directory name everywhere else."""
+"""Names of topics: each is also a valid object key and directory name everywhere."""
 
 from __future__ import annotations
 

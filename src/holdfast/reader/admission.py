@@ -1,8 +1,8 @@
 """How much a stream takes at once: limits in segments, bytes and offsets, shared fairly. Pure.
 
 Segments are taken whole, the oldest records first, until a limit in segments or bytes is reached; at least one, so that
-a stream gets on however small the limit is. A limit in offsets then takes from each partition in proportion to what is
-there, as Kafka's source does, and may cut a segment. The answer depends on nothing but the question.
+a stream makes progress however small the limit is. A limit in offsets then takes from each partition in proportion to
+what is there, as Kafka's source does, and may cut a segment. Equal arguments give equal answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Limits(NamedTuple):
 def admit(
     starts: Mapping[Where, int], segments: Mapping[Where, Sequence[SegmentDocument]], limits: Limits
 ) -> dict[Where, int]:
-    """Where a trigger ends: partitions begin at `starts`, and these segments lie behind it, in order."""
+    """Where a trigger ends: partitions begin at `starts`, and these segments follow, in order."""
     ends = _by_segments(starts, segments, limits)
     return _by_offsets(starts, ends, limits.offsets) if limits.offsets else ends
 
@@ -61,7 +61,7 @@ def _by_offsets(starts: Mapping[Where, int], ends: Mapping[Where, int], most: in
     for where in sorted(
         there, key=lambda where: (there[where], where)
     ):  # small ones first: what they leave, others get
-        # At least one: a quiet partition beside a busy one would else never have its turn.
+        # At least one: otherwise a quiet partition beside a busy one would never get its turn.
         take = min(there[where], left, max(1, left * there[where] // total if total else 0))
         total, left = total - there[where], left - take
         cut[where] = starts[where] + take

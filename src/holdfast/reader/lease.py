@@ -1,8 +1,8 @@
 """A reader's lease: it says which segments a stream still needs, so that retention on the store waits for it.
 
-A lease is a small object with a time at which it ends; renewing writes the next one and removes the one before. Writing
-needs the right to create objects below `leases/`; whoever has it not reads without a lease, and sees `NotFound` should
-retention be faster. Times are this machine's: reader and owner should agree within minutes.
+A lease is a small object with an end time; renewing writes the next one and removes the one before. Writing it needs
+the right to create objects below `leases/`. A reader without that right reads without a lease, and gets `NotFound` if
+retention is faster. Times are this machine's: reader and owner should agree within minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Lease:
         try:
             self._store.create(layout.lease_key(self._reader, number), Body.of(documents.encode(document)))
         except AlreadyExists:
-            return  # our own, whose answer was lost, or a twin under the same name: the next trigger looks again
+            return  # our own, whose answer was lost, or another reader's of the same name: the next trigger looks again
         self._number, self._due = number, self._clock.monotonic() + self._seconds / 3
         self._store.delete(older)
 

@@ -1,7 +1,7 @@
 """The bytes of a segment on a store, in few requests: small ones in one, of large ones the end first, then ranges.
 
-A directory's files are read where they are. What a store does not have is FileNotFoundError, as with files; that a
-store is away stays what it is (`StoreUnavailable`): nothing is damaged then.
+A directory's files are read in place. An object that is not there is FileNotFoundError, as with files. A store that
+cannot be reached stays `StoreUnavailable`: nothing is damaged then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.store.directory import DirectoryStore
 from holdfast.store.port import Store
 
 _WHOLE_BYTES = 4 * 2**20
-"""Up to this size an object is fetched at once: a second request would cost more than the bytes."""
+"""Up to this size an object is fetched in one request: a second one would cost more than the bytes."""
 _TAIL_BYTES = 256 * 2**10
 """What is fetched of a large object's end: nearly every footer fits."""
 

@@ -1,9 +1,9 @@
 """Offsets by topic and partition, in Kafka's notation: `{"orders":{"0":1200,"1":900}}`.
 
-One notation serves where to start, where to end, and how far a stream is. -2 stands for the earliest and -1 for the
-latest offset there is. What a read covered (its marks, for `asOf`) has a pair in the place of each offset,
-`{"orders":{"0":[300,1200]}}`: where it began, and where it ended, which is not included. Marks may also be given where
-offsets are asked for, and mean their ends: to go on where a read ended. Equal offsets are equal text.
+One notation says where to start, where to end, and how far a stream is. -2 stands for the earliest and -1 for the
+latest offset there is. What a read covered (its marks, for `asOf`) has a pair in place of each offset,
+`{"orders":{"0":[300,1200]}}`: where it began, and where it ended (exclusive). Marks may also be given as offsets; they
+then mean their ends, to go on where a read ended. Equal offsets are equal text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Mark(NamedTuple):
     """What a read covered of one partition."""
 
     start: int | None
-    """None in marks that were written before they said so."""
+    """None in older marks, which did not say it."""
     end: int
 
 
@@ -36,13 +36,13 @@ _SHAPE = """write {"orders":{"0":1200,"1":900}}; -2 stands for the earliest, -1 
 _PARTITION_MAX, _OFFSET_MAX = 65_535, 2**62
 
 Said = int | tuple[int, int]
-"""An offset, or where a read began and ended, as JSON has it."""
+"""An offset, or where a read began and ended, as JSON."""
 
 _decoder: msgspec.json.Decoder[dict[str, dict[str, Said]]] = msgspec.json.Decoder(dict[str, dict[str, Said]])
 
 
 def parse_offsets(text: str | bytes, *, least: int = EARLIEST) -> dict[Where, int]:
-    """Offsets out of their text; Invalid when it is none.
+    """Offsets from text; Invalid if it is not such text.
 
     >>> parse_offsets('{"orders":{"1":900}}')
     {('orders', 1): 900}
@@ -51,7 +51,7 @@ def parse_offsets(text: str | bytes, *, least: int = EARLIEST) -> dict[Where, in
 
 
 def parse_marks(text: str | bytes) -> dict[Where, Mark]:
-    """Marks out of their text, also of the time when they had no starts; Invalid when it is none.
+    """Marks from text, also from older text without starts; Invalid if it is neither.
 
     >>> parse_marks('{"orders":{"0":[300,1200],"1":900}}')
     {('orders', 0): Mark(start=300, end=1200), ('orders', 1): Mark(start=None, end=900)}
@@ -60,7 +60,7 @@ def parse_marks(text: str | bytes) -> dict[Where, Mark]:
 
 
 def offsets_of(nested: Mapping[str, Mapping[str, Said]], *, least: int = EARLIEST) -> dict[Where, int]:
-    """Offsets out of what JSON decodes to."""
+    """Offsets from decoded JSON."""
     return {where: mark.end for where, mark in _marks(nested, least)}
 
 
@@ -83,7 +83,7 @@ def _marks(nested: Mapping[str, Mapping[str, Said]], least: int) -> Iterator[tup
 
 
 def nested(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Offsets as JSON has them, sorted by topic and partition."""
+    """Offsets as nested dictionaries, sorted by topic and partition."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset

@@ -1,8 +1,8 @@
 """One root, opened for reading: its topics, how far each partition is settled, and the manifests that say so.
 
-A root is a store's URL, a plain directory, or the directory of a log, whose own `segments/` is such a root. What never
-changes is kept: manifest objects are read once, so that looking again costs one request per partition when nothing is
-new, however long the history is. Used by one thread at a time.
+A root is a store's URL, a plain directory, or the directory of a log, whose own `segments/` is such a root. Manifest
+objects never change, so they are kept: looking again costs one request per partition if nothing is new, however long
+the history is. Used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.store.store_settings import StoreSettings
 from holdfast.suggestions import listed, meant
 
 _opened: dict[tuple[str, StoreSettings], Store] = {}
-# A Spark executor reads hundreds of tasks in one process: they share connections, and nothing else.
+# A Spark executor reads hundreds of tasks in one process: they share connections and nothing else.
 
 
 def shared_store(place: str, settings: StoreSettings, clock: Clock) -> Store:
@@ -43,19 +43,19 @@ def shared_store(place: str, settings: StoreSettings, clock: Clock) -> Store:
 
 
 def root_store(place: str, options: ReadOptions, clock: Clock | None = None) -> RootStore:
-    """The root of a read, with the keys that are to prove it; asks nothing of the store yet."""
+    """The root of a read, with the keys that will prove it; sends no request yet."""
     keyring = Keyring.from_reference(options.keyring) if options.keyring else None
     form = RootForm(Signer.of(keyring), log=options.log_id, allow_unsigned=options.allow_unsigned)
     return RootStore(shared_store(place, options.store, clock or SystemClock()), form)
 
 
 def root_url(place: str) -> str:
-    """Where the root is, as a URL: of a plain path, and of a log's directory, the one with the manifests."""
+    """The root as a URL; of a log's directory, the folder with the manifests."""
     if place.startswith("s3a://"):  # what Hadoop calls it
         place = "s3://" + place.removeprefix("s3a://")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) and not place.startswith("file://"):
         return place
-    if place.startswith("file://"):  # as writers take it: encoded, as URLs are
+    if place.startswith("file://"):  # percent-encoded, as writers take it
         place = parse_url(place).place
     path = Path(place.removeprefix("file:")).absolute()
     own = path / "segments"
@@ -66,7 +66,7 @@ class SettledRoot:
     """What is settled at one root."""
 
     def __init__(self, store: RootStore, *, is_keyed: bool = False) -> None:
-        """`is_keyed` means that whoever reads has the log's keys: then nothing that is not encrypted is the log's."""
+        """`is_keyed`: the reader has the log's keys, so a segment that is not encrypted is not the log's."""
         self.store = store
         self.log = store.log().log
         self._is_keyed = is_keyed
@@ -76,7 +76,7 @@ class SettledRoot:
 
     @classmethod
     def open(cls, place: str, options: ReadOptions, clock: Clock | None = None) -> SettledRoot:
-        """Open a root; raises NotFound where there is none, Invalid where it is not the one that is meant."""
+        """Open a root; raises NotFound if there is none, Invalid if it is another one than asked for."""
         return cls(root_store(place, options, clock), is_keyed=bool(options.keyring))
 
     def is_shipped_to(self) -> bool:
@@ -86,12 +86,12 @@ class SettledRoot:
     # -- topics -------------------------------------------------------------------------------------------
 
     def topics(self, options: ReadOptions) -> list[TopicDocument]:
-        """The topics that are asked for, by name, as they are now; a pattern may find none."""
+        """The requested topics as they are now, by name; a pattern may match none."""
         if options.topics:
             return [self.topic(name) for name in sorted(options.topics)]
         names = [name for name in self.store.folders(layout.TOPICS) if options.matches(name) and is_name(name)]
         found = [self._find(name) for name in names]
-        return [topic for topic in found if topic is not None]  # a folder is there before its topic's first document
+        return [topic for topic in found if topic is not None]  # the folder of a topic exists before its first document
 
     def topic(self, name: str) -> TopicDocument:
         """A topic as it is now; raises NotFound."""
@@ -121,7 +121,7 @@ class SettledRoot:
         if known:
             more = store_manifest.read_since(self.store, self.log, *where, known)
             self._require_encrypted(more)
-            known += more  # once it is proved: what is known is never looked at again
+            known += more  # only when it is proved: what is known is not checked again
             return known
         found = store_manifest.read_manifest(self.store, self.log, *where)
         self._require_encrypted(found.documents)
@@ -148,11 +148,11 @@ class SettledRoot:
         return topic.first_offset if last is None else last.end
 
     def last(self, where: Where) -> ManifestDocument | None:
-        """The newest manifest object of a partition, None without one; asks for no more than it takes to know."""
+        """The newest manifest object of a partition, None if there is none; without reading the others."""
         if self._manifests.get(where):
             return self.objects(where)[-1]
         last = self._last.get(where)
-        # Slots are dense: nothing is new where the next one is free, and the history is not listed again.
+        # Slots are dense: if the next one is free, nothing is new, and the history need not be listed again.
         if last is None or self.store.head(layout.manifest_key(*where, last.slot + 1)) is not None:
             last = store_manifest.read_newest(self.store, self.log, *where)
         if last is not None:

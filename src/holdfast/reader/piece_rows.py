@@ -1,9 +1,9 @@
-"""Reading the pieces of a task: from files, or from what the manifest knows, to batches of one schema.
+"""Reading the pieces of a task, from files or from the manifest alone, as batches of one schema.
 
 Everything is proved on the way, as far as `verify` asks: `off` compares sizes and footers only, `hash` every block that
-is read, `full` the whole segment, rows, times and chain included, before its first row is given. What is wrong is
-Corrupt with the file's key; what retention removed in the meantime is NotFound. Runs in Spark's executors: one piece
-after the other, one row group in memory.
+is read, `full` the whole segment, rows, times and chain included, before its first row is returned. Damage is Corrupt
+with the file's key; what retention removed in the meantime is NotFound. Runs in Spark's executors: one piece after the
+other, one row group in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TaskReader:
         self._shaping = shaping
         self._bounds = bounds
         self._keyring = Keyring.from_reference(options.keyring) if options.keyring else None
-        # With keys, planning has believed only what they signed; or it was told to believe more.
+        # With keys, planning believed only what they signed, unless it was told to believe more.
         self._is_authentic = self._keyring is not None and not options.allow_unsigned
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
@@ -58,7 +58,7 @@ class TaskReader:
             raise missing(self._store, piece) from None
 
     def _is_known(self, piece: Piece) -> bool:
-        """Whether the manifest alone tells these rows."""
+        """Whether the manifest alone determines these rows."""
         bounds = self._bounds
         has_times = bounds.since is not None or bounds.until is not None
         in_times = not has_times or (
@@ -100,7 +100,7 @@ class TaskReader:
 
 
 def no_key(topic: str, key_id: str) -> Invalid:
-    """What to raise for a topic that is encrypted, where no keyring is given."""
+    """The error for an encrypted topic without a keyring."""
     return Invalid(
         f"topic {topic!r} is encrypted, and there is no key key_id={key_id}",
         hint="name a keyring that driver and executors find: option keyring = env:NAME or file:PATH;"
@@ -109,14 +109,14 @@ def no_key(topic: str, key_id: str) -> Invalid:
 
 
 def missing(store: Store, piece: Piece) -> Corrupt | NotFound:
-    """What to raise for a segment whose file is not there: retention removed it, or it is lost."""
+    """The error for a segment whose file is gone: retention removed it, or it is lost."""
     head = piece.head
     expired = read_expired(store, head.log_id.hex(), head.topic, head.partition)
     span = f"offsets={head.first}..{piece.segment.end - 1}"
     if expired is not None and head.number < expired.upto:
         return NotFound(
-            f"a segment has expired while it was to be read {span} key={piece.key}",
-            hint="read again: it begins with what is left; keep segments longer, or name a reader for a lease",
+            f"a segment expired before it was read {span} key={piece.key}",
+            hint="read again, from what is left; keep segments longer, or name a reader for a lease",
         )
     return Corrupt(
         f"a segment is missing {span}", path=piece.key, topic=head.topic, partition=head.partition, offset=head.first,

@@ -1,7 +1,10 @@
 """The columns of a read, and how the rows of any segment become them.
 
-Raw topics have Kafka's columns; typed ones have the user's, behind `_topic`, `_partition`, `_offset` and `_time`. Topic
-and partition are no columns of the files: they are made here, as are columns that came with a later version of the
+A record has one vocabulary wherever it is read: raw topics have the columns of their files, typed ones the user's
+behind `_topic`, `_partition`, `_offset` and `_time`. Only Spark's users get Kafka's names for raw topics: their queries
+were written for Kafka's source, and run on ours as they are.
+
+Files have no columns for topic and partition: they are made here. So are columns that came with a later version of the
 schema (null), and offsets where no other column of a file is wanted: they are dense, so the manifest knows them, and no
 file is opened. Values are never changed; where a caller wants another type, a value that does not fit is refused.
 """
@@ -39,6 +42,11 @@ class Column(NamedTuple):
 RAW = (
     Column("topic", TOPIC, pa.string()),
     Column("partition", PARTITION, pa.int32()),
+    *(Column(field.name, field.name, field.type) for field in RAW_SCHEMA),
+)
+KAFKA = (
+    Column("topic", TOPIC, pa.string()),
+    Column("partition", PARTITION, pa.int32()),
     Column("offset", "offset", pa.int64()),
     Column("timestamp", "time", TIME),
     Column("key", "key", pa.binary()),
@@ -46,6 +54,7 @@ RAW = (
     Column("headers", "headers", RAW_SCHEMA.field("headers").type),
     Column("kind", "kind", pa.string()),
 )
+"""The same for Spark, in the names and the order of Kafka's source; `kind` is ours."""
 _TYPED = (
     Column("_topic", TOPIC, pa.string()),
     Column("_partition", PARTITION, pa.int32()),
@@ -57,13 +66,13 @@ ENCRYPTED = (
     Column("partition", PARTITION, pa.int32()),
     *(Column(field.name, field.name, field.type) for field in BLOCK_SCHEMA),
 )
-"""What is read of an encrypted topic by those who have no key: its blocks, as they are."""
+"""What a reader without a key gets of an encrypted topic: its blocks as they are."""
 
 
-def columns_of(schema: TopicSchema | None) -> tuple[Column, ...]:
+def columns_of(schema: TopicSchema | None, *, kafka_names: bool = False) -> tuple[Column, ...]:
     """All columns of a topic with this schema, which is None for raw records."""
     if schema is None:
-        return RAW
+        return KAFKA if kafka_names else RAW
     return (*_TYPED, *(Column(field.name, field.name, field.type) for field in schema.stored))
 
 
@@ -81,8 +90,8 @@ def choose(columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Colu
 
 
 def sources_of(names: Sequence[str], *, is_raw: bool, is_encrypted: bool = False) -> tuple[str, ...]:
-    """Where the columns of these names come from: all that a task must know of them."""
-    known = {column.name: column.source for column in (ENCRYPTED if is_encrypted else RAW if is_raw else _TYPED)}
+    """Where Spark's columns of these names come from: all that a task must know of them."""
+    known = {column.name: column.source for column in (ENCRYPTED if is_encrypted else KAFKA if is_raw else _TYPED)}
     return tuple(known.get(name, name) for name in names)
 
 
@@ -92,7 +101,7 @@ def schema_of(columns: Sequence[Column]) -> pa.Schema:
 
 
 def width_of(sources: Sequence[str], target: pa.Schema, *, is_raw: bool) -> int | None:
-    """About how many bytes a row of these columns has; None where nobody can tell without a look at the files."""
+    """About how many bytes a row of these columns has; None if only the files can tell."""
     width, narrow = 0, _NARROW_RAW if is_raw else _NARROW
     for source, field in zip(sources, target, strict=True):
         if source in narrow:
@@ -113,7 +122,7 @@ class Shaping:
     """Makes batches of one schema out of the rows of segments."""
 
     def __init__(self, sources: Sequence[str], target: pa.Schema, *, is_raw: bool) -> None:
-        # Of a typed topic, `offset` is a column of the user's, as any other.
+        # In a typed topic, `offset` is a column of the user's like any other.
         offset = "offset" if is_raw else "_offset"
         self._sources = tuple(sources)
         self._target = target
@@ -142,7 +151,7 @@ class Shaping:
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
 
     def made(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Rows of which only topic, partition and offset are wanted: no file is needed to know them."""
+        """Rows of which only topic, partition and offset are wanted; no file is needed."""
         for first in range(start, end, _CHUNK_ROWS):
             last = min(end, first + _CHUNK_ROWS)
             if not self._sources:
@@ -167,7 +176,7 @@ def _bare(count: int) -> pa.RecordBatch:
 
 
 def _repeated(value: str | int, count: int) -> pa.Array:
-    # Not pa.repeat, which imports pandas wherever there is one.
+    # Not pa.repeat, which imports pandas if it is installed.
     if isinstance(value, int):
         return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(pack("<i", value) * count)])
     text = value.encode()
@@ -191,7 +200,7 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _is_rounding(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether Arrow makes the nearest value, where it has not the same, and says nothing."""
+    """Whether Arrow silently takes the nearest value if it does not have the same one."""
     if not pa.types.is_floating(wanted):
         return False
     return bool(pa.types.is_decimal(stored) or (pa.types.is_floating(stored) and stored.bit_width > wanted.bit_width))

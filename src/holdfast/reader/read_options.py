@@ -1,8 +1,8 @@
-"""What a read of a root asks for: Kafka's option names where they exist, refused all at once where they are wrong.
+"""The options of a read: Kafka's names where they exist; all that are wrong are refused together.
 
 Spark hands options over as text; Python callers fill in `ReadOptions` themselves. Nothing here holds a secret: keys and
-credentials are named by reference, and what does not look like a reference is refused without being repeated. An option
-that nobody knows is refused too: a mistyped `keyring` must not be ignored.
+credentials are named by reference, and what does not look like a reference is refused without being repeated. Unknown
+options are refused too: a mistyped `keyring` must not be ignored.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     topics: tuple[str, ...] = ()
     topic_pattern: str = ""
-    """A regular expression that whole names of topics match; instead of `topics`."""
+    """A regular expression that must match a topic's whole name; instead of `topics`."""
     columns: tuple[str, ...] | None = None
-    """Which columns; None for all, none at all to count rows without opening a file."""
+    """Which columns; None for all, an empty tuple to count rows without opening a file."""
+    kafka_names: bool = False
+    """Whether raw topics have the columns of Kafka's source, as Spark's users expect."""
     starting_offsets: dict[Where, int] | Literal["earliest", "latest"] = "earliest"
     ending_offsets: dict[Where, int] | Literal["latest"] = "latest"
     since_us: int | None = None
@@ -66,7 +68,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_bytes: int = 0
     max_segments: int = 0
     reader: str = ""
-    """The name under which a stream says what it still needs (a lease), so that retention waits for it."""
+    """The name of a stream's lease, which says what it still needs, so that retention waits for it."""
     lease_seconds: int = 3600
     emit: Emit = "rows"
     store: StoreSettings = StoreSettings()
@@ -100,7 +102,7 @@ def _problems(options: ReadOptions) -> list[str | None]:
         None
         if min(options.max_offsets, options.max_bytes, options.max_segments) >= 0
         else "limits per trigger must be above zero",
-        # Blocks are given by whole segments: a segment that is cut would come with both of its batches.
+        # Blocks are returned by whole segments: a segment that is cut would come with both of its batches.
         "maxOffsetsPerTrigger cuts segments, which encrypted=sealed cannot: limit bytes or segments"
         if options.encrypted == "sealed" and options.max_offsets
         else None,
@@ -115,7 +117,7 @@ def check_log_id(log_id: str) -> str:
 
 
 def _choice_problems(options: ReadOptions) -> list[str | None]:
-    """Python callers may write anything; what nobody knows must not pass for a default."""
+    """Python callers may write anything; an unknown word must not pass for a default."""
     choices = {"verify": Verify, "schema_mode": SchemaMode, "encrypted": Encrypted, "emit": Emit}
     return [
         None if getattr(options, name) in get_args(kind) else f"{name} must be one of: {', '.join(get_args(kind))}"
@@ -201,7 +203,7 @@ def parse_time(value: str) -> int:
 
 
 def _milliseconds(moment: int) -> int:
-    """What can only be another unit, because it is a day of 1990 to 2100 in that one, is refused."""
+    """Refuse a number that is clearly in another unit, because in that unit it is a day between 1990 and 2100."""
     if _SINCE_S <= moment < _BEFORE_S:
         raise ValueError(f"must be milliseconds since 1970; this can only be seconds: give {moment * 1000}")
     if _SINCE_S * 10**6 <= moment < _BEFORE_S * 10**6:
@@ -262,7 +264,7 @@ def is_table(options: Mapping[str, str]) -> bool:
 
 
 def own_options(options: Mapping[str, str]) -> dict[str, str]:
-    """What the user gave, by name in small letters: a catalog mixes a table's properties with its options."""
+    """What the user gave, by lower-case name: a catalog mixes a table's properties with its options."""
     given = {name.lower(): str(value) for name, value in options.items()}
     if "provider" not in given:
         return given
@@ -271,10 +273,10 @@ def own_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_options(options: Mapping[str, str]) -> tuple[str, ReadOptions]:
-    """Where the root is, and what is asked of it; Invalid with everything that is wrong."""
+    """The root's place and what Spark's user asks of it; Invalid with everything that is wrong."""
     given = own_options(options)
     problems = _unknown(given)
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"kafka_names": True}
     store: dict[str, Any] = {}
     for parsers, target in ((_PARSERS, values), (_STORE_PARSERS, store)):
         for name, (field, parse) in parsers.items():
@@ -303,7 +305,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[str, ReadOptions]:
 
 
 def _own_words(error: ValueError) -> str:
-    """Only what we say ourselves: a number that is none may be a secret in the wrong place."""
+    """Only our own words: text in place of a number may be a secret in the wrong place."""
     return str(error) if str(error).startswith("must") else "must be a number"
 
 
@@ -324,7 +326,7 @@ def store_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 def _unknown(given: Mapping[str, str]) -> list[str]:
     problems = []
     for name in given:
-        if name in _BY_LOWER or name.startswith("__"):  # two underscores: Spark talking to itself
+        if name in _BY_LOWER or name.startswith("__"):  # two underscores: Spark's own
             continue
         near = get_close_matches(name, _BY_LOWER, 1)
         problems.append(f"there is no option {name}" + (f" (did you mean {_BY_LOWER[near[0]]}?)" if near else ""))

@@ -1,8 +1,8 @@
-"""What a read has to touch: from marks and manifests to pieces of segments, and from pieces to tasks. Pure.
+"""What a read must touch: from marks and manifests to pieces of segments, and from pieces to tasks. Pure.
 
-Segments are found by their offsets and left out by their times, without a look at a file. Tasks are balanced by bytes:
-large segments are shared by several tasks, row group by row group, small ones are read many to a task, because a task
-has a price of its own. A task holds all that its reader must know, proofs included, and no secret.
+Segments are found by their offsets and left out by their times, without opening a file. Tasks are balanced by bytes:
+several tasks share a large segment, row group by row group; one task reads many small ones, because every task has a
+cost of its own. A task holds all that its reader must know, proofs included, and no secret.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _OPEN_BYTES = 256 * 2**10
 """What opening a segment costs, in bytes that could be read instead."""
 _TASK_BYTES_MIN = 4 * 2**20
 _ROW_BYTES = 16
-"""What a row costs on its way, however narrow it is, in bytes that could be read instead."""
+"""What a row costs, however narrow it is, in bytes that could be read instead."""
 _SHARE_BYTES, _SHARE_BYTES_MIN = 32 * 2**20, 2**20
-"""A segment is not cut into smaller shares; where many tasks are asked for, not below this: that is one row group."""
+"""A segment is not cut into smaller shares; if many tasks are wanted, not below the second: one row group."""
 
 _ROUNDS_EVEN = 4
-"""From so many tasks per core on, they level out by themselves."""
+"""From this many tasks per core on, they even out by themselves."""
 
 _first = attrgetter("first")
 
@@ -39,7 +39,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start: int
     end: int
     share: tuple[int, int] = (0, 1)
-    """Which of so many even parts of its row groups."""
+    """(k, n): the k-th of n even parts of its row groups."""
 
     @property
     def head(self) -> SegmentHead:
@@ -63,7 +63,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.start <= self.segment.head.first and self.end >= self.segment.end
 
     def cost(self, width: int | None = None) -> int:
-        """Bytes to be read, more or less; `width` is how wide the wanted columns are, None for all of them."""
+        """About how many bytes are read; `width` is that of the wanted columns, None for all of them."""
         facts, first = self.segment.facts, self.segment.head.first
         wanted = max(0, min(self.end, first + facts.rows) - max(self.start, first))
         stored = facts.size * wanted // facts.rows
@@ -85,7 +85,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 def meeting(segments: Sequence[SegmentDocument], start: int, end: int) -> Sequence[SegmentDocument]:
-    """Of a partition's segments, in order, those from the one that holds `start` to the one before `end`."""
+    """The segments of a partition (in order) that hold offsets from `start` up to `end`."""
     if start >= end:
         return ()
     return segments[max(bisect_right(segments, start, key=_first) - 1, 0) : bisect_left(segments, end, key=_first)]
@@ -96,16 +96,17 @@ def pieces_of(
 ) -> Iterator[Piece]:
     """The parts of a partition's segments (in order) with start <= offset < end, within bounds.
 
-    A segment that was lost is Corrupt, unless whoever asks can do without it.
+    A segment that was lost is Corrupt, unless the caller can do without it.
     """
     for segment in meeting(segments, start, end):
-        if segment.end <= start or bounds.misses(segment.time_min, segment.time_max):
+        last = segment.end
+        if last <= start or bounds.misses(segment.time_min, segment.time_max):
             continue
         if segment.is_filler:
             if skip_lost:
                 continue
             raise _lost(segment)
-        yield Piece(segment.segment, max(start, segment.first), min(end, segment.end))
+        yield Piece(segment.segment, max(start, segment.first), min(end, last))
 
 
 def _lost(segment: SegmentDocument) -> Corrupt:
@@ -160,7 +161,7 @@ def tasks_of(
 
 
 def _even(total: int, limit: int, cores: int) -> int:
-    """So much a task that they all end together: of three equal tasks on two cores, one would run alone."""
+    """A limit with which all tasks end together: of three equal tasks on two cores, one would run alone."""
     rounds = -(-total // (limit * cores))
     return limit if rounds > _ROUNDS_EVEN else min(limit, max(_TASK_BYTES_MIN, -(-total // max(1, rounds * cores))))
 
@@ -178,7 +179,7 @@ def _packed(parts: Iterable[tuple[Piece, int]], limit: int) -> Iterator[list[Pie
     taken: list[Piece] = []
     size = 0
     for piece, cost in parts:
-        # Half of it over is better than half a task left.
+        # Better half of it too much than half a task too little.
         if taken and size + cost // 2 > limit:
             yield taken
             taken, size = [], 0

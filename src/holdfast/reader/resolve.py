@@ -1,7 +1,7 @@
-"""From what a read asks for to what that is now: topics, one set of columns, and a span of offsets per partition.
+"""What a read's options mean at this moment: topics, one set of columns, and a span of offsets per partition.
 
-The end of every span is at or below what is settled, never beyond. What was asked for by number and is gone (retention
-was there first) or not settled yet is refused, with the numbers: an answer with a hole looks like any other answer.
+A span never ends beyond what is settled. Offsets that were asked for and are gone (retention was faster) or not settled
+yet are refused, with the numbers: an answer with a hole would look like any other answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def shape_of(topics: Sequence[TopicDocument], options: ReadOptions) -> Shape:
     if options.encrypted == "sealed":
         return Shape(choose(ENCRYPTED, options.columns), frozenset())
     if not topics:
-        return Shape(choose(columns_of(None), options.columns), frozenset())
+        return Shape(choose(columns_of(None, kafka_names=options.kafka_names), options.columns), frozenset())
     kinds: dict[bytes, tuple[TopicDocument, tuple[TopicSchema, ...]]] = {}
     for topic in topics:
         known = versions(topic)
@@ -50,7 +50,7 @@ def shape_of(topics: Sequence[TopicDocument], options: ReadOptions) -> Shape:
             hint="read them one by one, or those of one schema together",
         )
     (_, known) = next(iter(kinds.values()))
-    columns = columns_of(known[-1] if known else None)
+    columns = columns_of(known[-1] if known else None, kafka_names=options.kafka_names)
     return Shape(choose(columns, options.columns), frozenset(version.fingerprint for version in known))
 
 
@@ -77,10 +77,10 @@ class Resolved(NamedTuple):
 
 
 def resolve(root: SettledRoot, options: ReadOptions, pinned: Mapping[Where, Mark] | None = None) -> Resolved:
-    """Make a read definite; `pinned` is what an earlier look at the same read found, if there was one.
+    """Make a read definite; `pinned` is what was found when the same read was resolved before.
 
-    What was retired since is still asked for then: its files stay for a while, and once they are gone that is an error,
-    not a shorter answer.
+    Then what was retired since is still read: its files stay for a while, and once they are gone that is an error, not
+    a shorter answer.
     """
     topics = root.topics(options)
     if pinned is not None:  # what was settled once is settled: nothing more has to be asked
@@ -97,7 +97,7 @@ def resolve(root: SettledRoot, options: ReadOptions, pinned: Mapping[Where, Mark
 
 
 def ends_of(settled: Mapping[Where, int], options: ReadOptions) -> dict[Where, int]:
-    """Where a read ends, by partition, when so much is settled; partitions that are not read are left out."""
+    """Where a read ends in each partition, given what is settled; partitions that are not read are left out."""
     for asked in (options.starting_offsets, options.ending_offsets):
         _refuse_others(asked, settled)
     ends = {where: _end(where, options, mark) for where, mark in settled.items()}
@@ -105,7 +105,7 @@ def ends_of(settled: Mapping[Where, int], options: ReadOptions) -> dict[Where, i
 
 
 def _refuse_others(asked: Mapping[Where, int] | str, read: Mapping[Where, int]) -> None:
-    """Offsets of what is not read are a mistake: a mistyped topic would be read from end to end."""
+    """Refuse offsets of what is not read: behind a mistyped topic, the right one would be read from end to end."""
     others = [] if isinstance(asked, str) else sorted(where for where in asked if where not in read)
     if others:
         topic, partition = others[0]
@@ -160,7 +160,7 @@ def _asked_start(where: Where, options: ReadOptions) -> int:
 
 
 def _is_overtaken(where: Where, options: ReadOptions, topic: TopicDocument, earliest: int) -> bool:
-    """Whether all that marks without starts can mean is gone: an empty answer would look like any other."""
+    """Whether all that marks without starts can mean is gone; an empty answer would look like any other."""
     mark = None if options.as_of is None else options.as_of.get(where)
     return mark is not None and topic.first_offset < mark.end <= earliest
 
@@ -172,7 +172,7 @@ def earliest_offset(root: SettledRoot, topic: TopicDocument, where: Where) -> in
 
 
 def lost(where: Where, start: int, earliest: int, *, fail: bool) -> int:
-    """Retention was faster than a reader: an error, or a line in the log and the first offset that is left."""
+    """Retention was faster than the reader: raise, or log it and return the first offset that is left."""
     place = f"topic={where[0]} partition={where[1]}"
     message = f"records have expired {place} offsets={start}..{earliest - 1} first_left={earliest}"
     if fail:
@@ -204,7 +204,7 @@ def pieces(root: SettledRoot, spans: Sequence[Span], options: ReadOptions, bound
 
 
 def _check_reach(root: SettledRoot, span: Span, segments: Sequence[SegmentDocument]) -> None:
-    """What was settled is in the manifest, or somebody has removed a part of it."""
+    """Check that the manifest holds all that was settled; if not, somebody has removed a part of it."""
     end = segments[-1].end if segments else 0
     if end < span.end:
         raise Corrupt(
@@ -217,7 +217,7 @@ def _check_reach(root: SettledRoot, span: Span, segments: Sequence[SegmentDocume
 def check_schemas(
     found: Sequence[Piece], shape: Shape, options: ReadOptions, tail: Iterable[tuple[str, bytes]] = ()
 ) -> None:
-    """Refuse what the schema mode does not allow: versions that differ, or one that came after the columns were set.
+    """Refuse what the schema mode does not allow: several versions, or one that is newer than the chosen columns.
 
     `tail` has topic and schema of what is read beyond segments.
     """

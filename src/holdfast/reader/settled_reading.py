@@ -1,7 +1,7 @@
 """`holdfast.read`: the settled part of a topic as an Arrow stream, without Spark and without the log that wrote it.
 
-A developer's check on a laptop and the cluster's answer are made by the same code: the same options, columns, order of
-rows and proofs. Polars, DuckDB, pandas and pyarrow take the result directly.
+A check on a laptop and the answer of a cluster come from the same code: the same options, rows, order and proofs.
+Columns have the names that they have in a topic. Polars, DuckDB, pandas and pyarrow take the result directly.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def read(
 ) -> SettledReading:
     """Read what is settled of one or several topics; see `SettledReading`.
 
+    Rows of raw topics have the columns `topic`, `partition`, `offset`, `time`, `key`, `kind`, `headers` and `payload`.
+
     Times are datetimes with a zone, or microseconds since 1970; `starting_timestamp` is included, `ending_timestamp` is
     not. Offsets are "earliest", "latest" or text such as '{"orders":{"0":1200}}'. `include_tail` adds what the store
     has above what is settled (only one that a log ships to has that).
@@ -67,7 +69,7 @@ def read(
     """
     if isinstance(keyring, Keyring):
         raise Invalid(
-            "a reader takes a reference to a keyring, which can travel", hint="keyring='file:PATH' or 'env:NAME'"
+            "a reader takes a reference to a keyring, not the keyring itself", hint="keyring='file:PATH' or 'env:NAME'"
         )
     options = ReadOptions(
         topics=(check_name(topic),)
@@ -94,7 +96,7 @@ def read(
 
 
 def _root(root: object) -> str:
-    """Where a root is; relative directories are taken as such, for nothing is made there."""
+    """Where a root is; relative directories are allowed, because nothing is created there."""
     is_url = isinstance(root, str) and ("://" in root or root.startswith("file:")) and "\0" not in root
     return str(root) if is_url else str(path_of(root, "a root"))
 
@@ -141,8 +143,8 @@ class SettledReading:
     """Rows of the settled part of topics: an Arrow stream, read as it is asked for.
 
     What is read was settled when the reading was made: `marks` says how far, and `as_of=marks` reads the same again.
-    With `include_tail` there is also what the store had above the marks at that moment, behind all other rows. This
-    reading gives the same rows as often as it is asked, but no other one can be told to: marks are the settled ones.
+    With `include_tail` there is also what the store had above the marks at that moment, after all other rows. This
+    reading returns the same rows each time, but no other reading can repeat them: marks cover only what is settled.
     """
 
     def __init__(self, root: str, options: ReadOptions) -> None:
@@ -202,7 +204,7 @@ class SettledReading:
         return TailReader(self._root, self._options, shaping, bounds).read(task)
 
     def count(self) -> int:
-        """How many rows there are; without times, manifests tell, and no file is opened."""
+        """How many rows there are; without bounds on time, manifests tell, and no file is opened."""
         return sum(batch.num_rows for batch in self._narrowed().batches())
 
     def _narrowed(self) -> SettledReading:

@@ -1,10 +1,10 @@
-"""Rows that a store has in commit batches only: what lies above the settled marks, each offset once, without a gap.
+"""Rows that a store has only in commit batches: what lies above the settled marks, each offset once, without a gap.
 
-Where the tail ends is decided once, in planning, and by the same walk as a restore: whole commits, up to the first
-hole. A task names the spans of offsets between the marks and that end. What is in them may have been settled, and its
-batches removed, before the task is read: so a reader looks at the tail first and at the manifests then, takes each span
-from segments as far as they reach and the rest from batches, and looks again where a batch has gone meanwhile. Whatever
-was given stays given, by offset; what is found nowhere, however often it is looked for, is Corrupt.
+Where the tail ends is decided once, in planning, by the same walk as in a restore: whole commits, up to the first hole.
+A task names the spans of offsets between the marks and that end. They may be settled, and their batches removed, before
+the task is read. So a reader lists the tail first and reads the manifests then. It takes each span from segments as far
+as they reach and the rest from batches, and looks again if a batch is gone meanwhile. Rows that were returned are not
+returned again; offsets that are found nowhere, however often it looks, are Corrupt.
 
 Entries are proved as in a journal: their digests, their links to those before them, their encryption. The rows of one
 partition come in the order of offsets; several partitions take turns. Unlike what is settled, the same question asked
@@ -47,7 +47,7 @@ from holdfast.store.port import Store
 
 _AT_ONCE = 8
 _LOOKS = 5
-"""How often it is looked again when a look brought nothing new."""
+"""How often to look again when nothing new was found."""
 _BEYOND = 2**63
 _TAG = b"\xc1"
 """Begins a task of the tail, and no other: MessagePack never uses it."""
@@ -57,14 +57,14 @@ Result = TypeVar("Result")
 
 
 class _Gone(NotFound):
-    """A commit batch that was listed is not there any more: what it held is settled."""
+    """A listed commit batch is gone: what it held is settled."""
 
 
 # -- planning ---------------------------------------------------------------------------------------------
 
 
 class TailPlan(NamedTuple):
-    """What a read takes beyond the settled marks, made definite."""
+    """What a read takes beyond the settled marks."""
 
     spans: tuple[Span, ...]
     """Only those that are not empty."""
@@ -80,12 +80,12 @@ class TailTask(msgspec.Struct, frozen=True, array_like=True):
     spans: tuple[Span, ...]
 
     def encode(self) -> bytes:
-        """A task as bytes, to travel among tasks of segments."""
+        """A task as bytes, to be sent along with tasks of segments."""
         return _TAG + msgspec.msgpack.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> TailTask | None:
-        """A task that travelled; None for one of segments."""
+        """A task from its bytes; None for one of segments."""
         return _tasks.decode(memoryview(data)[1:]) if data[:1] == _TAG else None
 
 
@@ -140,7 +140,7 @@ def _on_store(root: SettledRoot, bytes_max: int) -> tuple[dict[Where, int], froz
 
 
 def _listed(tail: RootReader) -> Inherited:
-    """What the tail's names say; looked at again where something seems to lie behind a hole, until that is so twice.
+    """What the names in the tail say; listed again while something seems to lie behind a hole, until two lists agree.
 
     A listing takes time. Batches that are removed meanwhile may be missing in it, and so may the floor that stands for
     them: then everything behind them seems to be cut off. Or a batch in between is just on its way.
@@ -157,7 +157,7 @@ def _listed(tail: RootReader) -> Inherited:
 
 
 def _patiently(look: Callable[[], Result], store: Store) -> Result:
-    """Look again where something is missing or does not fit: an owner goes on meanwhile. What is so twice is so."""
+    """Look again if something is missing or does not fit: an owner may be at work. What is found twice is true."""
     told = ""
     for _ in range(_LOOKS):
         try:
@@ -174,7 +174,7 @@ def _batches(store: Store, inherited: Inherited, bytes_max: int) -> Iterator[tup
     counting = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > inherited.floor]
     for at in range(0, len(counting), _AT_ONCE):
         some = counting[at : at + _AT_ONCE]
-        # No thread outlives this step: a reading that is given up half-way would be left with it.
+        # No thread outlives this step: a reading that is abandoned half-way would leave it behind.
         fetched = in_parallel(lambda item: _fetched(store, item[0], bytes_max), some, _AT_ONCE)
         for (key, last_seq), data in zip(some, fetched, strict=True):
             yield key, tail_walk.cut(commit_batch.decode(data, key), last_seq)
@@ -197,7 +197,7 @@ class _Taking:
         self.topic, self.partition = span.topic, span.partition
         self.place = Place(log, span.topic, span.partition)
         self.given = self.at = span.start
-        """Everything below `given` was handed on; everything below `at` is taken, or gathered to be handed on."""
+        """Everything below `given` was returned; everything below `at` is taken, or gathered to be returned."""
         self.end = span.end
         self.link: bytes | None = None
         """Digest of the entry before, where that was taken from a batch."""
@@ -208,7 +208,7 @@ class _Taking:
         return self.at >= self.end
 
     def moved(self, at: int, link: bytes | None) -> None:
-        """Everything up to there is handed on, or not wanted."""
+        """Everything up to there is returned, or not wanted."""
         self.given = self.at = at
         self.link = link
 
@@ -248,7 +248,7 @@ class TailReader:
                 raise _nowhere(next(taking for taking in pending.values() if not taking.is_done)) from gone
 
     def _is_known(self) -> bool:
-        """Whether the spans alone tell these rows."""
+        """Whether the spans alone determine these rows."""
         bounds = self._bounds
         has_times = bounds.since is not None or bounds.until is not None
         return not self._shaping.needs_file and not has_times and self._options.verify != "full"
@@ -256,10 +256,10 @@ class TailReader:
     def _look(
         self, task: TailTask, pending: Mapping[Where, _Taking]
     ) -> Generator[pa.RecordBatch, None, NotFound | None]:
-        """Take what is there now; returns what went away meanwhile, if anything did."""
+        """Take what is there now; returns what disappeared meanwhile, if anything did."""
         try:
             inherited = self._tail.tail()  # before the manifests, as in planning
-        except NotFound as gone:  # a floor that made way for a newer one
+        except NotFound as gone:  # a floor that was replaced by a newer one
             return gone
         for taking in pending.values():
             yield from self._from_segments(taking)
@@ -306,7 +306,7 @@ class TailReader:
             yield batch
 
     def _take(self, taking: _Taking, entry: Entry, *, is_raw: bool) -> Iterator[pa.RecordBatch]:
-        """The next entry of a partition; one that is taken already, or lies behind a hole, is passed over."""
+        """The next entry of a partition; one that was taken already, or lies behind a hole, is skipped."""
         end = entry.first + entry.count
         if taking.is_done or end <= taking.at or entry.first > taking.at:
             return
@@ -334,7 +334,7 @@ class TailReader:
         taking.at, taking.link = entry.first + entry.count, entry.digest
 
     def _flush(self, taking: _Taking) -> Iterator[pa.RecordBatch]:
-        """Hand on what is gathered."""
+        """Return what is gathered."""
         gathering, taking.gathering = taking.gathering, None
         if gathering is None:
             return

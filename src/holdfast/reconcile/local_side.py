@@ -62,7 +62,7 @@ class LocalSide:
     def units(self, work: Pass) -> Iterator[None]:
         """Every partition, and then what belongs to none."""
         self.journal.refresh()
-        for partition in list(self.journal.topics.by_id.values()):
+        for partition in list(self.journal.partitions.values()):
             yield from work.compare(LocalSegments(self, partition))
         self._compare_foreign(work)
         yield None
@@ -86,7 +86,7 @@ class LocalSide:
     def _is_document(self, key: str) -> bool:
         """Whether a file is a manifest object or another document of this log's own directory."""
         topic = layout.parse_document(new_key(key))
-        return topic == "" or topic in self.journal.topics.partitions
+        return topic == "" or topic in self.journal.topics
 
     def _is_known(self, folder: Path) -> bool:
         """Whether a folder holds the segments of one of our partitions."""
@@ -94,7 +94,7 @@ class LocalSide:
         if len(parts) != 4 or parts[0] != "topics" or parts[3] != "segments":
             return False
         self.journal.refresh()
-        known = self.journal.topics.partitions.get(parts[1], ())
+        known = self.journal.topics.get(parts[1], ())
         return parts[2] in {str(partition.number) for partition in known}
 
     # -- repairs ------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class LocalSegments:
 
     def _is_proved(self, row: SegmentRow) -> bool:
         try:
-            return self._journal.vault.verify(row.key_epoch, row.message(), row.stamp)
+            return self._journal.proves(row)
         except Corrupt:  # a key epoch that is gone proves nothing
             return False
 

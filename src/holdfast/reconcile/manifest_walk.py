@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from holdfast.errors import Corrupt
 from holdfast.reconcile.classify import Kind
-from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ManifestDocument, StartDocument
-from holdfast.store import layout
+from holdfast.root.store_manifest import decode_slot
 
 
 class Slot(NamedTuple):
@@ -121,11 +120,7 @@ class ManifestWalk:
     def _decoded(self, slot: int) -> ManifestDocument | None:
         """A whole object of this log, partition and slot; None for anything else."""
         of, found = self._of, self._fetch(slot)
-        if found is None:
-            return None
         try:
-            document = documents.decode_manifest(found, layout.manifest_key(of.topic, of.partition, slot))
+            return None if found is None else decode_slot(found, of.log, of.topic, of.partition, slot)
         except Corrupt:
             return None
-        own = (of.log, of.topic, of.partition, slot)
-        return document if (document.log, document.topic, document.partition, document.slot) == own else None

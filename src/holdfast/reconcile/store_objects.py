@@ -47,7 +47,7 @@ class StoreObjects:
         self.store = store
         self.journal = journal
         self.manifest = manifest
-        self.log_id = journal.vault.log_id.hex()
+        self.log_id = journal.log_id.hex()
         self._epoch = epoch or (lambda: 0)
         self._resend = resend
 
@@ -156,9 +156,9 @@ class StoreObjects:
         """Have the shipper send again what is missing up to a commit; whether all of it is there again."""
         self._check_fence()
         self._resend()
-        topics = self.journal.topics
-        return topics.shipping_state.signal.sleep(
-            lambda: topics.shipping is not None and topics.shipping.shipped_seq >= seq, _RESENT_S
+        journal = self.journal
+        return journal.shipping_state.signal.sleep(
+            lambda: journal.shipping is not None and journal.shipping.shipped_seq >= seq, _RESENT_S
         )
 
     def _write(self, key: str, body: Body, *, damaged: bool) -> bool:
@@ -176,7 +176,7 @@ class StoreObjects:
 
     def claim(self) -> EpochDocument:
         """Our own claim, as the store has it; raises StoreForgot where it does not."""
-        epoch, shipping = self._epoch(), self.journal.topics.shipping
+        epoch, shipping = self._epoch(), self.journal.shipping
         key = layout.epoch_key(epoch)
         try:
             claim = documents.decode(self.store.get(key), key, EpochDocument)

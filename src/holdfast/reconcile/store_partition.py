@@ -19,9 +19,9 @@ from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.root import store_manifest
 from holdfast.root.numbered_objects import segments_below
-from holdfast.root.objects import checkpoint, documents
+from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument, SegmentDocument
-from holdfast.root.objects.manifest_chain import prove
+from holdfast.root.objects.manifest_chain import is_linked
 from holdfast.segments.manifest.manifest_documents import expired_document, segment_document
 from holdfast.shipping.refill.store_standing import lost_start
 from holdfast.store import layout
@@ -30,7 +30,6 @@ _PAGE = 256
 """Rows, and manifest objects of a deep pass, that are read at once."""
 _BEHIND = "~"
 """Sorts behind every name of ours in a folder."""
-_NO_CONTENT = bytes(32)
 
 Item = TypeVar("Item")
 
@@ -84,8 +83,7 @@ class PartitionObjects:
         """The manifest object of a row, which must follow from the row before it."""
         row = self._row(number)
         document = segment_document(self._manifest, self._partition, row, slot)
-        chain = document.segment.chain
-        if chain != row.chain and row.content != _NO_CONTENT:  # which a rebuild wrote for a file that was gone
+        if not is_linked(document):
             raise Corrupt(
                 f"the log's own manifest is damaged: a segment does not follow the one before it number={row.number}",
                 path=str(self._manifest.root), **self._place,
@@ -124,8 +122,7 @@ class PartitionObjects:
 
     def _wrong_checkpoint(self, key: str, data: bytes) -> str | None:
         try:
-            found = checkpoint.decode(data, key)
-            prove(found, self._objects.log_id, *self._where)
+            found = store_manifest.decode_checkpoint(data, key, self._objects.log_id)
         except Corrupt as damage:
             return damage.message
         for slot, document in enumerate(found[: self._shipment.slots]):

@@ -71,7 +71,7 @@ class StoreSide:
         """Why the store cannot be repaired at present; raises unless this handle owns the log."""
         if self._epoch is None:
             raise Invalid("this log is open for reading only", hint="its owner repairs the store")
-        shipping = self._journal.topics.shipping_state
+        shipping = self._journal.shipping_state
         if shipping.end is not None:
             raise shipping.end.again()
         if self._epoch():
@@ -89,16 +89,16 @@ class StoreSide:
         self._compare_root(objects)
         yield None
         journal.refresh()
-        shipping = journal.topics.shipping
+        shipping = journal.shipping
         yield from TailCheck(objects, 0 if shipping is None else shipping.shipped_seq).units()
-        for topic, partitions in sorted(journal.topics.partitions.items()):
+        for topic, partitions in sorted(journal.topics.items()):
             yield from self._compare_topic(objects, topic, partitions)
 
     # -- the root -----------------------------------------------------------------------------------------
 
     def _compare_root(self, objects: StoreObjects) -> None:
         """Whose root this is, and who claimed it."""
-        own = documents.encode(LogDocument(log=objects.log_id, created_us=self._journal.row.created_us))
+        own = documents.encode(LogDocument(log=objects.log_id, created_us=self._journal.created_us))
         objects.decoded(layout.LOG, LogDocument, lambda is_there: own)
         claims = objects.numbered(layout.EPOCHS)
         for number in range(1, max(claims, default=0) + 1):
@@ -159,7 +159,7 @@ class StoreSide:
     ) -> str | None:
         """What a document says wrongly. It may lag: new versions and policies come with the next records."""
         self._journal.refresh()  # what the store knows by now, the log knew before
-        own = [row.fingerprint.hex() for row in self._journal.topics.schemas.get(topic, ())]
+        own = [row.fingerprint.hex() for row in self._journal.schemas.get(topic, ())]
         listed = [schema.fingerprint for schema in document.schemas]
         place = (topic, len(partitions), first_offset(self._manifest, partitions[0]))
         if (document.topic, document.partitions, document.first_offset) != place:
@@ -186,7 +186,7 @@ def _missing_claim(objects: StoreObjects, number: int) -> Due:
 
 def _require_own(journal: Journal, address: StoreSettings) -> None:
     """Refuse what cannot be compared: marks of one store say nothing about another."""
-    shipping = journal.topics.shipping
+    shipping = journal.shipping
     if not address.url or shipping is None:
         known = "" if shipping is None else f"; it is shipped to {shipping.root}"
         raise Invalid(

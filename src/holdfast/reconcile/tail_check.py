@@ -131,8 +131,8 @@ class TailCheck:
 
     def _first_unsettled(self) -> int | None:
         """The first commit up to `shipped` that commit batches must hold; None when all is in segments."""
-        by_id, entries = self._journal.topics.by_id, entries_after(self._journal, 0)
-        return next((e.seq for e in entries if e.first + e.count > by_id[e.partition_id].settled), None)
+        partitions, entries = self._journal.partitions, entries_after(self._journal, 0)
+        return next((e.seq for e in entries if e.first + e.count > partitions[e.partition_id].settled), None)
 
     def _remove_or_find(self, info: ObjectInfo, kind: Literal["content_mismatch", "untracked"], detail: str) -> None:
         """An object that must not be there: gone since it was listed, removed now, or reported."""

@@ -25,9 +25,8 @@ from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
-from holdfast.journal.create import FoundPartition, FoundTopic
-from holdfast.journal.create import found as found_database
-from holdfast.journal.journal import Journal
+from holdfast.journal.create import KnownPartition, KnownTopic, create_database
+from holdfast.journal.journal import Journal, JournalContext
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EXPIRED, LIVE, DiskFailed
@@ -129,7 +128,7 @@ class _Rebuild:
         log_id = self._log_id()
         old = self._old_journal(log_id)
         try:
-            known = {} if old is None else {p: p.durable for p in old.topics.by_id.values() if p.damage is None}
+            known = {} if old is None else {p: p.durable for p in old.partitions.values() if p.damage is None}
             durable = {(p.topic, p.number): offset for p, offset in known.items()}
             firsts = {(p.topic, p.number): p.sealed.first_offset for p in known}
             salvaged = 0 if old is None else self._salvage(old)
@@ -142,8 +141,11 @@ class _Rebuild:
         for key, offset in durable.items():
             plans.setdefault(key, plan(0, (), offset, firsts[key]))
         complete = _complete(topics, plans, found)
-        founded = [FoundTopic(topic.name, _partitions(topic, plans), topic.schemas, topic.policy) for topic in complete]
-        found_database(directory.rebuilt, log_id, founded, self._keyring, self._cipher, self._clock)
+        known_topics = [
+            KnownTopic(topic.name, _partitions(topic, plans), topic.schemas, topic.policy) for topic in complete
+        ]
+        vault = Vault(log_id, self._keyring, self._cipher, self._clock.random_bytes)
+        create_database(directory.rebuilt, vault, known_topics, self._clock)
         set_aside = directory.set_aside_database()
         directory.adopt_rebuilt()
         if directory.log_id() is None:
@@ -179,7 +181,7 @@ class _Rebuild:
         for database in self._directory.databases():
             try:
                 return Journal.open_read_only(
-                    database, log_id, JournalSettings(), self._keyring, self._cipher, self._clock
+                    database, log_id, JournalContext(JournalSettings(), self._clock, self._keyring, self._cipher)
                 )
             except Invalid:
                 raise
@@ -191,7 +193,7 @@ class _Rebuild:
         """Write what is only in the tail into segments, as far as it can be read."""
         manifest = Manifest(old, self._directory.segments)
         saved = 0
-        for partition in old.topics.by_id.values():
+        for partition in old.partitions.values():
             self._progress("saving the tail", self._read)
             saved += salvage(old, manifest, partition, self._clock)
         return saved
@@ -234,9 +236,9 @@ class _Rebuild:
         if old is None:
             return {}
         topics = {}
-        for name, partitions in old.topics.partitions.items():
-            policy = old.topics.policies.get(name)
-            versions = tuple((row.fingerprint, row.definition) for row in old.topics.schemas.get(name, ()))
+        for name, partitions in old.topics.items():
+            policy = old.policies.get(name)
+            versions = tuple((row.fingerprint, row.definition) for row in old.schemas.get(name, ()))
             limits = None if policy is None else (policy.bytes_max, policy.age_max_us, policy.records_max)
             topics[name] = _Topic(name, len(partitions), versions, limits)
         return topics
@@ -255,9 +257,9 @@ class _Rebuild:
                 yield Lost(topic, number, end, None, "the journal cannot be read: what it had not sealed is unknown")
 
 
-def _partitions(topic: _Topic, plans: dict[tuple[str, int], Planned]) -> tuple[FoundPartition, ...]:
+def _partitions(topic: _Topic, plans: dict[tuple[str, int], Planned]) -> tuple[KnownPartition, ...]:
     nothing = Planned([], [], [])
-    return tuple(FoundPartition(plans.get((topic.name, n), nothing).rows) for n in range(topic.partitions))
+    return tuple(KnownPartition(plans.get((topic.name, n), nothing).rows) for n in range(topic.partitions))
 
 
 def _unaccounted(

@@ -31,8 +31,8 @@ def salvage(journal: Journal, manifest: Manifest, partition: Partition, clock: C
     saved = 0
     for schema, entries in _readable_runs(journal.reader(partition), at, partition.durable):
         head = SegmentHead(
-            log_id=journal.vault.log_id, topic=partition.topic, partition=partition.number, number=number, first=at,
-            epoch=journal.row.epoch, schema=schema or NO_SCHEMA, previous=previous,
+            log_id=journal.log_id, topic=partition.topic, partition=partition.number, number=number, first=at,
+            epoch=journal.epoch, schema=schema or NO_SCHEMA, previous=previous,
         )  # fmt: skip
         segment = _write(journal, manifest, partition, head, entries, schema, clock)
         at, number, previous, saved = segment.end, number + 1, segment.chain, saved + segment.facts.rows
@@ -69,7 +69,7 @@ def _write(
     disk.make_directory(folder, root=manifest.root)
     temporary = folder / layout.temporary_name(head.number, head.epoch)
     columns, batches = batches_of(journal, partition, journal.reader(partition), iter(entries), schema)
-    key = journal.vault.segment_key(clock.random_bytes(SALT_BYTES))
+    key = journal.segment_key(clock.random_bytes(SALT_BYTES))
     try:
         with SegmentWriter(temporary, head, columns, FileShape(), key) as writer:
             for batch in batches:

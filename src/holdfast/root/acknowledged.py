@@ -1,14 +1,14 @@
-"""Up to where somebody was told that commits are on the store: what a restore must bring back, or say loudly.
+"""Up to where commits were acknowledged as shipped: what a restore must bring back, or report as lost.
 
 Every commit batch says how far commits had been acknowledged when it was cut. So one batch behind a hole is enough to
-tell a hole that is damage from one that is not: what was on its way when a machine was lost, nobody was told of. What
-a takeover adopted and what a floor covers was acknowledged as well. What a log adopts that is only opened again is not:
+tell damage from a batch that was still on its way when the machine was lost: nobody was told about the latter. What a
+takeover adopted and what a floor covers was acknowledged as well. What a log adopts when it is merely reopened was not:
 it may wait for segments that are on their way.
 
-A takeover draws a line: what older epochs said beyond the commits that it adopted is over, because there was nothing
-beyond, or because somebody accepted the loss. The batches behind such a loss are *evidence*: they say that more had
-been acknowledged than was adopted. They count for nobody, and nobody removes them; nor one that cannot be read, which
-may have said so.
+A takeover draws a line. What older epochs said beyond the commits that it adopted is over: either there was nothing
+beyond, or somebody accepted the loss. The batches behind such a loss are *evidence* that more had been acknowledged
+than was adopted. They no longer count, and they are never removed. Neither is a batch that cannot be read: it may have
+said the same.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from holdfast.store.port import Store
 
 
 def takeovers(manifests: Iterable[StoreManifest]) -> dict[int, int]:
-    """Epochs that took over, each with the last commit that it adopted; those that only began count for nothing."""
+    """Epochs that took over, each with the last commit that it adopted; one that adopted nothing yet does not count."""
     starts = (document for manifest in manifests for document in manifest.documents)
     return {start.epoch: start.adopted_seq for start in starts if isinstance(start, StartDocument)}
 
 
 def acknowledged(inherited: Inherited, acks: Mapping[int, int], taken_over: Mapping[int, int]) -> int:
-    """The last commit that somebody was told of; `acks` is what batches say, by epoch."""
+    """The last commit that was acknowledged; `acks` is what batches say, by epoch."""
     said = [*acks.items(), *(adopted for adopted in inherited.adopted if adopted[0] in taken_over)]
     told = (min([seq, *(line for epoch, line in taken_over.items() if epoch > own)]) for own, seq in said)
     return max([inherited.floor, *told])

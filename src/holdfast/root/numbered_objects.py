@@ -1,4 +1,4 @@
-"""Folders of numbered objects and segments: what is in them, oldest first; names that are not ours are passed over."""
+"""Folders of numbered objects and segments: what is in them, oldest first; foreign names are skipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.store.port import Store
 
 
 def numbered(store: Store, folder: str, after: str | None = None) -> list[str]:
-    """The keys of a folder's numbered objects, in order; only those behind `after`, if given."""
+    """The keys of a folder's numbered objects, in order; only those after `after`, if given."""
     return [info.key for info in store.list(folder, after) if layout.parse_number(info.key) is not None]
 
 

@@ -1,7 +1,7 @@
 """The layout of roots of format 1, whose folders of documents had names without `_`: keys there and back.
 
-Such a root is read and written on as it is; nothing but this module knows its names. `holdfast migrate-root` brings one
-to the present layout. Segments, commit batches, claims and leases have the same keys in both.
+Such a root keeps its layout, also when it is written to; only this module knows its names. `holdfast migrate-root`
+turns one into the present layout. Segments, commit batches, claims and leases have the same keys in both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A store's root, read as a whole: whose it is, its topics, its partitions' manifests, what its tail's names say.
+"""A store's root, read as a whole: its topics, its partitions' manifests, and what the names in its tail say.
 
-Everything is proved by what it says itself and by its neighbours: documents are of this log and of the key that they
-stand under, a topic knows every schema that its records have, and nothing lies under a topic that it does not know.
-What is not so is `Corrupt` with the object's key. Keys that are not ours are left alone. Only reads; keeps the manifest
-objects that it has read, which never change.
+Everything is proved by its own content and by its neighbours: a document names this log and its own key, a topic knows
+every schema of its records, and has no more partitions than it says. Anything else is `Corrupt` with the object's key.
+Foreign keys are left alone. Only reads; keeps the manifest objects that it has read, which never change.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Where = tuple[str, int]
 
 
 class RootReader:
-    """Reads one root, as often as it takes."""
+    """Reads one root, as often as it is asked."""
 
     def __init__(self, store: Store, log: str) -> None:
         self._store = store
@@ -35,9 +34,9 @@ class RootReader:
         self._manifests: dict[Where, StoreManifest] = {}
 
     def tail(self, without: Collection[str] = ()) -> Inherited:
-        """What the names in the tail say; floors and adoptions, whose names count, say themselves what they are.
+        """What the names in the tail say; floors and adoptions count by their names, so each must say the same itself.
 
-        Some objects may be left out, as if they were not there.
+        Objects in `without` are treated as missing.
         """
         listing = [info for info in self._store.list(layout.TAIL) if info.key not in without]
         in_parallel(self._prove_name, [info.key for info in listing if not _proves_itself(info.key)])
@@ -84,12 +83,12 @@ class RootReader:
 
 
 def _proves_itself(key: str) -> bool:
-    """Whether an object of the tail is read and proved by whoever needs it."""
+    """Whether an object of the tail is proved when it is read; nothing follows from its name alone."""
     return layout.parse_batch_key(key) is not None or layout.parse_keys_key(key) is not None
 
 
 def check_schemas(topics: Sequence[TopicDocument], named: Iterable[tuple[str, bytes]]) -> None:
-    """Whatever is typed has a schema that its topic's newest document knows; or a newer document is missing."""
+    """Check that the newest document of each topic knows all schemas of its records; if not, a newer one is missing."""
     known = {(topic.topic, bytes.fromhex(schema.fingerprint)) for topic in topics for schema in topic.schemas}
     unknown = {(topic, schema) for topic, schema in named if schema != NO_SCHEMA} - known
     for topic in topics:

@@ -1,13 +1,12 @@
-"""What a root is like: its format, and who vouches for its objects. Learned from `log.json`, then true for all of it.
+"""The form of a root: its format, and who vouches for its objects. `log.json` says it for the whole root.
 
     format 1   folders without `_` (`old_layout`), nothing is signed
     format 2   the present layout; in a log with keys every object but segments and leases is signed (`signed`)
 
 With keys, only what they signed is believed: an object without a signature, or with another one, is `Corrupt`. A
-keyring that is given for a root without keys is a mistake or a trap, and refused. A root of format 1 cannot prove its
-documents; whoever has keys reads it only if he says so (`allow_unsigned`), because anybody who can write to a store
-could make any root look like one of format 1. Without keys nothing can be proved, signatures are taken off, and what
-they would prove is not promised.
+keyring that is given for a root without keys is a mistake or a trap, and is refused. A root of format 1 cannot prove
+its documents. With keys it is read only on request (`allow_unsigned`), because anybody who can write to a store could
+make any root look like one of format 1. Without keys, signatures are taken off unchecked, and nothing is promised.
 
 An owner knows which format its root has, and believes no `log.json` that says something else.
 """
@@ -33,21 +32,21 @@ _ROTATED = "if keys were rotated, keep the older ones in the keyring; else someb
 
 
 class RootForm:
-    """One root's form; shared by everybody in this process who speaks to the root on behalf of one log."""
+    """One root's form, shared by everything in this process that reads or writes the root for one log."""
 
     def __init__(self, signer: Signer | None, *, log: str = "", allow_unsigned: bool = False) -> None:
         self._signer = signer
         self._allow_unsigned = allow_unsigned
         self.log = log
-        """The log's id, once it is known; given, another log is refused."""
+        """The log's id, once it is known; if it is given, another log is refused."""
         self.format = 0
-        """Of the root; 0 before its `log.json` was seen or written."""
+        """The root's format; 0 before its `log.json` was seen or written."""
         self._is_signed = False
         self._is_owner = False
 
     @classmethod
     def of_owner(cls, signer: Signer | None, log: str, root_format: int) -> RootForm:
-        """The form of the root that a log ships to; `root_format` is what the log remembers of it, 0 for nothing."""
+        """The form of the root that a log ships to; `root_format` is the format that the log remembers, 0 for none."""
         form = cls(signer, log=log, allow_unsigned=not root_format)
         form._is_owner = True
         form.format, form._is_signed = root_format, signer is not None and root_format > documents.OLD_ROOT
@@ -66,17 +65,17 @@ class RootForm:
     # -- keys ---------------------------------------------------------------------------------------------
 
     def outside(self, key: str) -> str:
-        """Where the root has what the layout calls so; folders, too."""
+        """The key in the root of what the present layout calls `key`; also for folders."""
         return old_key(key) if self.format == documents.OLD_ROOT else key
 
     def inside(self, info: ObjectInfo) -> ObjectInfo:
-        """An object as the layout calls it."""
+        """The key of an object in the present layout."""
         return info._replace(key=new_key(info.key)) if self.format == documents.OLD_ROOT else info
 
     # -- bytes --------------------------------------------------------------------------------------------
 
     def signed(self, key: str, body: Body) -> Body:
-        """An object as it is to be stored: with its signature, where that is this root's way."""
+        """An object as it is stored: with its signature, if this root is signed."""
         if key == layout.LOG:
             self.begin(documents.decode(body.read(), key, LogDocument))
         if not self._is_signed or not signature_place.is_signed_kind(key):
@@ -88,7 +87,7 @@ class RootForm:
         )
 
     def proved(self, key: str, data: bytes) -> bytes:
-        """An object as it was before it was signed; raises Corrupt where it is not what this log's key signed."""
+        """An object without its signature; raises Corrupt unless this log's key signed it."""
         if key == layout.LOG:
             return self._learn(data)
         if not signature_place.is_signed_kind(key):
@@ -122,7 +121,7 @@ class RootForm:
         return bare
 
     def _recognised(self, document: LogDocument, bare: bytes, signature: Signature | None) -> bytes:
-        """The owner's own document; another log's is his to judge."""
+        """The owner's own document; the owner judges another log's."""
         if document.log != self.log:
             return bare
         if self.format and document.format != self.format:
@@ -147,7 +146,7 @@ class RootForm:
         )
 
     def _require_signed(self, signer: Signer, log: str, bare: bytes, signature: Signature) -> None:
-        """The first object tells whether the keyring is this log's; so the words are about keyrings."""
+        """The first object shows whether the keyring is this log's, so the errors speak of keyrings."""
         try:
             if signer.proves(log, layout.LOG, bare, signature):
                 return

@@ -1,8 +1,8 @@
 """A store as the root of one log: keys as the present layout spells them, objects proved when they are read.
 
-Everybody who reads or writes documents of a root does so through one of these, so that nobody can forget to sign or to
-prove, and nobody else knows that there were older layouts. Bytes of segments pass as they are (`files`, for those who
-read in place). The root's form is learned with the first question, which costs one GET.
+All documents of a root are read and written through this, so that nobody can forget to sign or to prove, and nobody
+else needs to know older layouts. Bytes of segments pass unchanged (`files`, for those who read in place). The first
+request also reads the root's form, which costs one GET.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RootStore:
         return log
 
     def create(self, key: str, body: Body) -> None:
-        """Create an object, signed where that is the root's way."""
+        """Create an object, signed if the root is."""
         body = self._form_for(key).signed(key, body)
         self.files.create(self.form.outside(key), body)
 
@@ -86,7 +86,7 @@ class RootStore:
         self.files.close()
 
     def _form_for(self, key: str) -> RootForm:
-        """The root's form, asked for where this key depends on it; where there is no log yet, that of a new one."""
+        """The root's form, read when this key depends on it; before there is a log, that of a new root."""
         if not self.form.format and key != layout.LOG and (not key or key.startswith(_DEPENDING)):
             try:
                 self.get(layout.LOG)

@@ -1,4 +1,4 @@
-"""The manifest of one partition as a store has it: whoever needs one, reads it here.
+"""The manifest of one partition as a store has it. Everybody who needs one reads it here.
 
 Readers, restore, takeover, migration and checkpoints want all of it: it is read through the newest checkpoint, and
 proved object by object (`manifest_chain`). A checkpoint says nothing that the objects do not say: a damaged one is
@@ -24,7 +24,7 @@ from holdfast.store.port import Store
 
 _AT_ONCE = 8
 _WINDOW = 32
-"""Slots that are asked for together, once the first of them turned out to be taken."""
+"""Slots that are requested together once the first one turned out to be taken."""
 _PARTITIONS_MAX = 65_536
 _LIMIT_MAX = 2**63 - 1
 
@@ -40,7 +40,7 @@ class StoreManifest(NamedTuple):
     topic: str
     partition: int
     documents: tuple[ManifestDocument, ...]
-    """By slot, from 0 on."""
+    """By slot, from 0."""
     expired: ExpiredDocument | None
     """What is retired; None when nothing is."""
 
@@ -72,7 +72,7 @@ def read_manifest(
 
 
 def read_upto(store: Store, log: str, topic: str, partition: int, slot: int) -> list[ManifestDocument]:
-    """The manifest objects up to a slot, in their order, to be copied: what else they say is not looked at.
+    """The manifest objects up to a slot, to be copied: their order is proved, their other values are not.
 
     Raises Corrupt, also where one is missing.
     """
@@ -106,6 +106,14 @@ def decode_slot(data: bytes, log: str, topic: str, partition: int, slot: int) ->
     return document
 
 
+def decode_checkpoint(data: bytes, key: str, log: str, *, values: bool = True) -> list[ManifestDocument]:
+    """The manifest objects in a checkpoint of this log, proved; raises Corrupt."""
+    found = checkpoint.decode(data, key, values=values)
+    if found[0].log != log:
+        raise Corrupt("a checkpoint belongs to another log", path=key)
+    return found
+
+
 def read_newest(store: Store, log: str, topic: str, partition: int) -> ManifestDocument | None:
     """The newest manifest object of a partition, None when there is none; nothing before it is read."""
     folder, at = layout.manifest_folder(topic, partition), newest(store, layout.checkpoints_folder(topic, partition))
@@ -122,7 +130,7 @@ def read_newest(store: Store, log: str, topic: str, partition: int) -> ManifestD
 def read_since(
     store: Store, log: str, topic: str, partition: int, known: list[ManifestDocument]
 ) -> list[ManifestDocument]:
-    """What came behind these since they were read, proved; one request when nothing did, however many they are."""
+    """What was added after these since they were read, proved; one request if nothing was, however many they are."""
     more: list[ManifestDocument] = []
     window = 1
     while True:
@@ -161,7 +169,7 @@ def newest_topic(store: Store, log: str, topic: str) -> TopicDocument | None:
 
 
 def in_parallel(call: Callable[[Item], Result], items: Iterable[Item], at_once: int = _AT_ONCE) -> list[Result]:
-    """Ask a store many things, a few at a time; answers in order."""
+    """Call for each item, a few at a time; results in order."""
     items = list(items)
     if len(items) == 1:
         return [call(items[0])]
@@ -175,22 +183,19 @@ def in_parallel(call: Callable[[Item], Result], items: Iterable[Item], at_once: 
 def _from_checkpoint(
     store: Store, log: str, topic: str, partition: int, *, values: bool = True
 ) -> list[ManifestDocument]:
-    """What the newest checkpoint says; nothing where there is none, or none that is whole."""
+    """What the newest checkpoint says; nothing if there is none, or if it is damaged."""
     key = newest(store, layout.checkpoints_folder(topic, partition))
     if key is None:
         return []
     try:
-        found = checkpoint.decode(store.get(key), key, values=values)
-        if found[0].log != log:
-            raise Corrupt("it belongs to another log", path=key)
+        return decode_checkpoint(store.get(key), key, log, values=values)
     except Corrupt as damage:
         logger.error("a checkpoint is damaged: %s", damage.message, extra={"action": "checkpoint_damaged"})
         return []
-    return found
 
 
 def read_expired(store: Store, log: str, topic: str, partition: int) -> ExpiredDocument | None:
-    """What is retired of a partition; raises Corrupt where that is not what its key says."""
+    """What is retired of a partition; raises Corrupt if the document is not the one that its key says."""
     key = newest(store, layout.expired_folder(topic, partition))
     if key is None:
         return None
@@ -205,7 +210,7 @@ def read_expired(store: Store, log: str, topic: str, partition: int) -> ExpiredD
 
 
 def _prove_expired(manifest: StoreManifest) -> None:
-    """An expiry ends where the segment before it does, if that one is on the store already."""
+    """Check that an expiry ends where its last segment ends, if that one is on the store already."""
     expired, segments = manifest.expired, manifest.segments
     if expired is None or not 0 < expired.upto <= len(segments):
         return

@@ -1,13 +1,14 @@
 """What commit batches a store's root holds, from its listing alone: pure, for the shipper's start and for restore.
 
-Batches are named by their sequence numbers, without gaps inside an epoch: where one is missing, it never arrived, or
-everything up to there is settled and it was removed (a floor says so). A restart begins a new epoch and may repeat
-numbers; a takeover says which of the older ones it adopted, and what lies beyond is garbage of a writer that was
+Batches are named by their sequence numbers, without gaps inside an epoch. Where one is missing, either it never
+arrived, or everything up to there is settled and it was removed (a floor says so). A restart begins a new epoch and may
+repeat numbers. A takeover says which of the older batches it adopted; the rest is garbage of a writer that was
 overtaken. So the frontier is found by walking: what is connected to the floor counts, what is behind a hole does not.
 
-A takeover that is itself overtaken before it adopted anything may still say so afterwards, and too little: it looked
-earlier. So whoever takes over next says it first in the name of those before it (`restoring`), and of two adoptions in
-one epoch the higher one counts. The lowest of all later epochs is the limit: nobody adopts beyond what others left him.
+A takeover may be overtaken before it has adopted anything, and still write its adoption afterwards. That one says too
+little, because it looked earlier. So the next takeover first writes an adoption in the name of those before it
+(`takeover`), and of two adoptions in one epoch the higher one counts. The lowest of all later epochs is the limit:
+nobody adopts beyond what the others left.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Inherited(NamedTuple):
     batches: tuple[tuple[str, BatchName], ...]
     """Keys of the batches that count, ordered by sequence number; the last one of each as far as it was adopted."""
     beyond: tuple[str, ...]
-    """Keys of batches behind a hole, or not adopted: nobody was told that they are there."""
+    """Keys of batches behind a hole, or not adopted: they were never acknowledged."""
     floors: tuple[str, ...]
     """Keys of floors."""
     adopted: tuple[tuple[int, int], ...] = ()

@@ -1,12 +1,13 @@
 """Commit batches as a restore reads them: each entry once, in order, proved, up to the first hole.
 
-Entries that segments hold already are passed over. Where two batches hold the same entry (a restart cut them anew) they
-must agree. Where an entry's predecessor in its partition is nowhere, nobody was ever told that it is on the store: from
-that commit on everything is cut, so that what is brought back is a prefix of the log, and whole commits.
+Entries that are already in segments are skipped. Two batches may hold the same entry, because a restart cuts batches
+anew; then they must agree. If the entry before another one in its partition is nowhere, the later one was never
+acknowledged: everything from its commit on is cut off, so that a restore brings back whole commits, and a prefix of the
+log.
 
-A hole may also be damage: segments that a floor counts on are gone. That is so for certain where every entry between
-the floor and the hole is there, and is `Corrupt`, as is an entry that follows another one than the one before it. Pure:
-batches come in decoded, in the order of their first sequence numbers, and are read once.
+A hole may also be damage: segments that a floor relies on are gone. That is certain if every entry between the floor
+and the hole is there, and then it is `Corrupt`. So is an entry that does not follow the one before it. Pure: batches
+come in decoded, in the order of their first sequence numbers, and are read once.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def walk(
 
 
 def cut(batch: CommitBatch, last_seq: int) -> CommitBatch:
-    """A batch up to there: a takeover may have adopted the first commits of it only, and the rest is written anew."""
+    """A batch up to a sequence number: a takeover may have adopted only its first commits; the rest is written anew."""
     if batch.last_seq <= last_seq:
         return batch
     return batch._replace(entries=[entry for entry in batch.entries if entry.seq <= last_seq])
@@ -171,7 +172,7 @@ class _Walker:
             return
         new = [entry for entry in group if entry.first >= self._settled[entry.topic, entry.partition]]
         records = sum(entry.count for entry in new)
-        # Also where all of a commit is in segments: behind the end its numbers are given anew.
+        # Even if all of a commit is in segments: its numbers are used again after the end.
         self._is_cut = self._is_cut or group[-1].seq > self._limit or not self._follow(new)
         if self._is_cut:
             self._cut += records
@@ -183,7 +184,7 @@ class _Walker:
             self._note(entry)
 
     def _follow(self, new: list[TailEntry]) -> bool:
-        """Put a commit's entries behind those before them; False, and nothing is changed, at a hole."""
+        """Add a commit's entries after those before it; False at a hole, and then nothing is changed."""
         ends, links = dict(self._ends), dict(self._links)
         for entry in new:
             where = (entry.topic, entry.partition)
@@ -199,7 +200,7 @@ class _Walker:
         return True
 
     def _note(self, entry: TailEntry) -> None:
-        """What an entry that counts needs to be read; and that it can be."""
+        """Note what is needed to read an entry that counts, and prove that it can be read."""
         if self._open is not None:
             self._open_entry(entry)
         if entry.schema:

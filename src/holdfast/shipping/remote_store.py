@@ -17,6 +17,9 @@ from holdfast.shipping.cost import Counter, Request
 from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Body, ObjectInfo, Store
 
+_SIGNED_AT_ONCE = 64 * 1024
+"""What is larger is hashed and copied for its signature off the loop."""
+
 Result = TypeVar("Result")
 
 
@@ -101,7 +104,9 @@ class RootRemote:
 
     async def create(self, key: str, body: Body) -> None:
         """Create an object."""
-        await self._remote.create(self._form.outside(key), self._form.signed(key, body))
+        is_large = body.data is not None and body.size > _SIGNED_AT_ONCE
+        signed = await asyncio.to_thread(self._form.signed, key, body) if is_large else self._form.signed(key, body)
+        await self._remote.create(self._form.outside(key), signed)
 
     async def read(self, key: str) -> bytes | None:
         """An object's bytes, proved; raises Corrupt where they are not this log's."""

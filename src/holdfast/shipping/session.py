@@ -14,36 +14,29 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.journal.journal import Journal
-from holdfast.journal.sqlite import stored
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import AdoptedDocument, EpochDocument
-from holdfast.root.root_store import RootStore
 from holdfast.root.tail_listing import Inherited
-from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.shipping.cleanup.janitor import Janitor
-from holdfast.shipping.events import Event, Subscribers
+from holdfast.shipping.events import Event
 from holdfast.shipping.lanes.batch_source import JournalSource
 from holdfast.shipping.lanes.key_cover import KeyCover
-from holdfast.shipping.lanes.remembered_keys import RememberedKeys
 from holdfast.shipping.lanes.segment_lane import SegmentLane
 from holdfast.shipping.lanes.tail_lane import TailLane
 from holdfast.shipping.lanes.topic_documents import TopicDocuments
 from holdfast.shipping.lanes.uploading import Requests, Uploader
 from holdfast.shipping.ownership.earlier_epochs import EarlierEpochs
-from holdfast.shipping.ownership.fence import Fence
+from holdfast.shipping.ownership.fence import Claimant, Fence
 from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
 from holdfast.shipping.refill.refilling import Refilling, lost_spans
 from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
 from holdfast.shipping.refill.store_standing import Standing
 from holdfast.shipping.remote_store import Remote
+from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import ShippedMarks, say, shipment_of, shipping_of
-from holdfast.shipping.shipping_settings import ShippingSettings
-from holdfast.shipping.shipping_stats import Counters
 from holdfast.store import layout
 from holdfast.store.port import Body
 
@@ -85,38 +78,22 @@ class Calls:
 class Session:
     """One log and its store, for one claim."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        manifest: Manifest,
-        store: RootStore,
-        remote: Remote,
-        requests: Requests,
-        settings: ShippingSettings,
-        clock: Clock,
-        counters: Counters,
-        subscribers: Subscribers,
-        calls: Calls,
-    ) -> None:
+    def __init__(self, context: ShippingContext, remote: Remote, requests: Requests, calls: Calls) -> None:
+        self._context = context
+        journal, _, store, settings, clock, counters, _ = context
         self._journal = journal
-        self._manifest = manifest
         self._store = store
         self._requests = requests
-        self._settings = settings
-        self._clock = clock
         self._counters = counters
-        self._subscribers = subscribers
         self._calls = calls
         shipping = shipping_of(journal)
-        self.fence = Fence(
-            journal.vault.log_id, journal.row.created_us, store, remote, requests, clock, shipping.owner,
-            shipping.epoch, settings.claim_check_interval_ms / 1000,
-        )  # fmt: skip
+        claimant = Claimant(journal.log_id, journal.created_us, shipping.owner, shipping.epoch)
+        self.fence = Fence(claimant, store, remote, requests, clock, settings.claim_check_interval_ms / 1000)
         self.lane: TailLane | None = None
         self._remote = remote
         self._uploader = Uploader(remote, requests, self.fence, counters, store)
         self._earlier = EarlierEpochs(journal, store, requests, counters)
-        self._refilling = Refilling(journal, manifest, store, requests, remote, self._uploader.put, clock)
+        self._refilling = Refilling(context, requests, remote, self._uploader.put)
 
     async def run(self, remembered: Callable[[], None], *, is_doubtful: bool) -> None:
         """Ship; `remembered` is called once the store turned out to be what it was."""
@@ -172,11 +149,11 @@ class Session:
     # -- something to ship --------------------------------------------------------------------------------
 
     def _has_work(self) -> bool:
-        partitions = list(self._journal.topics.by_id.values())
+        partitions = list(self._journal.partitions.values())
         unsettled = any(shipment_of(p).settled_segments < p.sealed.segments for p in partitions)
-        tail = self._settings.commit_batches and any(p.shipped < p.durable for p in partitions)
+        tail = self._context.settings.commit_batches and any(p.shipped < p.durable for p in partitions)
         is_wanted = self._calls.is_claim_wanted or self._calls.is_suspicious
-        return unsettled or tail or is_wanted or self._journal.topics.is_changed
+        return unsettled or tail or is_wanted or self._journal.has_changed_topics
 
     async def _until_work(self) -> None:
         """Sleep until there is something to ship; a log that is only read never claims its store."""
@@ -186,7 +163,7 @@ class Session:
             while not self._calls.stop.is_set():
                 waiting: set[asyncio.Future[None] | asyncio.Task[Any]] = {
                     commits.signal.future(loop, _IDLE_S), commits.seals.future(loop, _IDLE_S),
-                    self._journal.topics.signal.future(loop, _IDLE_S), called,
+                    self._journal.topic_changes.future(loop, _IDLE_S), called,
                 }  # fmt: skip
                 commits.ask(0, 0)
                 if self._has_work():
@@ -202,38 +179,31 @@ class Session:
     async def _ship(
         self, claim: EpochDocument, standings: Sequence[Standing], answer: Callable[[int], None] = lambda records: None
     ) -> None:
-        settings, journal, fence, put = self._settings, self._journal, self.fence, self._uploader.put
+        context, fence, put = self._context, self.fence, self._uploader.put
+        journal, settings = context.journal, context.settings
         marks = ShippedMarks(journal)
         await marks.claimed(claim.epoch)
         say(journal, ended="", alarm="", last_error="")
-        journal.topics.shipping_state.signal.notify()
-        remembered = RememberedKeys(journal)
+        journal.shipping_state.signal.notify()
+        remembered = journal.remembered_keys()
         source = JournalSource(journal, settings, remembered)
         keys = KeyCover(journal, remembered, put, fence, lambda: marks.shipped_seq)
-        topics = TopicDocuments(journal, self._manifest, self._store, self._requests, put, self._uploader.remove_forged)
-        tail = self.lane = TailLane(
-            journal.vault.log_id, source, put, topics.describe, fence, marks, self._subscribers, settings,
-            self._counters,
-        )  # fmt: skip
-        segments = SegmentLane(
-            journal, self._manifest, put, topics.describe, fence, marks, settings, self._counters, self._requests,
-            self._remote.head,
-        )  # fmt: skip
-        janitor = Janitor(
-            journal, self._manifest, self._store, put, self._requests, fence, settings, self._counters, self._clock,
-            tail.sent, keys,
-        )  # fmt: skip
+        topics = TopicDocuments(
+            journal, context.manifest, self._store, self._requests, put, self._uploader.remove_forged
+        )
+        tail = self.lane = TailLane(context, source, put, topics.describe, fence, marks)
+        segments = SegmentLane(context, put, topics.describe, fence, marks, self._requests, self._remote.head)
+        janitor = Janitor(context, put, self._requests, fence, tail.sent, keys)
         await self._refilling.refill(standings)
         # Where the claims are lost, somebody else may have written what is there: all of the tail is sent again.
         inherited = _NOTHING if fence.is_forgotten else await self._earlier.inherited(fence)
         shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
         records = self._fall(marks, inherited, standings)
-        with journal.backend.reading() as connection:
-            self._counters.backlog_bytes = stored.bytes_after(connection, marks.shipped_seq) - journal.commits.bytes
+        self._counters.backlog_bytes = journal.bytes_after(marks.shipped_seq) - journal.commits.bytes
         source.start(inherited.frontier, waits=bool(standings))
         keys.inherit(inherited, inherited.frontier)
         if inherited.frontier > marks.shipped_seq or standings:
-            tail.adopt(self._ends(inherited.frontier), source.unsettled(), inherited.frontier)
+            tail.adopt(journal.ends_upto(inherited.frontier), source.unsettled(), inherited.frontier)
         janitor.inherit(inherited)
         # What the store acknowledged before counts, also behind a hole that is about to be filled.
         await self._adopt(max(shipped, inherited.frontier))
@@ -258,7 +228,7 @@ class Session:
                 for lane in lanes:
                     lane.stop()
                 await asyncio.wait(working)
-                for topic in list(journal.topics.partitions):
+                for topic in list(journal.topics):
                     await topics.describe(topic)
                 for chore in running:
                     chore.cancel()
@@ -279,11 +249,11 @@ class Session:
         shipped, frontier = marks.shipped_seq, inherited.frontier
         if frontier >= shipped and not standings:
             return 0
-        rows = {partition: shipment_of(partition) for partition in self._journal.topics.by_id.values()}
+        rows = {partition: shipment_of(partition) for partition in self._journal.partitions.values()}
         before = sum(row.shipped_offset for row in rows.values())
         rows |= {standing.partition: standing.shipment for standing in standings}
         if frontier < shipped:
-            ends = self._ends(frontier)
+            ends = self._journal.ends_upto(frontier)
             rows = {partition: _fallen(row, ends.get(partition, 0)) for partition, row in rows.items()}
         records = before - sum(row.shipped_offset for row in rows.values())
         marks.fall(frontier, [row for partition, row in rows.items() if row != shipment_of(partition)])
@@ -297,22 +267,15 @@ class Session:
             )  # fmt: skip
         lost = (frontier + 1, shipped) if frontier < shipped else (0, 0)
         if records or any(lost):
-            self._subscribers.publish(Event("resent", *lost, records, 0))
+            self._context.subscribers.publish(Event("resent", *lost, records, 0))
         return records
 
     async def _adopt(self, seq: int) -> None:
         """Cut what an owner before us may still send: nobody will ever count it."""
         if self.fence.epoch == 1:
             return  # nobody was before us
-        document = AdoptedDocument(log=self._journal.vault.log_id.hex(), epoch=self.fence.epoch, seq=seq)
+        document = AdoptedDocument(log=self._journal.log_id.hex(), epoch=self.fence.epoch, seq=seq)
         await self._uploader.put(layout.adopted_key(self.fence.epoch, seq), Body.of(documents.encode(document)))
-
-    def _ends(self, seq: int) -> dict[Partition, int]:
-        """Up to where partitions are in the batches that are there."""
-        by_id = self._journal.topics.by_id
-        with self._journal.backend.reading() as connection:
-            ends = stored.ends_upto(connection, seq)
-        return {by_id[partition]: end for partition, end in ends.items() if partition in by_id}
 
 
 def _fallen(row: ShipmentRow, end: int) -> ShipmentRow:

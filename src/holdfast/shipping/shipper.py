@@ -42,6 +42,7 @@ from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
 from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
 from holdfast.shipping.remote_store import CountedRemote, Remote
 from holdfast.shipping.session import Calls, Session
+from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import fenced_by, say, shipment_of, shipping_of
 from holdfast.shipping.shipping_settings import ShippingSettings
 from holdfast.shipping.shipping_stats import Counters, ShippingStats
@@ -86,7 +87,7 @@ class Shipper:
         self.counters = Counters()
         self.subscribers = Subscribers(settings.events_max)
         self._escalation = Escalation(
-            settings.escalation, lambda reason: journal.queue.hold("shipping", reason), abort, self._note_alarm
+            settings.escalation, lambda reason: journal.hold("shipping", reason), abort, self._note_alarm
         )  # fmt: skip
         self._remote: CountedRemote | None = None
         self._session: Session | None = None
@@ -97,7 +98,7 @@ class Shipper:
         self._order: RebuildOrder | None = None
         self._forgotten = 0
         """How often in a row the store turned out to have forgotten this log."""
-        self._shipping_state = journal.topics.shipping_state
+        self._shipping_state = journal.shipping_state
         self._shipping_state.ships = True
         self._shipping_state.timeout = settings.shipped_timeout_ms / 1000
         self._shipping_state.why = self._why
@@ -113,7 +114,7 @@ class Shipper:
         """
         fenced = fenced_by(self._journal)
         if fenced is not None:
-            self._journal.queue.hold("fenced", fenced)
+            self._journal.hold("fenced", fenced)
             self._shipping_state.finish(fenced)
             self.subscribers.end(fenced)
             return
@@ -134,7 +135,7 @@ class Shipper:
 
     def ship(self, timeout: float) -> None:
         """Wait until all that is sealed now is settled."""
-        wanted = {p: p.sealed.sealed_offset for p in self._journal.topics.by_id.values()}
+        wanted = {p: p.sealed.sealed_offset for p in self._journal.partitions.values()}
         deadline = self._clock.monotonic() + timeout
 
         def is_settled() -> bool:
@@ -157,7 +158,7 @@ class Shipper:
         """Claim the store now, also if there is nothing to ship; the number, or 0 when that took too long."""
         self._calls.is_claim_wanted = True
         if self._loop is not None:
-            self._call(self._loop, self._journal.topics.signal.notify)
+            self._call(self._loop, self._journal.topic_changes.notify)
         self._shipping_state.signal.sleep(
             lambda: self._epoch() > 0 or self._shipping_state.refusal is not None, timeout
         )
@@ -196,7 +197,7 @@ class Shipper:
     def unshipped(self) -> tuple[Unshipped, ...]:
         """What is durable here and not known to be on the store; of a log that was taken over, what is stranded."""
         spans = []
-        for partition in self._journal.topics.by_id.values():
+        for partition in self._journal.partitions.values():
             shipped, durable = partition.shipped, partition.durable
             if shipped < durable:
                 spans.append(Unshipped(partition.topic, partition.number, shipped, durable - shipped))
@@ -205,7 +206,7 @@ class Shipper:
     def stats(self) -> ShippingStats:
         """Shipping at this moment."""
         counters = self.counters
-        partitions = list(self._journal.topics.by_id.values())
+        partitions = list(self._journal.partitions.values())
         lag_bytes = counters.backlog_bytes + self._journal.commits.bytes - counters.acknowledged_bytes
         now = self._loop.time() if self._loop is not None else 0.0
         left, is_fenced = sum(p.durable - p.shipped for p in partitions), shipping_of(self._journal).fenced > 0
@@ -290,7 +291,7 @@ class Shipper:
         return "", ""
 
     def _unsettled(self) -> int:
-        partitions = self._journal.topics.by_id.values()
+        partitions = self._journal.partitions.values()
         return sum(p.sealed.segments - shipment_of(p).settled_segments for p in partitions)
 
     def _call(self, loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
@@ -334,7 +335,7 @@ class Shipper:
         else:
             logger.critical("shipping ended: %s (%s)", error.message, error.hint, extra={"action": "shipping_ended"})
         if isinstance(error, Closed | RolledBack):
-            self._journal.queue.hold("fenced", error)
+            self._journal.hold("fenced", error)
         is_fenced = isinstance(error, Closed) and error.reason == "fenced"
         say(self._journal, ended=error.message, alarm="", fenced=self._epoch() + 1 if is_fenced else 0)
         self.counters.last_error = error.message
@@ -369,10 +370,10 @@ class Shipper:
         """From the first look at the store to the end, or until the store turns out to have forgotten this log."""
         order, self._order = self._order, None
         self._calls.ordered.clear()
-        session = self._session = Session(
-            self._journal, self._manifest, self._store, remote, requests, self._settings, self._clock, self.counters,
-            self.subscribers, self._calls,
+        context = ShippingContext(
+            self._journal, self._manifest, self._store, self._settings, self._clock, self.counters, self.subscribers
         )  # fmt: skip
+        session = self._session = Session(context, remote, requests, self._calls)
         try:
             if order is not None:
                 await session.rebuild(order, self._remember)

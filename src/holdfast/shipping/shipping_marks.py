@@ -12,8 +12,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from holdfast.errors import Closed, HoldfastError
-from holdfast.journal.commit.group import Unit
+from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal
+from holdfast.journal.state.operations import MarkShipped
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SHIPPING_TEXT_BYTES_MAX, ShipmentRow, ShippingRow
 from holdfast.root.objects.documents import ROOT
@@ -29,7 +30,7 @@ class ShippedMarks:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._changed: set[Partition] = set()
-        self._noted: Unit | None = None
+        self._noted: UnitTicket | None = None
         self._acknowledged = self._shipping.shipped_seq
         self._is_noted = True
         self.changed = asyncio.Event()
@@ -60,19 +61,19 @@ class ShippedMarks:
     async def noted(self) -> None:
         """Return when what is known now is written down."""
         self.note()
-        if self._noted is not None and not self._noted.group.done:
-            await self._noted.group.signal.future(asyncio.get_running_loop(), _NOTED_S)
+        if self._noted is not None:
+            await self._noted.wait_async(_NOTED_S)
 
     def fall(self, seq: int, shipments: Iterable[ShipmentRow]) -> None:
         """The store has lost something: the marks say again what is there."""
-        by_id = self._journal.topics.by_id
+        by_id = self._journal.partitions
         for shipment in shipments:
             self._set(by_id[shipment.partition_id], shipment)
         if seq < self._shipping.shipped_seq:
             self._say(self._shipping._replace(shipped_seq=seq))
 
     def _say(self, shipping: ShippingRow) -> None:
-        self._journal.topics.shipping = shipping
+        self._journal.publish_shipping(shipping)
         self._is_noted = False
         self.changed.set()
 
@@ -84,14 +85,14 @@ class ShippedMarks:
                 self._set(partition, shipment._replace(shipped_offset=end))
         if seq > self._shipping.shipped_seq:
             self._say(self._shipping._replace(shipped_seq=seq))
-        self._journal.topics.shipping_state.signal.notify()
+        self._journal.shipping_state.signal.notify()
 
     def settle(self, partition: Partition, slots: int, segments: int, end: int) -> None:
         """A segment's manifest object is on the store."""
         shipment = shipment_of(partition)
         shipped = max(shipment.shipped_offset, end)
         self._set(partition, ShipmentRow(partition.id, slots, segments, end, shipped))
-        self._journal.topics.shipping_state.signal.notify()
+        self._journal.shipping_state.signal.notify()
 
     def _set(self, partition: Partition, shipment: ShipmentRow) -> None:
         partition.shipment = shipment
@@ -103,7 +104,7 @@ class ShippedMarks:
         """Have what changed written down with the next group; False while the last note is still on its way."""
         if self._is_noted:
             return True
-        if self._noted is not None and not self._noted.group.done:
+        if self._noted is not None and not self._noted.done:
             return False
         changed, self._changed = self._changed, set()
         self._is_noted = True
@@ -124,19 +125,18 @@ class ShippedMarks:
 def attach(journal: Journal, root: str, owner: bytes, firsts: Mapping[Partition, int]) -> None:
     """Say where the log is shipped to from now on, durably; partitions that never were begin at these offsets."""
     shipping = ShippingRow(root, owner, 0, 0, 0, root_format=ROOT)
-    for partition in journal.topics.by_id.values():
+    for partition in journal.partitions.values():
         partition.shipment = ShipmentRow(partition.id, 0, 0, firsts[partition], firsts[partition])
     # Before it is durable: topics that are created meanwhile must know that they are shipped.
-    journal.topics.shipping = shipping
-    unit = journal.note_shipped(shipping, _all(journal.topics.by_id.values()))
-    journal.settle(unit)
+    journal.publish_shipping(shipping)
+    journal.perform(MarkShipped(shipping, [shipment_of(partition) for partition in journal.partitions.values()]))
 
 
 def rebind(journal: Journal, root: str, root_format: int) -> None:
     """The root has moved, with all that was in it: say so, durably; the marks stay."""
     shipping = shipping_of(journal)._replace(root=root, root_format=root_format, alarm="", ended="", last_error="")
-    journal.topics.shipping = shipping
-    journal.settle(journal.note_shipped(shipping, []))
+    journal.publish_shipping(shipping)
+    journal.perform(MarkShipped(shipping, []))
 
 
 def say(journal: Journal, **what: str | int) -> None:
@@ -146,7 +146,7 @@ def say(journal: Journal, **what: str | int) -> None:
     news = row._replace(**told)  # type: ignore[arg-type]
     if news == row:
         return
-    journal.topics.shipping = news
+    journal.publish_shipping(news)
     try:
         journal.note_shipped(news, [])
     except HoldfastError:
@@ -155,7 +155,7 @@ def say(journal: Journal, **what: str | int) -> None:
 
 def fenced_by(journal: Journal) -> Closed | None:
     """What a log that was taken over says to whoever appends; None for all others."""
-    shipping = journal.topics.shipping
+    shipping = journal.shipping
     if shipping is None or not shipping.fenced:
         return None
     return Closed(
@@ -166,18 +166,14 @@ def fenced_by(journal: Journal) -> Closed | None:
 
 def shipping_of(journal: Journal) -> ShippingRow:
     """Where a log is shipped to; every one that ships has such a row."""
-    shipping = journal.topics.shipping
+    shipping = journal.shipping
     assert shipping is not None
     return shipping
 
 
-def _all(partitions: Iterable[Partition]) -> list[ShipmentRow]:
-    return [shipment_of(partition) for partition in partitions]
-
-
 def root_form(journal: Journal) -> RootForm:
     """What the root is like that a log ships to, as far as it knows."""
-    return RootForm.of_owner(journal.vault.signer, journal.vault.log_id.hex(), shipping_of(journal).root_format)
+    return RootForm.of_owner(journal.signer, journal.log_id.hex(), shipping_of(journal).root_format)
 
 
 def shipment_of(partition: Partition) -> ShipmentRow:

@@ -62,10 +62,11 @@ class ObjectInfo(NamedTuple):
 
 
 class Body(NamedTuple):
-    """The bytes of one object, in memory or in a file that does not change, with their hash."""
+    """The bytes of one object, in memory or in a file that does not change."""
 
     size: int
-    sha256: bytes
+    known_sha256: bytes
+    """The hash of the bytes; empty where it was not needed yet."""
     data: bytes | None = None
     path: Path | None = None
     handed: Callable[[], None] | None = None
@@ -75,13 +76,22 @@ class Body(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> Body:
-        """Bytes in memory."""
-        return cls(len(data), sha256(data).digest(), data)
+        """Bytes in memory. Whoever sends them hashes them: a loop must not stand still for that."""
+        return cls(len(data), b"", data)
 
     @classmethod
     def file(cls, path: Path, size: int, digest: bytes) -> Body:
         """A file whose size and hash are known already."""
         return cls(size, digest, None, path)
+
+    @property
+    def sha256(self) -> bytes:
+        """The hash of the bytes."""
+        return self.known_sha256 or sha256(self.read()).digest()
+
+    def hashed(self) -> Body:
+        """The same, with its hash made."""
+        return self if self.known_sha256 else self._replace(known_sha256=self.sha256)
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """The bytes, piece by piece."""

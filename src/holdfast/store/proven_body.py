@@ -1,8 +1,7 @@
 """The bytes of a new object, proven while they are read: what a file gives must be what its hash was made of.
 
 A sealed segment is uploaded long after it was written. If its file was damaged, cut or replaced meanwhile, nothing of
-it may be stored under a name that promises the hash. Bytes in memory cannot change, and were hashed where they were
-made.
+it may be stored under a name that promises the hash. Bytes in memory cannot change.
 """
 
 from __future__ import annotations

@@ -38,9 +38,8 @@ from holdfast.channels.keeping.storage import (
 from holdfast.channels.keeping.written import Written
 from holdfast.channels.wire.message import SdsMessage, raw, text
 from holdfast.errors import Corrupt
-from holdfast.journal.commit.group import Make, Operation, Unit
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal import Journal, Make, Operation, Unit
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.spaces import Item
 from holdfast.model.record_columns import Columns
@@ -66,7 +65,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
 def kept_channels(journal: Journal) -> list[tuple[str, str]]:
     """Participant and channel of everything that is kept, sorted."""
     found = []
-    for name in journal.spaces():
+    for name in journal.spaces.names():
         if name.startswith(_SPACES):
             participant, _, channel_id = name.removeprefix(_SPACES).partition("/")
             found.append((unquote(participant, errors="surrogateescape"), channel_id))
@@ -107,7 +106,7 @@ class LogPersistence(Persistence):
         hints: dict[str, bytes] = {}
         blocks: list[list[Known]] = []
         places = _Places(self._prefix + channel_id)
-        for key, number, body in self._journal.load_space(self._prefix + channel_id):
+        for key, number, body in self._journal.spaces.load(self._prefix + channel_id):
             if key == _META:
                 snapshot = body
             elif key[:1] == _MESSAGE:
@@ -158,7 +157,7 @@ class LogPersistence(Persistence):
 
     def _hand_over(self, places: _Places, part: Part, make: Make, reissue: bool, join: UnitTicket | None) -> UnitTicket:
         notes = 0 if self._partition is None else len(part.update.notes)
-        return self._journal.gather(
+        return self._journal.spaces.gather(
             part, make, append=(self._partition, notes), size=part.size, scope=places.space, reissue=reissue,
             join=join, timeout=self._timeout,
         )  # fmt: skip
@@ -202,7 +201,7 @@ class LogPersistence(Persistence):
             puts[_META] = (_META, 0, encode_meta(meta, elsewhere=named, newest=places.known.newest))
             changes.delete_owed()
         places.await_outcome(unit, list(changes.deletes), list(blocks))
-        operations, _ = self._journal.space_change(
+        operations, _ = self._journal.spaces.operations(
             self._prefix + channel_id, changes.items(), list(changes.deletes), append=self._records(channel_id, notes)
         )
         return operations
@@ -223,10 +222,10 @@ class LogPersistence(Persistence):
         def make(_: Unit) -> list[Operation]:
             places.hints.add(message_id)
             places.forgive(key)
-            return self._journal.space_change(name, [(key, 0, hint)], [])[0]
+            return self._journal.spaces.operations(name, [(key, 0, hint)], [])[0]
 
         places.newest = None  # else a later commit, which removes it, would come before it
-        self._journal.gather(hint, make, append=(None, 0), size=len(hint), timeout=self._timeout)
+        self._journal.spaces.gather(hint, make, append=(None, 0), size=len(hint), timeout=self._timeout)
 
     def find_messages(self, channel_id: str, wanted: Sequence[Known]) -> Iterable[SdsMessage]:
         """Those that the topic still has."""
@@ -239,7 +238,7 @@ class LogPersistence(Persistence):
         places = self._places.get(channel_id)
         if places is not None:
             places.newest = None
-        ticket = self._journal.change_space(
+        ticket = self._journal.spaces.change(
             self._prefix + channel_id,
             [],
             [],

@@ -1,1 +1,1 @@
-"""What `inspect`, `status` and `topics` show: rows of a log or of a root, read whatever state they are in."""
+"""What `inspect`, `status` and `topics` show of a log or of a root, in whatever state it is."""

@@ -1,6 +1,6 @@
-"""What stands in the place of DIR where a store may be named: a log's directory, or the root of one on a store.
+"""The argument of verbs that take a store in place of DIR: a log's directory, or its root on a store.
 
-A root is meant by a URL (`s3://…`, `file:///…`), and by a directory that a log ships to: it has `log.json` and no
+A URL (`s3://…`, `file:///…`) names a root, and so does a directory that a log ships to: it has `log.json` and no
 FORMAT. Endpoint, region and credentials come from the settings under `[store]`, keys by reference, as everywhere.
 """
 
@@ -29,7 +29,7 @@ class Root(NamedTuple):
     url: str
 
     def options(self, reference: str | None, log_id: str, settings: Settings) -> ReadOptions:
-        """How it is read, as the options and settings say; every topic, until somebody names one."""
+        """How it is read, by options and settings; every topic, unless one is named."""
         return ReadOptions(
             topic_pattern=".*",
             keyring=reference or settings.crypto.keyring,
@@ -39,7 +39,7 @@ class Root(NamedTuple):
 
 
 def _place(ctx: click.Context, argument: click.Parameter, text: str | None) -> Path | Root | None:
-    if text is None:  # a shell asks what may stand here
+    if text is None:  # the shell is completing the line
         return None
     if not _URL.match(text):
         path = Path(text)
@@ -58,6 +58,6 @@ log_id_option = click.option(
 
 
 def refuse_log_id(place: Path | Root, log_id: str) -> None:
-    """A log's own directory is what it is."""
+    """Only a store's log can be another one than expected."""
     if log_id and not isinstance(place, Root):
         raise click.UsageError("--log-id goes with a store's URL")

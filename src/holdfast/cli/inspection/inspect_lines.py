@@ -135,7 +135,7 @@ class PolicyLine(Line, frozen=True, tag="policy"):
 
 
 class WatermarkLine(Line, frozen=True, tag="watermark"):
-    """How far one partition is sealed, and from where on it is kept."""
+    """How far one partition is sealed, and where what is kept of it begins."""
 
     partition_id: int
     topic: str | None

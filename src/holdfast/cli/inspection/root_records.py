@@ -29,7 +29,7 @@ _PLACE = ("_partition", "_offset", "_time")
 
 
 class Wanted(NamedTuple):
-    """What is to be printed of a topic."""
+    """What to print of a topic."""
 
     start: int | None
     end: int | None
@@ -66,7 +66,7 @@ def print_root(root: Root, topic: str, wanted: Wanted, options: ReadOptions, for
 
 
 _ANY: Any = object()
-"""In the place of a keyring that is there, and not looked at."""
+"""Stands for a keyring: that there is one is all that is asked."""
 
 
 def _columns(topic: TopicDocument, names: list[str] | None) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def _columns(topic: TopicDocument, names: list[str] | None) -> tuple[str, ...]:
 
 
 def _placed(root: Root, topic: TopicDocument, options: ReadOptions, wanted: Wanted) -> ReadOptions:
-    """The options with where to begin and to end, for the partitions that are wanted."""
+    """The options with the first and last offsets of the partitions that are wanted."""
     chosen = sorted(set(wanted.partitions)) or list(range(topic.partitions))
     for number in chosen:
         if not 0 <= number < topic.partitions:
@@ -111,8 +111,8 @@ def _records(reading: SettledReading) -> Iterator[Record]:
     import pyarrow as pa
 
     for batch in reading.batches():
-        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        values = (batch.column(name).to_pylist() for name in ("value", "key", "kind", "headers"))
+        times = batch.column("time").cast(pa.int64()).to_pylist()
+        values = (batch.column(name).to_pylist() for name in ("payload", "key", "kind", "headers"))
         places = (batch.column(name).to_pylist() for name in ("offset", "partition"))
         for payload, key, kind, headers, time, offset, partition in zip(*values, times, *places, strict=True):
             named = None if headers is None else {pair["key"]: pair["value"] for pair in headers}

@@ -1,7 +1,7 @@
 """`holdfast topics URL` and `holdfast status URL`: what the root of a log on a store holds, without the log.
 
 Manifests are read and proved; no segment is opened. Without the keys of an encrypted log the same is shown, and the
-report says that nothing was proved by a key. Damage ends it: what a manifest says behind it means nothing.
+report says that nothing was proved by a key. Damage ends the report: what a manifest says after it means nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RootTopic(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Who claimed the log last, to ship to this root."""
+    """Who last claimed the log, to ship to this root."""
 
     epoch: int
     purpose: str

@@ -1,7 +1,7 @@
-"""How far the partitions of a log got and what they hold, out of its control rows. Values in, values out.
+"""How far the partitions of a log have got and what they hold, from its control rows. Values in, values out.
 
 Without another store the log's own directory is what readers read: what is sealed is settled, and `shipped` is None.
-The marks of a store are those that were written down last; an owner that ships at this moment may be a little further.
+A store's marks are those stored last; an owner that is shipping may be a little further.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
 
     @property
     def shown_shipped(self) -> object:
-        """The mark `shipped`, for eyes."""
+        """The mark `shipped`, for people."""
         return "no store" if self.shipped is None else self.shipped
 
     @property
@@ -76,7 +76,7 @@ def _partition(control: ControlRows, head: HeadRow, size: PartitionBytes) -> Par
     marks = Marks(head.next_offset, head.next_offset, sealed, shipped, settled)
     all_segments = 0 if mark is None else mark.segments
     left = None if shipment is None else max(0, head.next_offset - shipment.shipped_offset)
-    # Of a log that was taken over nothing is on its way any more.
+    # Once a log has been taken over, nothing of it is on its way any more.
     is_fenced = control.shipping is not None and control.shipping.fenced > 0
     return PartitionStatus(
         partition=head.number, first=first, **msgspec.structs.asdict(marks), tail_records=head.next_offset - sealed,

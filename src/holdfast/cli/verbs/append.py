@@ -2,11 +2,11 @@
 
 A receipt is printed only after the fsync that made its record durable. With `--lines` stdin is read in
 chunks and its lines are submitted without waiting for each; receipts follow in order. What waits is bounded
-three times: by the chunk, by the window of tickets, and by the journal's own queue. When stdin has nothing
-more for the moment, everything submitted is waited for and told before the next read.
+three times: by the chunk, by the window of tickets, and by the journal's own queue. When stdin pauses, everything
+submitted so far is waited for and reported before the next read.
 
-A typed topic takes rows instead: lines of JSON, one object each. A topic gets its schema where it is created, with
-the library; a topic that this verb creates holds raw records.
+A typed topic takes rows instead: lines of JSON, one object each. A topic gets its schema from the library when it
+is created; a topic that this verb creates holds raw records.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def append_command(
     A receipt means that its record survives power loss. A typed topic takes rows as lines of JSON, all of them
     as one unit, or with --lines each by itself.
     """
-    if ctx.args:  # one of them may be a payload: it is not repeated in the message
+    if ctx.args:  # one of them may be a payload, so the message does not repeat them
         raise click.UsageError("too many arguments; a payload with spaces needs quotes", ctx)
     if lines and payload not in {None, "-"}:
         raise click.UsageError("--lines reads stdin; leave PAYLOAD out", ctx)
@@ -155,7 +155,7 @@ class _Rows:
     def submit(self, payload: bytes, unique: bytes | None) -> Waiting:
         from holdfast.cli.json_rows import parse_rows
 
-        if len(payload) > self._longest:  # stdin was read no further
+        if len(payload) > self._longest:  # the rest of stdin was not read
             raise Invalid(f"the payload is too large bytes={len(payload)}", hint="give rows with --lines")
         rows = parse_rows(payload, self._topic.schema)
         if not rows:
@@ -173,7 +173,7 @@ def _target(topic: Topic | TypedTopic, fields: dict[str, Any], longest: int) -> 
 
 
 class _Appender:
-    """Submits to one topic and tells receipts in order."""
+    """Submits to one topic and prints receipts in order."""
 
     def __init__(self, target: _Target, unique: str | None, as_json: bool) -> None:
         self._target = target
@@ -188,7 +188,7 @@ class _Appender:
         self._settle(0)
 
     def append_lines(self, stream: BufferedReader, longest: int) -> None:
-        """Every line as a record; stops at the first that is refused, having told what is durable."""
+        """Every line as a record. Stops at the first that is refused, after reporting what is durable."""
         number = 0
         try:
             with Progress(stream) as progress:
@@ -210,7 +210,7 @@ class _Appender:
         self._tickets.append(self._target.submit(line, unique))
 
     def _settle(self, kept: int) -> None:
-        """Tell receipts, oldest first, until no more than `kept` tickets wait."""
+        """Print receipts, oldest first, until no more than `kept` tickets wait."""
         while len(self._tickets) > kept:
             for receipt in self._tickets.popleft()():
                 self._tell(receipt)
@@ -246,7 +246,7 @@ def _chunks(stream: BufferedReader, longest: int) -> Iterator[tuple[list[bytes],
 
 
 def _payload(payload: str | None, longest: int) -> bytes:
-    """The argument's bytes, or stdin's: one byte more than allowed is enough to be refused."""
+    """The bytes of the argument or of stdin; reading one byte more than allowed is enough to refuse it."""
     return _stdin().read(longest + 1) if payload in {None, "-"} else os.fsencode(payload or "")
 
 
@@ -262,14 +262,14 @@ def _headers(given: tuple[str, ...]) -> dict[str, bytes] | None:
     headers = {}
     for text in given:
         name, equals, value = text.partition("=")
-        if not name or not equals:  # the text may be a secret: it is not repeated
+        if not name or not equals:  # the text may be a secret, so it is not repeated
             raise click.UsageError("--header takes NAME=VALUE")
         headers[_text("--header", name)] = os.fsencode(value)
     return headers or None
 
 
 def _text(option: str, value: str) -> str:
-    """Text that is text: an argument may hold any bytes."""
+    """The argument, if it is text: arguments may hold any bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:

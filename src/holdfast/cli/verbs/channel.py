@@ -1,10 +1,10 @@
 """`holdfast channel list|show|history`: the reliable channels that are kept in a log, seen from outside.
 
-The log is opened for reading only, so the service that owns it goes on meanwhile. What is shown is what is kept: the
-owner's memory may be ahead of it by what is under way, or for longer while its disk refuses. Everything of a channel
-is proved before anything of it is shown; one that is damaged is told, the others are listed, and the exit code is 3.
+The log is opened for reading only, so the service that owns it can go on. What is shown is what is kept: the owner may
+be ahead of it by what is under way, and by more while its disk refuses writes. All of a channel is proved before any of
+it is shown. A damaged channel is reported, the others are listed, and the exit code is 3.
 
-`list` and `show` print ids, sizes and times; contents are printed by `history` alone.
+`list` and `show` print ids, sizes and times; only `history` prints contents.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class WaitingLine(msgspec.Struct, frozen=True):
 
 
 class MissingLine(msgspec.Struct, frozen=True):
-    """A message that others wait for and that is not here."""
+    """A message that others wait for, and that is missing here."""
 
     message_id: str
     sender_id: str
@@ -94,7 +94,7 @@ class RepairLine(msgspec.Struct, frozen=True):
 
 
 class ChannelReport(msgspec.Struct, frozen=True):
-    """All that is kept of a channel but its history."""
+    """Everything that is kept of a channel, except its history."""
 
     participant: str
     channel: str
@@ -166,7 +166,7 @@ def _check_usage(ctx: click.Context, action: str, channel: str | None, limit: in
 def _one(
     log: Log, action: str, directory: Path, channel: str, participant: str | None, limit: int | None, *, as_json: bool
 ) -> bool:
-    """Show a channel; False where it is not found in a damaged log, which may be why."""
+    """Show a channel; False where it is not found and the log is damaged, which may be why."""
     try:
         owner = _owner(log, directory, channel, participant)
     except NotFound as error:
@@ -183,7 +183,7 @@ def _one(
 
 
 def _owner(log: Log, directory: Path, channel: str, participant: str | None) -> str:
-    """The participant whose channel it is; it must be one."""
+    """The participant whose channel it is; there must be exactly one."""
     owners = [owner for owner, kept in log.kept_channels() if kept == channel]
     chosen = [owner for owner in owners if participant in (None, owner)]
     if not chosen:
@@ -203,7 +203,7 @@ def _owner(log: Log, directory: Path, channel: str, participant: str | None) -> 
 
 
 def _list(log: Log, participant: str | None, *, as_json: bool) -> bool:
-    """List what is intact, and tell what is not; whether everything is."""
+    """List what is intact, and report what is not; returns whether everything is."""
     found: list[ChannelLine] = []
     problems: list[Corrupt] = []
     for owner, channel in log.kept_channels():
@@ -237,7 +237,7 @@ def _line(owner: str, channel: str, data: ChannelData) -> ChannelLine:
 
 
 def _missing(incoming: Iterable[Buffered]) -> dict[str, tuple[HistoryEntry, int]]:
-    """What is waited for and is not here, waiting itself, either: as it was named, and by how many."""
+    """What is waited for and is not here, not even waiting itself: its name, and how many wait for it."""
     buffered = {entry.message.message_id: entry for entry in incoming}
     found: dict[str, tuple[HistoryEntry, int]] = {}
     for entry in buffered.values():
@@ -280,7 +280,7 @@ def _outgoing(entry: Unacknowledged, now: int) -> OutgoingLine:
 
 
 def _waiting(entry: Buffered, now: int) -> WaitingLine:
-    """Since when it waits is not known of what an older version kept."""
+    """An older version did not keep since when a message waits."""
     message, since = entry.message, entry.received_ms
     return WaitingLine(
         _id(message.message_id), _id(message.sender_id), message.lamport, len(message.content),
@@ -327,7 +327,7 @@ def _show(report: ChannelReport, *, as_json: bool) -> None:
 
 
 def _table(title: str, lines: Sequence[msgspec.Struct]) -> None:
-    """A part of the report; what is not there is left out."""
+    """One part of the report; an empty one is left out."""
     if not lines:
         return
     emit("")
@@ -362,7 +362,7 @@ def _history(data: ChannelData, limit: int | None, *, as_json: bool) -> None:
 
 
 def _id(value: str) -> str:
-    """An id for JSON: bytes that are no UTF-8 stand as escapes."""
+    """An id for JSON; bytes that are not UTF-8 become escapes."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""`holdfast inspect`: a log's files as text, for whoever debugs the format or looks at damage.
+"""`holdfast inspect`: a log's files as text, for debugging the format and looking at damage.
 
 It prints what is stored and whether it can be proved, and goes on after damage (exit code 3 at the end).
 Salts, nonces, keys, bodies and hashes of idempotency keys are never printed; payloads, keys and headers of
@@ -85,7 +85,7 @@ def inspect_command(
 
 
 def _find(path: Path) -> tuple[Directory | None, Path]:
-    """The log's directory and its database, given either; a copy of a database has no directory."""
+    """The log's directory and its database, given either one; a copy of a database has no directory."""
     place = Directory(path if path.is_dir() else path.parent)
     if path.is_dir() and (place.database.exists() or (path / _FORMAT).exists()):
         return place, place.database
@@ -158,7 +158,7 @@ class _Report:
             emit_problems(self.problems)
 
     def _chosen(self, found: Inspection) -> set[int] | None:
-        """The ids of the topics that are wanted; None for all, also for rows that belong to none."""
+        """The ids of the topics that are wanted; None for every row, also those that belong to no topic."""
         if self._topic is None:
             return None
         chosen = {number for number, name in found.names.items() if name == self._topic}
@@ -200,7 +200,7 @@ class _Report:
             emit_facts(list(zip(line.__struct_fields__, _values(line), strict=True)))
 
     def _table(self, title: str, rows: Iterable[inspect_lines.Line]) -> None:
-        """Rows of one kind; a long table is printed page by page, so that none is held in memory."""
+        """Rows of one kind, page by page, so that a long table is never held in memory."""
         remaining = iter(rows)
         while page := list(islice(remaining, _PAGE_LINES)):
             if self._as_json:
@@ -217,7 +217,7 @@ def _values(line: inspect_lines.Line) -> Sequence[object]:
 
 
 def _first_line(file: Path) -> str:
-    """What FORMAT begins with, if it is a file, and a small one."""
+    """The first line of FORMAT, if it is a small, regular file."""
     try:
         return disk.read_file(file, 4096).decode("ascii", "replace").partition("\n")[0][:80]
     except (OSError, disk.NotRegular, disk.TooLong):

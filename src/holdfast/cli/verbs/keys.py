@@ -1,9 +1,9 @@
-"""`holdfast keys new|rotate|list`: make a keyring file, put a new key in front of it, say which keys are there.
+"""`holdfast keys new|rotate|list`: make a keyring file, put a new key in front, list its keys.
 
-A key is made here and never shown: what is printed are names, and which of them a log still needs. `new` makes a file
-and replaces none, not even in a race; `rotate` replaces the file as a whole, durably, with the older keys behind the
-new one. Whoever has the log open goes on with the keyring it was opened with: `log.rotate_key`, or opening it again,
-takes the new key into use.
+Keys are made here and never shown: only their names are printed, and which of them a log still needs. `new` makes a
+file and never replaces one, not even in a race. `rotate` replaces the whole file, durably, with the older keys behind
+the new one. A log that is open keeps the keyring it was opened with; `log.rotate_key`, or opening it again, takes the
+new key into use.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _path(file: str) -> Path:
 
 
 def _free(taken: Collection[str]) -> str:
-    """A name for a new key: the day's, or, where the day has one already, that with a number."""
+    """A name for a new key: today's date, with a number if that name is taken."""
     today = datetime.fromtimestamp(SystemClock().now_us() / 1_000_000, UTC).date().isoformat()
     return next(name for name in chain([today], (f"{today}-{n}" for n in count(2))) if name not in taken)
 
@@ -100,10 +100,10 @@ def _made(path: Path, key_id: str | None, *, is_new: bool) -> Keyring:
         keyring = Keyring.generate(key_id or _free(()))
         keyring.save(path, replace=False)
         return keyring
-    if path.is_symlink():  # a secret that is mounted: replacing the link would leave the secret as it was
+    if path.is_symlink():  # a mounted secret: replacing the link would leave the secret as it was
         raise Invalid(f"this is a link path={path}", hint="give the file that it leads to")
-    keyring = Keyring.from_file(path)  # whatever is wrong with it is told here
-    with disk.alone_with(path):  # of two who rotate at once, one would lose a key that a log may use already
+    keyring = Keyring.from_file(path)  # whatever is wrong with it is raised here
+    with disk.alone_with(path):  # of two that rotate at once, one would lose a key that a log may already use
         keyring = Keyring.from_file(path)
         keyring = keyring.rotated(key_id or _free(keyring.ids))
         keyring.save(path)
@@ -127,7 +127,7 @@ def _uses(directory: Path) -> dict[str, _Use]:
 def _lines(keyring: Keyring, uses: dict[str, _Use], *, with_log: bool) -> list[KeyLine]:
     unknown = [name for name in uses if name not in keyring]
     if unknown:
-        say(f"note: the log has what the keyring has no key for: {', '.join(unknown)}")
+        say(f"note: the log uses keys that the keyring does not have: {', '.join(unknown)}")
     lines = []
     for name in [*keyring.ids, *unknown]:
         use = uses.get(name, _Use()) if with_log else None

@@ -1,7 +1,7 @@
 """`holdfast migrate-root`: move a root that an older holdfast wrote to the present layout and format.
 
-Nothing of the old root is changed when a second one is named; in a log's own directory documents are written anew
-beside its segments. Interrupted, the same command goes on where it stopped.
+When a second root is named, the old one is not changed; in a log's own directory new documents are written beside its
+segments. After an interruption, the same command continues where it stopped.
 """
 
 from __future__ import annotations

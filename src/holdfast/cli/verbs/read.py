@@ -1,7 +1,7 @@
-"""`holdfast read`: records of a topic, for eyes, for programs (`--json`, `--format arrow`) or as they are (`--raw`).
+"""`holdfast read`: records of a topic for people, for programs (`--json`, `--format arrow`) or as they are (`--raw`).
 
 The log is opened for reading only, so this works while a service owns it. Segments and tail are one stream. Every
-record was proved before it is printed; the first that cannot be proved ends the output with exit code 3.
+record is proved before it is printed; the first that cannot be proved ends the output with exit code 3.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from holdfast.model.record import microseconds
 from holdfast.quantity import parse_bytes
 
 BEGINNING = "-"
-"""A position for those who have none yet."""
+"""The position of a reader that has none yet."""
 
 EPILOG = """\b
 Examples:
@@ -51,7 +51,7 @@ Of a typed topic it is: partition, offset, time, and the row as JSON."""
 
 
 class PositionLine(msgspec.Struct, frozen=True):
-    """The last line with --json and --position: where to go on, and whether that was all there was."""
+    """The last line with --json and --position: where to continue, and whether there was nothing more."""
 
     position: str
     exhausted: bool
@@ -170,7 +170,7 @@ def read_command(
 
 
 def look_for(log: Log, name: str, *, as_json: bool) -> Topic | TypedTopic | None:
-    """The topic, after telling what is wrong with the log; None where it is not found in a damaged one."""
+    """The topic, after reporting what is wrong with the log; None where a damaged log does not have it."""
     for problem in log.problems:
         say_holdfast_error(problem, as_json=as_json)
     try:
@@ -183,7 +183,7 @@ def look_for(log: Log, name: str, *, as_json: bool) -> Topic | TypedTopic | None
 
 
 def _form(form: str | None, *, as_json: bool, raw: bool, no_newline: bool) -> str:
-    """One way to print, out of the options that name one."""
+    """The one way to print that the options name."""
     if no_newline and not raw:
         raise click.UsageError("--no-newline goes with --raw")
     if raw and (as_json or form is not None):

@@ -1,4 +1,4 @@
-"""`holdfast rebuild`: make the database of a log anew from its segment files, when it is lost or damaged.
+"""`holdfast rebuild`: make a log's database again from its segment files, when it is lost or damaged.
 
 The last resort: what was only in the tail of a lost database is gone, and the report says exactly what. It asks first.
 Segment files are not changed, and a damaged database is kept aside.

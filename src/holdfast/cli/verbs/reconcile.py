@@ -3,7 +3,7 @@
 With `--remote` the objects of the log's store are compared instead of its own files.
 
 Without `--fix` the log is opened for reading only, so this works while a service owns it, appends, seals and expires;
-what is in flight is counted and never reported. Findings that are left end it with exit code 3.
+what is in flight is counted and never reported. If findings are left, the exit code is 3.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def reconcile_command(
 
 
 def _with_own_store(directory: Path, settings: Settings) -> Settings:
-    """The settings; where they name no store, with the one that the log is shipped to."""
+    """The settings; if they name no store, with the one that the log ships to."""
     if settings.store.url:
         return settings
     place = Directory(directory.absolute())
@@ -96,7 +96,7 @@ def _with_own_store(directory: Path, settings: Settings) -> Settings:
 
 
 def _run(log: Log, *, remote: bool, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
-    """A pass, unit by unit, telling how far it is."""
+    """A pass, unit by unit, showing how far it is."""
     done = 0
     with Working() as working:
         while True:

@@ -1,8 +1,8 @@
 """`holdfast restore`: bring a log back from its store into a new directory, and take it over.
 
-Taking over shuts the old owner out, wherever it still runs, so this asks first; `--copy` leaves the store and its owner
-alone. Everything is proved before anybody is shut out; the report says what could not be, and which policies of
-retention this log will delete by. Interrupted, the same command goes on where it stopped.
+Taking over shuts out the old owner, wherever it still runs, so this asks first; `--copy` leaves the store and its owner
+alone. Everything is proved before anybody is shut out. The report says what could not be proved, and by which retention
+policies this log will delete. After an interruption, the same command continues where it stopped.
 """
 
 from __future__ import annotations

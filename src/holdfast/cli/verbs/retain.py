@@ -74,11 +74,11 @@ def retain_command(
 
 
 def _due(directory: Path, reference: str | None, settings: Settings) -> RetentionReport | None:
-    """What is due before we own the log: an owner may remove it on its own account before it is asked to."""
+    """What is due, read before we own the log: an owner may start removing it on its own."""
     try:
         with open_log(directory, reference, settings, read_only=True) as log:
             return log.retain(dry_run=True)
-    except Invalid:  # a log of an older holdfast, which has no segments; or what opening it will say again
+    except Invalid:  # a log of an older holdfast, without segments; or an error that opening it will raise again
         return None
 
 

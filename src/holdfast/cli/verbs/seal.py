@@ -1,7 +1,7 @@
 """`holdfast seal`: move what is durable from the journal's tail into segments, and return when it is there.
 
-Needs ownership: a service that owns the log seals by itself. Nothing is at stake, the records are durable before and
-after; what cannot be sealed stays where it is.
+It needs ownership; a service that owns the log seals by itself. Nothing is at risk: the records are durable before and
+after, and what cannot be sealed stays where it is.
 """
 
 from __future__ import annotations

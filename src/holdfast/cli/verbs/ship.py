@@ -1,9 +1,9 @@
 """`holdfast ship`: bring everything that is durable to the log's store, and return when it is there.
 
-Needs ownership: a service that owns the log ships by itself. Exit code 0 means that every record that was durable is
-on the store and every sealed segment is listed there; anything less is told with what is left and another exit code.
-`--rebuild-store` first brings back a store that was emptied, made anew or put back from an old copy.
-Nothing is at stake when it ends early: what is left is durable here, and the next owner goes on exactly there.
+It needs ownership; a service that owns the log ships by itself. Exit code 0 means that every record that was durable is
+on the store and every sealed segment is listed there. Anything less exits with another code and says what is left.
+`--rebuild-store` first brings back a store that was emptied, made again or restored from an old copy.
+Nothing is at risk when it ends early: what is left is durable here, and the next owner continues exactly there.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def ship_command(
 
 
 def _settings(control: ControlRows, url: str | None) -> Settings:
-    """The settings with the store that is meant: what is given, what is set, or where the log is already."""
+    """The settings with the store to use: the one that is given, the one that is set, or the log's own."""
     settings = with_store(Settings.load(), url)
     remembered = control.shipping.root if control.shipping is not None else ""
     if not settings.store.url and not remembered:
@@ -151,7 +151,7 @@ class _Shipping:
         self._batches = log.settings.shipping.commit_batches
 
     def run(self, *, seal: bool) -> None:
-        """Seal if that is wanted, then wait until everything is there; raises when it is not in time, or never."""
+        """Seal if asked to, then wait until everything is there; raises if it is not there in time."""
         with ExitStack() as stack:
             working = stack.enter_context(Working())
             if seal:
@@ -180,7 +180,7 @@ class _Shipping:
             )
 
     def _require_store(self) -> None:
-        """Raise where the store has lost what it had: what the marks say is not so then."""
+        """Raise if the store has lost what it had: then the marks are not true."""
         forgotten = self._stats().forgotten
         if forgotten is not None:
             raise StoreForgot(forgotten)
@@ -215,7 +215,7 @@ class _Shipping:
 
 
 def _shipped(before: ControlRows, settings: Settings) -> dict[tuple[str, int], int]:
-    """Up to where partitions were on this store before; what retention removed earlier is not shipped any more."""
+    """How far partitions were on this store before; what retention has removed is not shipped any more."""
     same = before.shipping is not None and before.shipping.root == parse_url(settings.store.url).url
     names, found = before.topic_names, {}
     for head in before.heads:

@@ -1,8 +1,8 @@
 """`holdfast spark read`: a quick look at a root through Spark, with the same code that a cluster runs.
 
-Spark starts for this one question (some seconds, told on stderr) and ends with it. What is asked goes through
-`pyspark_holdfast.read`: over Spark's own Parquet reader where that is possible, over the format where it must. Which
-way it took, and how far each partition was settled, is told with the answer.
+Spark starts for this one question (it takes seconds, and stderr says so) and ends with it. The question goes through
+`pyspark_holdfast.read`: over Spark's own Parquet reader where that is possible, else over the format. The answer says
+which way it took, and how far each partition was settled.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def spark_command(
 ) -> None:
     """Read what is settled at a root (a store's URL or a directory) through Spark."""
     options = _options(pairs, columns, reference)
-    place, asked = parse_options({"path": root, "topic": topic, **options})  # what is wrong is told before Spark starts
-    if master.startswith("local"):  # it is this machine that reads: what is not there is told at once, too
+    place, asked = parse_options({"path": root, "topic": topic, **options})  # errors come before Spark starts
+    if master.startswith("local"):  # this machine reads: what is missing can be told at once
         SettledRoot.open(place, asked).topics(asked)
     import pyspark_holdfast
 
@@ -134,7 +134,7 @@ def _options(pairs: tuple[str, ...], columns: str | None, reference: str | None)
 
 
 def _translated(error: Exception) -> HoldfastError:
-    """What a Python worker told Spark, as the error that it was; else Spark's own first line."""
+    """The error that a Python worker raised, found in Spark's; else Spark's own first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [(at, found) for at, line in enumerate(lines) if (found := _OURS.match(line))]
     if not ours:

@@ -1,9 +1,9 @@
-"""`holdfast status`: who owns a log, how far each partition got, and whether it is damaged.
+"""`holdfast status`: who owns a log, how far each partition has got, and whether it is damaged.
 
-The numbers are one consistent look at the control rows; the store is not asked. What is checked is what opening the log
-would check: stamps, heads, tails; entries further back are proved when they are read (`holdfast inspect --entries all`
-proves them all). Without the key of an encrypted log the same numbers are shown, and the report says that
-nothing was verified.
+The numbers are one consistent look at the control rows; the store is not asked. The checks are those of opening the
+log: stamps, heads, tails. Entries further back are proved when they are read (`holdfast inspect --entries all` proves
+them all). Without the key of an encrypted log the same numbers are shown, and the report says that nothing was
+verified.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KeyName(msgspec.Struct, frozen=True):
 
 
 class ShippingStatus(msgspec.Struct, frozen=True):
-    """How far the log is on its store, by the marks that were written down last, and what shipping may cost."""
+    """How far the log is on its store, by the marks stored last, and what shipping may cost."""
 
     store: str
     copy: bool
@@ -175,7 +175,7 @@ def _status(
 
 
 def _size(path: Path) -> int:
-    """A file's size by name; it is not opened, for closing it would drop SQLite's locks in this process."""
+    """A file's size by name. It is not opened: closing it would drop SQLite's locks in this process."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -228,7 +228,7 @@ def _shipping_facts(shipping: ShippingStatus | None) -> list[tuple[str, object]]
         ("store", shipping.store),
         ("not there yet", f"{waiting}segments"),
         *problems,
-        ("cost", "unknown: no owner has left word" if shipping.cost is None else shipping.cost.words(shipping.store)),
+        ("cost", "unknown: no owner has left a note" if shipping.cost is None else shipping.cost.words(shipping.store)),
     ]
 
 

@@ -1,4 +1,4 @@
-"""`holdfast tail`: the last records of a topic, and with `-f` those that come.
+"""`holdfast tail`: the last records of a topic and, with `-f`, new ones as they come.
 
 A short form of `holdfast read`: the log is opened for reading only, and only as many segments are touched as the
 records need.
@@ -61,7 +61,7 @@ def tail_command(
         if source is None:
             return DAMAGED
         write = writer(source, RAW if raw else JSON if as_json else TEXT)
-        # No negative number is zero: the end itself is where a reading backwards begins.
+        # -0 is 0, which is the beginning: no records at all means to begin at the end.
         last = read(
             source, -number or None, reverse=not number, limit=None if number else 0, partition=partitions or None
         )

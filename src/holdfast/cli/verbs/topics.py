@@ -1,7 +1,7 @@
-"""`holdfast topics`: the topics of a log, what is in them and what they are made of.
+"""`holdfast topics`: the topics of a log, what is in them, and their schemas.
 
-One consistent look at the control rows, as `holdfast status` takes it, and checked in the same way: also while a
-service owns the log, also without the key of an encrypted one (then nothing is verified, and it says so).
+One consistent look at the control rows, taken and checked as `holdfast status` does it. It works while a service owns
+the log, and without the key of an encrypted log; then nothing is verified, and the report says so.
 """
 
 from __future__ import annotations

@@ -11,15 +11,14 @@ from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 from holdfast.crypto import digests
-from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit.group import NO_GROUP, Run, Unit
 from holdfast.journal.commit.space_changes import Saved, SpaceChanges
+from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
-from holdfast.journal.state.spaces import Spaces
 from holdfast.model import frame
-from holdfast.model.control_rows import HeadRow, KeyRow, LogRow, stamped
+from holdfast.model.control_rows import HeadRow, KeyRow, stamped
 from holdfast.model.entry import PLAIN_CODEC, RAW, TYPED, Entry, header
 from holdfast.model.record_columns import Columns, Encoded
 
@@ -46,12 +45,11 @@ class Snapshot(NamedTuple):
 class Staging:
     """The changes of one group."""
 
-    def __init__(
-        self, backend: Backend, vault: Vault, partitions: dict[int, Partition], spaces: Spaces, before: LogRow
-    ) -> None:
+    def __init__(self, backend: Backend, state: JournalState) -> None:
+        before = state.row
         self._backend = backend
-        self._vault = vault
-        self._partitions = partitions
+        self._vault = state.vault
+        self._partitions = state.topics.by_id
         self._group = before.groups + 1
         self._keys_before = before.keys
         self.next_seq = before.next_seq
@@ -61,7 +59,7 @@ class Staging:
         self.keys: dict[bytes, Keyed] = {}
         """Idempotency keys that this group remembers."""
         self._keys_stored = 0
-        self.spaces = SpaceChanges(spaces, backend, vault)
+        self.spaces = SpaceChanges(state.spaces, backend, state.vault)
         self._gathered: dict[Partition, list[Columns]] = {}
         self.units: list[Unit] = []
         """Units that succeeded; what they declare is published after the commit."""
@@ -215,7 +213,7 @@ class Staging:
 
 
 def _is_same(known: Keyed, digest: bytes) -> bool:
-    """Whether a repeat is one; of what an older version remembered nobody can tell, and it is taken as one."""
+    """Whether a repeat has the same content; where an older version remembered no digest, it is taken to have."""
     return not known[3] or known[3] == digest
 
 

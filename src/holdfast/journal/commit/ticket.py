@@ -8,15 +8,15 @@ append. A wait that runs out of time is `OutcomeUnknown`, not failure: the ticke
 from __future__ import annotations
 
 from asyncio import get_running_loop
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar, overload
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.commit.group import Group, Run, Unit
-from holdfast.journal.commit.spread_receipts import Spread
+from holdfast.journal.commit.receipts import Receipts
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.record import Receipt
@@ -41,9 +41,9 @@ class Promise(Protocol[Gives_co]):
     def __await__(self) -> Generator[Any, None, Gives_co]: ...
 
 
-def _awaited(group: Group, patience: float) -> Generator[Any, None, bool]:
+def _awaited(group: Group, seconds: float) -> Generator[Any, None, bool]:
     """Wait on the running loop for a group's outcome; whether it is known."""
-    future = group.signal.future(get_running_loop(), patience)
+    future = group.signal.future(get_running_loop(), seconds)
     if not group.done:  # look again: it may have rung before we registered
         yield from future
     return group.done
@@ -70,9 +70,9 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
         """
         group = self._run.group
         if not group.done:
-            patience = self._timeout if timeout is None else timeout
-            if not group.signal.sleep(group.is_done, patience):
-                raise self._unknown(patience)
+            seconds = self._timeout if timeout is None else timeout
+            if not group.signal.sleep(group.is_done, seconds):
+                raise self._unknown(seconds)
         return self._run.receipt(self._index)
 
     def __await__(self) -> Generator[Any, None, Receipt]:
@@ -100,9 +100,9 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
     def __repr__(self) -> str:
         return f"Ticket({self._run.partition.topic!r}, partition={self._run.partition.number}, done={self.done})"
 
-    def _unknown(self, patience: float) -> OutcomeUnknown:
+    def _unknown(self, seconds: float) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"no acknowledgement within {patience:g} s topic={self._run.partition.topic}",
+            f"no acknowledgement within {seconds:g} s topic={self._run.partition.topic}",
             idempotency_key=self._idempotency_key,
             ticket=self,
         )
@@ -142,14 +142,14 @@ class ShippedTicket(Generic[Outcome]):
         ends = self._ends(outcome)
         shipping_state = _shipping_state(ends) if ends else None
         if shipping_state is not None and not _are_shipped(ends):
-            patience = shipping_state.timeout if timeout is None else timeout
-            deadline = monotonic() + patience
+            seconds = shipping_state.timeout if timeout is None else timeout
+            deadline = monotonic() + seconds
             while not _are_shipped(ends):
                 left = deadline - monotonic()
                 if shipping_state.refusal is not None:
                     raise shipping_state.refusal.again()
                 if left <= 0:
-                    raise _not_shipped(ends, patience)
+                    raise _not_shipped(ends, seconds)
                 shipping_state.signal.sleep(lambda: _are_shipped(ends) or shipping_state.refusal is not None, left)
         return outcome
 
@@ -185,11 +185,11 @@ def _shipping_state(ends: Sequence[tuple[Partition, int]]) -> ShippingState:
     return shipping_state
 
 
-def _not_shipped(ends: Sequence[tuple[Partition, int]], patience: float) -> Unavailable:
+def _not_shipped(ends: Sequence[tuple[Partition, int]], seconds: float) -> Unavailable:
     partition, end = next((item for item in ends if item[0].shipped < item[1]), ends[0])
     cause, remedy = partition.shipping_state.why()
     return Unavailable(
-        f"durable here, but not on the store within {patience:g} s{': ' * bool(cause)}{cause} topic={partition.topic}"
+        f"durable here, but not on the store within {seconds:g} s{': ' * bool(cause)}{cause} topic={partition.topic}"
         f" partition={partition.number} offset={end - 1} shipped={partition.shipped}",
         hint=f"{remedy or 'log.stats().shipping says what holds it up'}; it is shipped as soon as the store takes it",
     )
@@ -207,16 +207,32 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
         """Whether the outcome is known."""
         return self.unit.group.done
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether all of it is known to be durable."""
+        return self.unit.is_stored
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for the outcome, whatever it is; whether it is known."""
+        group = self.unit.group
+        return group.done or group.signal.sleep(group.is_done, timeout)
+
+    async def wait_async(self, timeout: float) -> bool:
+        """What `wait` does, for coroutines."""
+        group = self.unit.group
+        future = group.signal.future(get_running_loop(), timeout)
+        if not group.done:  # look again: it may have rung before we registered
+            await future
+        return group.done
+
     def result(self, timeout: float | None = None) -> None:
         """Wait until the whole unit survives power loss.
 
         Raises what became of it if it failed, and OutcomeUnknown after `timeout` seconds: then ask again.
         """
-        group = self.unit.group
-        if not group.done:
-            patience = self._timeout if timeout is None else timeout
-            if not group.signal.sleep(group.is_done, patience):
-                raise self._unknown(patience)
+        seconds = self._timeout if timeout is None else timeout
+        if not self.wait(seconds):
+            raise self._unknown(seconds)
         self.unit.check_stored()
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -232,15 +248,15 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     def __repr__(self) -> str:
         return f"UnitTicket(done={self.done})"
 
-    def _unknown(self, patience: float) -> OutcomeUnknown:
-        return OutcomeUnknown(f"no acknowledgement within {patience:g} s for {self._what}")
+    def _unknown(self, seconds: float) -> OutcomeUnknown:
+        return OutcomeUnknown(f"no acknowledgement within {seconds:g} s for {self._what}")
 
 
 class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     """The promise of a batch; `result()` or `await` gives the receipts of its records, in order."""
 
     _unit: Unit
-    _places: Sequence[tuple[Run, int]] | Run | Spread
+    _receipts: Receipts
     _timeout: float
 
     @property
@@ -251,11 +267,11 @@ class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     def result(self, timeout: float | None = None) -> Sequence[Receipt]:
         """Wait until the whole batch survives power loss, and return one receipt per record."""
         UnitTicket(self._unit, self._timeout, "a batch").result(timeout)
-        return self._receipts()
+        return self._receipts
 
     def __await__(self) -> Generator[Any, None, Sequence[Receipt]]:
         yield from UnitTicket(self._unit, self._timeout, "a batch").__await__()
-        return self._receipts()
+        return self._receipts
 
     @property
     def when_shipped(self) -> ShippedTicket[Sequence[Receipt]]:
@@ -267,48 +283,7 @@ class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self.when_shipped.result(timeout)
 
     def _ends(self, _: Sequence[Receipt]) -> Sequence[tuple[Partition, int]]:
-        places = self._places
-        if isinstance(places, Spread):
-            runs: Iterable[Run] = places.runs
-        else:
-            runs = [places] if isinstance(places, Run) else {run: None for run, _ in places}
-        return [(run.partition, run.first + run.count) for run in runs if run.count]
+        return [(run.partition, run.first + run.count) for run in self._receipts.runs if run.count]
 
     def __repr__(self) -> str:
         return f"BatchTicket(done={self.done})"
-
-    def _receipts(self) -> Sequence[Receipt]:
-        if isinstance(self._places, Spread):
-            return self._places
-        if isinstance(self._places, Run):
-            return Receipts(self._places)
-        return [run.receipt(index) for run, index in self._places]
-
-
-class Receipts(Sequence[Receipt]):
-    """The receipts of a batch in one partition, made when they are looked at."""
-
-    __slots__ = ("_count", "_run")
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._count = run.count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Receipt: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Receipt]: ...
-    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
-        if isinstance(index, slice):
-            return [self._run.receipt(i) for i in range(*index.indices(self._count))]
-        return self._run.receipt(range(self._count)[index])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    def __repr__(self) -> str:
-        first, last = self[0], self[-1]
-        return f"Receipts({first.topic!r}, partition={first.partition}, offsets={first.offset}..{last.offset})"

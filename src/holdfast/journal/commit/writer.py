@@ -22,16 +22,16 @@ from threading import Thread
 
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES
-from holdfast.crypto.vault import Vault
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import manifest_changes
-from holdfast.journal.commit.commit_counts import Commits
 from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.staging import Staging
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
+from holdfast.journal.state.commit_counts import Commits
+from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import (
     NO_CHANGE,
     AddSchema,
@@ -46,9 +46,7 @@ from holdfast.journal.state.operations import (
     SetPolicy,
     Trim,
 )
-from holdfast.journal.state.spaces import Spaces
 from holdfast.journal.state.state_digest import StateDigest, Vouched
-from holdfast.journal.state.topic_registry import Topics
 from holdfast.model.control_rows import HeadRow, LogRow, stamped
 from holdfast.signals import Signal
 
@@ -62,23 +60,14 @@ class Writer:
     """The thread that commits."""
 
     def __init__(
-        self,
-        backend: Backend,
-        vault: Vault,
-        queue: Queue,
-        topics: Topics,
-        spaces: Spaces,
-        row: LogRow,
-        settings: JournalSettings,
-        clock: Clock,
+        self, backend: Backend, state: JournalState, queue: Queue, settings: JournalSettings, clock: Clock
     ) -> None:
         self._backend = backend
-        self._vault = vault
+        self._state = state
+        self._vault = state.vault
+        self._topics = state.topics
         self._queue = queue
-        self._topics = topics
-        self._spaces = spaces
-        self._row = row
-        self._heads_sum = StateDigest(vault, topics.stamps)
+        self._digest = StateDigest(state.vault, state.topics.stamps)
         self._settings = settings
         self._clock = clock
         self._broken: dict[str, HoldfastError] = {}
@@ -89,10 +78,10 @@ class Writer:
         """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
         self._in_doubt = False
         """A commit was asked for and has not answered."""
-        self.ripe = Signal()
+        self.due = Signal()
         """Rung when a tail begins, and while one has reached these sizes:"""
-        self.ripe_records = self.ripe_bytes = _NEVER
-        self.commits = Commits(row.next_seq - 1)
+        self.due_records = self.due_bytes = _NEVER
+        self.commits = Commits(state.row.next_seq - 1)
         self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
 
     def start(self) -> None:
@@ -122,8 +111,8 @@ class Writer:
             group.finish()
             return
         started = self._clock.monotonic()
-        before = self._row
-        staging = Staging(self._backend, self._vault, self._topics.by_id, self._spaces, before)
+        before = self._state.row
+        staging = Staging(self._backend, self._state)
         try:
             self._backend.begin()
             for item in group.items:
@@ -136,8 +125,8 @@ class Writer:
             self._refuse(group, error)
             return
         self._in_doubt = False
-        self._row = row
-        self._heads_sum.accept()
+        self._state.row = row
+        self._digest.accept()
         staging.spaces.accept()
         if staging.units:
             for unit in staging.units:
@@ -151,16 +140,16 @@ class Writer:
         self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, seconds)
 
     def _publish_heads(self, staging: Staging, now: float) -> None:
-        ripe = False
+        is_due = False
         added = 0
         for partition, (next_offset, link, size) in staging.heads.items():
             begins = partition.advance(next_offset, link, size, now)
-            full = partition.tail_records >= self.ripe_records or partition.tail_size >= self.ripe_bytes
-            ripe = ripe or begins or full
+            full = partition.tail_records >= self.due_records or partition.tail_size >= self.due_bytes
+            is_due = is_due or begins or full
             added += size
         self._queue.tail_moved(added)
-        if ripe or self._queue.tail_is_long():
-            self.ripe.notify()
+        if is_due or self._queue.tail_is_long():
+            self.due.notify()
 
     def _stage(self, item: Run | Unit, staging: Staging) -> None:
         if isinstance(item, Run):
@@ -215,7 +204,7 @@ class Writer:
         else:
             self._backend.release()
             staging.units.append(unit)
-            self._mend(unit)
+            self._restore_scope(unit)
 
     def _stage_light(self, unit: Unit, staging: Staging) -> None:
         """A change of a space, with or without records: all that may fail is done before anything is staged."""
@@ -232,9 +221,9 @@ class Writer:
         for run in runs:
             assert isinstance(run, Run)
             staging.gather(run)
-        self._mend(unit)
+        self._restore_scope(unit)
 
-    def _mend(self, unit: Unit) -> None:
+    def _restore_scope(self, unit: Unit) -> None:
         if unit.scope is not None:
             self._broken.pop(unit.scope, None)
 
@@ -257,7 +246,7 @@ class Writer:
 
     def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
         """The log's row with this group in it."""
-        old = self._row
+        old = self._state.row
         changes = [
             op.change for unit in staging.units for op in unit.operations if not isinstance(op, (Run, ChangeSpace))
         ]
@@ -279,7 +268,7 @@ class Writer:
             staging.next_seq,
             old.groups + 1,
             old.keys + len(staging.keys),
-            self._heads_sum.propose(stamps),
+            self._digest.propose(stamps),
             old.segments + change.segments,
             old.schemas + change.schemas,
             old.policies + change.policies,
@@ -302,7 +291,7 @@ class Writer:
             case SetPolicy():
                 self._topics.store_policy(backend, vault, operation)
             case RotateKey(keyring=keyring):
-                number = self._row.key_epochs + 1
+                number = self._state.row.key_epochs + 1
                 operation.epoch = vault.begin(number, self._clock.random_bytes(SALT_BYTES), keyring)
                 backend.insert_key_epoch(operation.epoch)
             case Seal() | Trim() | Expire() | MarkSegments() | MarkShipped():

@@ -2,7 +2,7 @@
 
 Opening a log needs the newest version, and fails at a table that cannot be read. Inspecting one goes on: what cannot be
 read is noted in `damage`, and what an older version does not have yet is zero or empty. Values are guarded as in
-`stored`. Nothing is proved here; `examination` does that.
+`stored_rows`. Nothing is proved here; `examination` does that.
 
 Of entries and segments only sums and ends are taken: there may be millions.
 """
@@ -18,8 +18,8 @@ import msgspec
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
-from holdfast.journal.sqlite import stored
-from holdfast.journal.sqlite.stored import Counts, LastEntry
+from holdfast.journal.sqlite import stored_rows
+from holdfast.journal.sqlite.stored_rows import Counts, LastEntry
 from holdfast.model.control_rows import (
     LIVE,
     EpochRow,
@@ -35,7 +35,7 @@ from holdfast.model.control_rows import (
     WatermarkRow,
 )
 
-_NEWEST = 2**31
+NEWEST = 2**31
 _SINCE = {
     "idempotency": 2, "segments": 3, "watermarks": 3, "schemas": 3, "policies": 3, "shipping": 4, "shipments": 4,
     "spaces": 5,
@@ -54,7 +54,7 @@ class ControlRows(msgspec.Struct):
     """All control rows of a log at one moment, and what could not be read of them."""
 
     path: Path
-    version: int = _NEWEST
+    version: int = NEWEST
     log: LogRow | None = None
     epochs: list[EpochRow] = []
     key_epochs: list[KeyEpoch] = []
@@ -101,7 +101,7 @@ class Tables:
         self,
         connection: apsw.Connection,
         path: Path,
-        version: int = _NEWEST,
+        version: int = NEWEST,
         damage: list[Corrupt] | None = None,
         *,
         tolerant: bool = False,
@@ -139,7 +139,7 @@ class Tables:
         try:
             for values in self.connection.execute(f"SELECT {self._columns(table, row)} FROM {table} {rest}", bound):
                 try:
-                    found.append(stored.checked(row, values, self.path, table))
+                    found.append(stored_rows.checked(row, values, self.path, table))
                 except Corrupt as damage:
                     self.damage.append(damage)
         except (apsw.BusyError, apsw.LockedError):
@@ -168,11 +168,12 @@ class Tables:
         parts = [self._count(*where) for where in _COUNTED]
         try:
             values = self.connection.execute(f"SELECT {', '.join(parts)}").fetchone()
-            return stored.checked(Counts, values or (), self.path, "sqlite_schema")
+            return stored_rows.checked(Counts, values or (), self.path, "sqlite_schema")
         except (apsw.BusyError, apsw.LockedError):
             raise
         except self._unreadable:
-            self._note("the rows of a table cannot be counted")
+            for table, what in dict(_COUNTED).items():  # one of them cannot be read: say which
+                self.number(table, what)
             return None
 
     def number(self, table: str, what: str, where: str = "1", *bound: int) -> int:
@@ -219,10 +220,10 @@ class Tables:
 
     def _columns(self, table: str, row: type[object]) -> str:
         if table == "log":
-            return stored.columns(row, frozenset(name for name, since in _SINCE.items() if self.version < since))
+            return stored_rows.columns(row, frozenset(name for name, since in _SINCE.items() if self.version < since))
         if table == "shipping" and self.version < _SHIPPING_STATE_SINCE:
-            return stored.columns(row, _SHIPPING_STATE)
-        return stored.columns(row)
+            return stored_rows.columns(row, _SHIPPING_STATE)
+        return stored_rows.columns(row)
 
     def _count(self, table: str, what: str) -> str:
         return "0" if self.version < _SINCE.get(table, 0) else f"(SELECT {what} FROM {table})"

@@ -87,7 +87,8 @@ class EntryWalk:
 
     def _begin(self, count: int | None, chosen: str) -> int:
         """The number to begin with; beyond the last one where everything was sealed, or nothing was ever written."""
-        with self._backend.reading() as connection:
+        with self._backend.reading() as rows:
+            connection = rows.connection
             try:
                 found = connection.execute(
                     "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM entries"
@@ -109,7 +110,8 @@ class EntryWalk:
         """Some entries from `at` on, and where to go on."""
         page: list[StoredEntry] = []
         size, end = 0, self._last_seq + 1
-        with self._backend.reading() as connection:
+        with self._backend.reading() as rows:
+            connection = rows.connection
             for _ in range(_PAGE_ENTRIES):
                 if at >= end or size >= _PAGE_BYTES:
                     break
@@ -156,7 +158,8 @@ class EntryWalk:
             "SELECT first_offset, count, digest FROM entries WHERE partition_id=? AND first_offset < ?"
             " ORDER BY first_offset DESC LIMIT 1"
         )
-        with self._backend.reading() as connection:
+        with self._backend.reading() as rows:
+            connection = rows.connection
             try:
                 row = connection.execute(sql, (entry.partition_id, entry.first)).fetchone()
                 return (row[0] + row[1], row[2]) if row is not None else self._beginning(connection, entry)

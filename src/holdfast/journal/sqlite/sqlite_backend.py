@@ -12,6 +12,7 @@ parent's files: `leak` sees to it.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +23,10 @@ import apsw
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
-from holdfast.journal.sqlite import stored
 from holdfast.journal.sqlite.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
-from holdfast.journal.sqlite.read_only import Look
+from holdfast.journal.sqlite.control_tables import NEWEST, Tables
+from holdfast.journal.sqlite.read_only import ReadOnlyAccess
+from holdfast.journal.sqlite.stored_rows import StoredRows
 from holdfast.model.control_rows import (
     Capabilities,
     DiskFailed,
@@ -57,6 +59,9 @@ _LOG_CHANGES = ", ".join(f"{name}=?" for name in LogRow._fields)
 CAPABILITIES = Capabilities(name="sqlite", embedded=True, reads_while_owned=True)
 
 
+logger = logging.getLogger("holdfast.journal")
+
+
 class SqliteBackend:
     """A journal in one SQLite file."""
 
@@ -69,11 +74,13 @@ class SqliteBackend:
         self._closed: Closed | None = None
         self._wal_pages = 0
         self._data_version: object = None
-        self._look = Look(path) if read_only else None
-        self._looks = 0
-        """How often the files were others than before."""
-        self.connection = open_writer(path) if self._look is None else self._look.connect()
+        self._access = ReadOnlyAccess(path) if read_only else None
+        self._reopenings = 0
+        """How often the files had been replaced."""
+        self.connection = open_writer(path) if self._access is None else self._access.connect()
         self.connection.set_wal_hook(self._count_wal_pages)
+        self._rows = StoredRows(self.connection, path)
+        """As the writer sees them."""
 
     # -- connections --------------------------------------------------------------------------------------
 
@@ -82,38 +89,46 @@ class SqliteBackend:
         return apsw.SQLITE_OK
 
     @contextmanager
-    def reading(self) -> Iterator[apsw.Connection]:
-        """Borrow a read-only connection for one short transaction, during which nothing changes."""
+    def reading(self) -> Iterator[StoredRows]:
+        """Rows as they are now: one short transaction on a read-only connection, during which nothing changes."""
         with self._readers_lock:
             if self._closed is not None:
                 raise self._closed.again()
-            self._look_again()
-            look = self._look
+            self._reopen_if_replaced()
+            access = self._access
             connection = self._readers.pop() if self._readers else None
         try:
-            connection = connection or (open_reader(self.path) if look is None else look.connect())
-            with self.translated(), _untorn(look):
+            connection = connection or (open_reader(self.path) if access is None else access.connect())
+            with self.translated(), _untorn(access):
                 connection.execute("BEGIN")
-                yield connection
+                yield StoredRows(connection, self.path)
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
         finally:
             if connection is not None:
-                self._give_back(connection, look)
+                self._give_back(connection, access)
 
-    def _look_again(self) -> None:
-        """Of a handle that only looks: if the files are others than they were, open those; under the lock."""
-        if self._look is None or not self._look.has_moved():
+    @contextmanager
+    def tables(
+        self, version: int = NEWEST, damage: list[Corrupt] | None = None, *, tolerant: bool = False
+    ) -> Iterator[Tables]:
+        """The control tables as they are now, also of an older version or a damaged database."""
+        with self.reading() as rows:
+            yield Tables(rows.connection, self.path, version, damage, tolerant=tolerant)
+
+    def _reopen_if_replaced(self) -> None:
+        """Of a handle that only reads: if the files were replaced, open the new ones; under the lock."""
+        if self._access is None or not self._access.has_moved():
             return
-        look = Look(self.path)
-        fresh = look.connect()
+        access = ReadOnlyAccess(self.path)
+        fresh = access.connect()
         for connection in (*self._readers, self.connection):
             close_quietly(connection)
-        self._look.close()
-        self._look, self.connection, self._readers = look, fresh, []
-        self._looks += 1
+        self._access.close()
+        self._access, self.connection, self._readers = access, fresh, []
+        self._reopenings += 1
 
-    def _give_back(self, connection: apsw.Connection, look: Look | None) -> None:
+    def _give_back(self, connection: apsw.Connection, access: ReadOnlyAccess | None) -> None:
         """End the transaction and keep the connection for the next reader, if it is still good."""
         try:
             if not connection.get_autocommit():
@@ -122,7 +137,7 @@ class SqliteBackend:
             close_quietly(connection)
             return
         with self._readers_lock:
-            if self._closed is None and look is self._look and len(self._readers) < _READERS_KEPT:
+            if self._closed is None and access is self._access and len(self._readers) < _READERS_KEPT:
                 self._readers.append(connection)
                 return
         close_quietly(connection)
@@ -131,8 +146,8 @@ class SqliteBackend:
         """Whether another process has committed anything since this was asked last."""
         with self.translated(), self._readers_lock:
             if self._closed is None:
-                self._look_again()
-            version = (self._looks, self.connection.pragma("data_version"))
+                self._reopen_if_replaced()
+            version = (self._reopenings, self.connection.pragma("data_version"))
         changed = bool(version != self._data_version)
         self._data_version = version
         return changed
@@ -148,8 +163,8 @@ class SqliteBackend:
                 connection.close()
             except apsw.Error as error:  # go on: a connection left open keeps the files locked
                 failed = failed or error
-        if self._look is not None:
-            self._look.close()
+        if self._access is not None:
+            self._access.close()
         if failed is not None:
             self._raise(failed)
 
@@ -164,6 +179,14 @@ class SqliteBackend:
                 self.connection.execute("ROLLBACK")
         except apsw.Error:
             pass  # whatever brought us here is what is told
+
+    def close_quietly(self) -> None:
+        """Close after an error, which is the one to tell."""
+        try:
+            self.abandon()
+            self.close()
+        except Exception:
+            logger.debug("closing after a failed open", exc_info=True)
 
     def leak(self) -> None:
         """In a forked child: keep the parent's connections from ever being closed here."""
@@ -203,6 +226,13 @@ class SqliteBackend:
         """Undo what the unit did."""
         self._run("ROLLBACK TO unit")
         self._run("RELEASE unit")
+
+    def set_journal_mode(self, mode: str) -> None:
+        """How a transaction is undone; of a database that nobody else has open."""
+        with self.translated():
+            taken = self.connection.pragma("journal_mode", mode)
+        if taken != mode:
+            raise DiskFailed(f"the database keeps another journal than it was told journal_mode={taken}")
 
     def checkpoint(self, wal_bytes: int) -> int:
         """Fold the write-ahead log into the database once it is that large; returns the pages it had."""
@@ -323,17 +353,12 @@ class SqliteBackend:
     def space_items(self, space_id: int, body_bytes_max: int) -> Generator[ItemRow, None, None]:
         """The items of a space as the writer sees them."""
         with self.translated():
-            yield from stored.space_items(self.connection, self.path, space_id, body_bytes_max)
+            yield from self._rows.space_items(space_id, body_bytes_max)
 
     def segments(self, partition_id: int, start: int, stop: int) -> list[SegmentRow]:
         """Segments start..stop by number, as the writer sees them; a damaged one is raised."""
         with self.translated():
-            rows: list[SegmentRow] = []
-            for row in stored.segments(self.connection, self.path, partition_id, start, stop):
-                if isinstance(row, Corrupt):
-                    raise row
-                rows.append(row)
-            return rows
+            return self._rows.segments(partition_id, start, stop)
 
     def insert_keys(self, rows: Sequence[KeyRow]) -> None:
         """Remember idempotency keys."""
@@ -359,7 +384,7 @@ class SqliteBackend:
     def find_key(self, key_hash: bytes) -> KeyRow | None:
         """A remembered idempotency key."""
         with self.translated():
-            return stored.remembered(self.connection, self.path, key_hash)
+            return self._rows.key(key_hash)
 
     def next_ids(self) -> tuple[int, int]:
         """The ids of the next topic and of the next partition."""
@@ -395,20 +420,22 @@ class SqliteBackend:
 
 
 @contextmanager
-def _untorn(look: Look | None) -> Iterator[None]:
+def _untorn(access: ReadOnlyAccess | None) -> Iterator[None]:
     """What is read without locks counts only if the database did not change meanwhile."""
     try:
         yield
     except (apsw.Error, HoldfastError) as error:
-        if look is not None and look.is_torn():
-            raise _torn(look) from error
+        if access is not None and access.is_torn():
+            raise _torn(access) from error
         raise
-    if look is not None and look.is_torn():
-        raise _torn(look)
+    if access is not None and access.is_torn():
+        raise _torn(access)
 
 
-def _torn(look: Look) -> Unavailable:
-    return Unavailable(f"the log changed while it was read path={look.path}", hint="its owner has just come: try again")
+def _torn(access: ReadOnlyAccess) -> Unavailable:
+    return Unavailable(
+        f"the log changed while it was read path={access.path}", hint="its owner has just come: try again"
+    )
 
 
 def _marks(

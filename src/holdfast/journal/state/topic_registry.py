@@ -45,9 +45,9 @@ class Topics:
         """Where the log is shipped to; None when it never was."""
         self.shipping_state = ShippingState()
         self.signal = Signal()
-        """Rung when a topic was created or changed …"""
+        """Rung when a topic was created or changed."""
         self.is_changed = False
-        """… which was so since the log was opened."""
+        """Whether that has happened since the log was opened."""
 
     def adopt(
         self, row: TopicRow, heads: dict[int, HeadRow], watermarks: dict[int, WatermarkRow], count: int, path: str
@@ -157,6 +157,21 @@ class Topics:
         """Make a stored topic visible."""
         self.by_id.update({partition.id: partition for partition in created if partition.damage is None})
         self.partitions[name] = tuple(created)
+
+    def take_up(self, fresh: Topics) -> None:
+        """Of a handle that only reads: what the owner has committed since."""
+        # Versions of schemas before the rows that have them: others may be reading.
+        self.schemas.update(fresh.schemas)
+        for partition in fresh.by_id.values():
+            known = self.by_id.get(partition.id)
+            if known is not None:
+                known.durable, known.link, known.sealed = partition.durable, partition.link, partition.sealed
+                known.shipment = partition.shipment
+        for name, partitions in fresh.partitions.items():
+            if name not in self.partitions:
+                self.publish(name, list(partitions))
+        self.policies.update(fresh.policies)
+        self.shipping = fresh.shipping
 
     def ring_all(self) -> None:
         """Wake everybody who waits for any partition."""

@@ -21,7 +21,7 @@ from holdfast.log.topics.following import Follower
 from holdfast.log.topics.partition_stream import ALWAYS, Times
 from holdfast.log.topics.reading import Reading, Shape, Span
 from holdfast.log.topics.topic_partitions import Partitions
-from holdfast.log.topics.validation import Intake, time_of
+from holdfast.log.topics.validation import Validation, time_of
 from holdfast.log.topics.watching import Watch
 from holdfast.model.record import Durability, Marks, Watermark
 
@@ -50,7 +50,7 @@ class AnyTopic(Generic[Item]):
         self._now = clock.now_us
         self._monotonic = clock.monotonic
         self._patience = self._journal.settings.ack_timeout_ms / 1000
-        self._intake = Intake(name, self._journal.settings)
+        self._checks = Validation(name, self._journal.settings)
 
     @property
     def partitions(self) -> int:
@@ -59,10 +59,8 @@ class AnyTopic(Generic[Item]):
 
     # -- waiting for what was queued ----------------------------------------------------------------------
 
-    def _appended(
-        self, verb: str, put: Callable[..., _Queued[Given]], timeout: float | None, durability: Durability
-    ) -> Given:
-        """Queue something with `put(timeout=…)` and wait until it is durable, or shipped."""
+    def _begin(self, verb: str, timeout: float | None, durability: Durability) -> tuple[float, float]:
+        """Before a verb that blocks queues anything: how many seconds it has, and when they end."""
         if in_coroutine():
             warnings.warn(
                 f"{verb}() blocks the event loop; use: await topic.{verb}_async(…)", RuntimeWarning, stacklevel=3
@@ -70,19 +68,21 @@ class AnyTopic(Generic[Item]):
         if durability != "durable":
             self._journal.check_durability(durability)
         patience = self._patience if timeout is None else seconds(timeout)
-        started = self._monotonic()
-        ticket = put(timeout=patience)
-        given = ticket.result(max(0.0, patience - (self._monotonic() - started)))  # one time-out for room and ack
+        return patience, self._monotonic() + patience
+
+    def _wait(self, ticket: _Queued[Given], deadline: float, durability: Durability) -> Given:
+        """Wait until it is durable, or shipped; waiting for room has used some of the time."""
+        given = ticket.result(max(0.0, deadline - self._monotonic()))
         return given if durability == "durable" else ticket.shipped()
 
-    async def _appended_async(
-        self, put: Callable[..., _Queued[Given]], timeout: float | None, durability: Durability
+    async def _wait_async(
+        self, put: Callable[[float], _Queued[Given]], timeout: float | None, durability: Durability
     ) -> Given:
-        """The same without blocking the event loop; `put` may be called several times, until there is room."""
+        """Queue and wait without blocking the event loop; `put` is called again until there is room."""
         if durability != "durable":
             self._journal.check_durability(durability)
         patience = self._patience if timeout is None else seconds(timeout)
-        ticket = await self._journal.queue.when_room(lambda left: put(timeout=left), patience)
+        ticket = await self._journal.when_room(put, patience)
         return await (ticket if durability == "durable" else ticket.when_shipped)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -1,8 +1,7 @@
 """Following a topic: records as they become durable, without polling.
 
-A follower keeps a position per partition and sleeps on the partitions' signals, so it costs nothing while
-nothing happens. A handle that only looks (`read_only=True`) gets no signals from the owner's process; it looks
-again a few times per second instead.
+A follower keeps a position per partition and sleeps on the partitions' signals, so it costs nothing while nothing
+happens. A read-only handle gets no signals from the owner's process; it looks again a few times per second.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SLEEP_S = 3600.0
 
 
 def has_ended(journal: Journal) -> bool:
-    """Whether nothing will come any more; raises if that is because something broke."""
+    """Whether nothing more will come; raises if that is because something broke."""
     end = journal.end
     if end is not None and end.reason != "clean":
         raise end.again()
@@ -32,7 +31,7 @@ def has_ended(journal: Journal) -> bool:
 
 
 def patience(journal: Journal) -> float:
-    """How long to sleep on a signal: a reader of another process's log gets none, and looks again."""
+    """How long to sleep before looking again; only an owner is woken by a signal."""
     return _LOOK_AGAIN_S if journal.read_only else _SLEEP_S
 
 
@@ -87,6 +86,6 @@ class Follower(Generic[Item]):
                     self._page.append(item)
                     self._positions[part] += 1
         except HoldfastError:
-            if not self._page:  # what comes before it is given first; the next look finds it again
+            if not self._page:  # first give what comes before it; the next call finds it again
                 raise
         return bool(self._page)

@@ -1,9 +1,9 @@
-"""A read: one pass over the partitions of a topic, as records or as Arrow, with limits and a place to go on from.
+"""A read: one pass over the partitions of a topic, as records or as Arrow, with limits and a position to go on from.
 
 A reading is lazy and is used once, in one way: iterate it for records, or take it as Arrow (`batches`, `to_arrow`,
 `to_polars`, `to_pandas`, or anything that speaks `__arrow_c_stream__`). Its span is fixed when it is made: what
-becomes durable later is not in it. `position` says at any moment how far it came, as a short text to be kept and given
-to the next `read(start=…)` (or `end=…` when reading backwards).
+becomes durable later is not in it. `position` says at any moment how far it got, as a short text to keep and to give to
+the next `read(start=…)` (or `end=…` when reading backwards).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Reading(Generic[Item]):
         spent, given = 0, False
         for span in self._spans:
             for item in self._shape.items(span, self._times, back):
-                # The first item is always given, however large: a reader with a small limit must get on.
+                # The first item is always given, however large: a reader with a small limit must make progress.
                 if left == 0 or (room >= 0 and given and spent + size(item) > room):
                     return
                 partition, offset = place(item)
@@ -146,12 +146,12 @@ class Reading(Generic[Item]):
 
     @property
     def position(self) -> str:
-        """How far this reading came, to go on from later: `read(start=position)`, backwards `read(end=position)`."""
+        """How far this reading got, to go on from later: `read(start=position)`, backwards `read(end=position)`."""
         return msgspec.json.encode({str(number): at for number, at in sorted(self._positions.items())}).decode()
 
     @property
     def exhausted(self) -> bool:
-        """Whether everything was given that there was when the reading began."""
+        """Whether it has given everything that was there when it began."""
         return all(
             self._positions[s.stream.partition.number] == (s.start if self._reverse else s.end) or s.start >= s.end
             for s in self._spans
@@ -214,7 +214,7 @@ class Reading(Generic[Item]):
 
 
 class _Ahead(Generic[Item]):
-    """What was read before it was asked for, and how far that is."""
+    """What was read before it was asked for, and how far that goes."""
 
     def __init__(self, items: Iterator[Item], positions: dict[int, int]) -> None:
         self._items = items
@@ -237,7 +237,7 @@ def _fitting(batch: pa.RecordBatch, room: int, *, always: bool) -> pa.RecordBatc
 
 
 def parse_position(text: str) -> Mapping[int, int]:
-    """Partitions and offsets of a position; Invalid when it is none."""
+    """Partitions and offsets of a position; Invalid where the text is not one."""
     try:
         positions = _position.decode(text)
     except (msgspec.MsgspecError, UnicodeEncodeError):

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from holdfast.arguments import seconds, several
 from holdfast.clock import Clock
+from holdfast.journal.commit.receipts import Receipts
 from holdfast.journal.commit.ticket import BatchTicket, Ticket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
@@ -64,11 +65,12 @@ class Topic(AnyTopic[Record]):
         returns the original receipt, which then says that it is `repeated`; with another payload, key, kind or headers
         than the first time it is Invalid.
         """
-        put = partial(
-            self.submit, payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
-            idempotency_key=idempotency_key,
+        patience, deadline = self._begin("append", timeout, durability)
+        ticket = self.submit(
+            payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
+            idempotency_key=idempotency_key, timeout=patience,
         )  # fmt: skip
-        return self._appended("append", put, timeout, durability)
+        return self._wait(ticket, deadline, durability)
 
     async def append_async(
         self,
@@ -85,13 +87,16 @@ class Topic(AnyTopic[Record]):
     ) -> Receipt:
         """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop.
 
-        Cancelling whoever waits for the acknowledgement does not take the record back.
+        Cancelling the wait for the acknowledgement does not take the record back.
         """
-        put = partial(
-            self.submit, payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
-            idempotency_key=idempotency_key,
-        )  # fmt: skip
-        return await self._appended_async(put, timeout, durability)
+
+        def put(left: float) -> Ticket:
+            return self.submit(
+                payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
+                idempotency_key=idempotency_key, timeout=left,
+            )  # fmt: skip
+
+        return await self._wait_async(put, timeout, durability)
 
     def submit(
         self,
@@ -110,21 +115,21 @@ class Topic(AnyTopic[Record]):
         Waits for room at most `timeout` seconds, and never on an event loop; then raises Full.
         """
         if type(payload) is not bytes:
-            payload = self._intake.payload(payload)
+            payload = self._checks.payload(payload)
         size = len(payload)
         if size > self._payload_bytes_max:
-            raise self._intake.too_large(size)
+            raise self._checks.too_large(size)
         extra: Extra | None = None
         unique: bytes | None = None
         if key is not None or headers is not None or kind is not None:
-            extra, size = self._intake.extras(key, kind, headers, size)
+            extra, size = self._checks.extras(key, kind, headers, size)
         if idempotency_key is not None:
-            idempotency_key, unique = self._intake.unique_record(idempotency_key, payload, extra)
+            idempotency_key, unique = self._checks.unique_record(idempotency_key, payload, extra)
         patience = self._patience if timeout is None else seconds(timeout)
-        run, index = self._journal.queue.put(
+        run, index = self._journal.put(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
-            self._now() if time is None else self._intake.time(time),
+            self._now() if time is None else self._checks.time(time),
             extra,
             unique,
             size,
@@ -150,20 +155,20 @@ class Topic(AnyTopic[Record]):
         came to wait alone, and always before any append that was acknowledged after it.
         """
         if type(payload) is not bytes:
-            payload = self._intake.payload(payload)
+            payload = self._checks.payload(payload)
         size = len(payload)
         if size > self._payload_bytes_max:
-            raise self._intake.too_large(size)
+            raise self._checks.too_large(size)
         extra: Extra | None = None
         unique: bytes | None = None
         if key is not None or headers is not None or kind is not None:
-            extra, size = self._intake.extras(key, kind, headers, size)
+            extra, size = self._checks.extras(key, kind, headers, size)
         if idempotency_key is not None:
-            _, unique = self._intake.unique_record(idempotency_key, payload, extra)
-        return self._journal.queue.offer(
+            _, unique = self._checks.unique_record(idempotency_key, payload, extra)
+        return self._journal.offer(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
-            self._now() if time is None else self._intake.time(time),
+            self._now() if time is None else self._checks.time(time),
             extra,
             unique,
             size,
@@ -181,8 +186,8 @@ class Topic(AnyTopic[Record]):
 
         Records with keys go to their partitions; those without a key stay together, in order.
         """
-        put = partial(self.submit_batch, records, partition=partition)
-        return self._appended("append_batch", put, timeout, durability)
+        patience, deadline = self._begin("append_batch", timeout, durability)
+        return self._wait(self.submit_batch(records, partition=partition, timeout=patience), deadline, durability)
 
     async def append_batch_async(
         self,
@@ -194,22 +199,23 @@ class Topic(AnyTopic[Record]):
     ) -> Sequence[Receipt]:
         """What `append_batch` does, for coroutines."""
         batch = list(several(records, "records", "append_batch([b'one'])"))  # once: it may be an iterator
-        put = partial(self.submit_batch, batch, partition=partition)
-        return await self._appended_async(put, timeout, durability)
+        return await self._wait_async(
+            lambda left: self.submit_batch(batch, partition=partition, timeout=left), timeout, durability
+        )
 
     def submit_batch(
         self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None
     ) -> BatchTicket:
         """Queue records as one unit and return its ticket."""
         records = records if isinstance(records, list) else list(several(records, "records", "append_batch([b'one'])"))
-        self._intake.batch(records)
+        self._checks.batch(records)
         patience = self._patience if timeout is None else seconds(timeout)
         if set(map(type, records)) == {bytes}:
             columns = Columns(records, [self._now()] * len(records))  # type: ignore[arg-type]
             sizes = list(map(len, columns.payloads))
-            size = self._intake.batch_size(sum(sizes), max(sizes))
-            unit = self._journal.queue.put_runs([(self._choose(partition, None), columns)], size, patience)
-            return BatchTicket(unit, unit.runs()[0], patience)
+            size = self._checks.batch_size(sum(sizes), max(sizes))
+            unit = self._journal.put_runs([(self._choose(partition, None), columns)], size, patience)
+            return BatchTicket(unit, Receipts(unit.runs(), range(len(records))), patience)
         return self._submit_mixed(records, partition, patience)
 
     def _submit_mixed(self, records: Sequence[bytes | Record], partition: int | None, patience: float) -> BatchTicket:
@@ -219,7 +225,7 @@ class Topic(AnyTopic[Record]):
         places: list[tuple[Partition, int]] = []
         size = 0
         for given in records:
-            record, payload, extra, weight = self._intake.record(given)
+            record, payload, extra, weight = self._checks.record(given)
             if partition is None and record.key is None:
                 target = keyless = keyless or self._choose(None, None)
             else:
@@ -229,13 +235,15 @@ class Topic(AnyTopic[Record]):
             if extra is not None:
                 extras[len(payloads)] = extra
             payloads.append(payload)
-            times.append(now if record.time == NOW else self._intake.time(record.time))
+            times.append(now if record.time == NOW else self._checks.time(record.time))
             size += weight
-        self._intake.batch_size(size)
+        self._checks.batch_size(size)
         batches = [(target, Columns(*columns)) for target, columns in parts.items()]
-        unit = self._journal.queue.put_runs(batches, size, patience)
-        runs = {run.partition: run for run in unit.runs()}
-        return BatchTicket(unit, [(runs[target], index) for target, index in places], patience)
+        unit = self._journal.put_runs(batches, size, patience)
+        ends = list(accumulate((len(payloads) for payloads, _, _ in parts.values()), initial=0))
+        starts = dict(zip(parts, ends, strict=False))
+        positions = [starts[target] + index for target, index in places]
+        return BatchTicket(unit, Receipts(unit.runs(), positions, ends[:-1]), patience)
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"

@@ -3,7 +3,7 @@
 The verbs are those of a raw topic; what they take is different: record batches, tables, data frames, or dictionaries
 (one row, or many). Everything is checked against the schema before anything is queued. A batch is one journal
 entry, it becomes durable as a whole, and its rows have consecutive offsets. In a topic with a key column it is one
-entry in each partition that its keys lead to, all of them in one commit.
+entry in each partition that its keys belong to, all of them in one commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.arguments import seconds, texts
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
-from holdfast.journal.commit.spread_receipts import Spread
+from holdfast.journal.commit.receipts import Receipts
 from holdfast.journal.commit.ticket import BatchTicket
 from holdfast.log.topics.any_topic import AnyTopic
 from holdfast.log.topics.partition_stream import Times
@@ -88,8 +88,11 @@ class TypedTopic(AnyTopic[Row]):
         A repeated `idempotency_key` writes nothing and returns the original receipts; with other rows than the first
         time it is Invalid.
         """
-        put = partial(self.submit, rows, time=time, partition=partition, idempotency_key=idempotency_key)
-        return self._appended("append", put, timeout, durability)
+        patience, deadline = self._begin("append", timeout, durability)
+        ticket = self.submit(
+            rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=patience
+        )  # fmt: skip
+        return self._wait(ticket, deadline, durability)
 
     async def append_async(
         self,
@@ -103,8 +106,13 @@ class TypedTopic(AnyTopic[Row]):
     ) -> Sequence[Receipt]:
         """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop."""
         _, batch = self._conformed(rows)  # once: rows may be an iterator, and there may be no room yet
-        put = partial(self.submit, batch, time=time, partition=partition, idempotency_key=idempotency_key)
-        return await self._appended_async(put, timeout, durability)
+
+        def put(left: float) -> BatchTicket:
+            return self.submit(
+                batch, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left
+            )  # fmt: skip
+
+        return await self._wait_async(put, timeout, durability)
 
     def submit(
         self,
@@ -122,14 +130,14 @@ class TypedTopic(AnyTopic[Row]):
         if idempotency_key is not None:
             from holdfast.segments.typed.row_times import content_of
 
-            _, unique = self._intake.unique(idempotency_key, content_of(batch))
+            _, unique = self._checks.unique(idempotency_key, content_of(batch))
         if partition is None and self._partitions.only is None and self.key is not None:
             return self._submit_parts(schema, batch, time, unique, patience)
         encoded, size = self._encode(schema, batch, time)
         encoded.key = unique
         part = self._partitions.choose(partition, None)
-        unit = self._journal.queue.put_runs([(part, encoded)], size, patience)
-        return BatchTicket(unit, unit.runs()[0], patience)
+        unit = self._journal.put_runs([(part, encoded)], size, patience)
+        return BatchTicket(unit, Receipts(unit.runs(), range(encoded.count)), patience)
 
     def _submit_parts(
         self,
@@ -139,7 +147,7 @@ class TypedTopic(AnyTopic[Row]):
         unique: bytes | None,
         patience: float,
     ) -> BatchTicket:
-        """Rows by their keys, as one unit. Those without a key stay together; in a repeat they go where they went."""
+        """Rows by their keys, as one unit. Those without a key stay together; a repeat sends them to the same place."""
         from holdfast.segments.typed.key_column import split
 
         assert self.key is not None
@@ -149,13 +157,13 @@ class TypedTopic(AnyTopic[Row]):
         runs, size = [], 0
         for at, (number, rows) in enumerate(parts.parts):
             encoded, weight = self._encode(schema, rows, moment)
-            if unique is not None:  # the first part has the key itself: whatever comes under it again meets that
-                encoded.key = self._intake.unique_part(unique, number) if at else unique
+            if unique is not None:  # the first part has the key itself, so that a repeat always meets it
+                encoded.key = self._checks.unique_part(unique, number) if at else unique
             runs.append((self._partitions.explicit(number), encoded))
             size += weight
-        self._intake.batch_size(size)
-        unit = self._journal.queue.put_runs(runs, size, patience)
-        return BatchTicket(unit, Spread(unit.runs(), parts.starts, parts.positions), patience)
+        self._checks.batch_size(size)
+        unit = self._journal.put_runs(runs, size, patience)
+        return BatchTicket(unit, Receipts(unit.runs(), parts.positions, parts.starts), patience)
 
     def offer(
         self, rows: object, *, time: int | datetime | str | None = None, partition: int | None = None
@@ -186,14 +194,14 @@ class TypedTopic(AnyTopic[Row]):
         from holdfast.segments.typed.row_times import joined
 
         message = message_of(batch)
-        size = self._intake.batch_size(message.size)
+        size = self._checks.batch_size(message.size)
         times, time_min, time_max = self._times(batch, time)
         body = joined(frame.typed_head(batch.num_rows, times), message)
         return Encoded(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
 
     def _times(self, batch: pa.RecordBatch, time: int | datetime | str | None) -> tuple[bytes, int, int]:
         if not isinstance(time, str):
-            moment = self._now() if time is None else self._intake.time(time)
+            moment = self._now() if time is None else self._checks.time(time)
             return pack("<q", moment), moment, moment
         from holdfast.segments.typed.row_times import times_of
 

@@ -1,7 +1,7 @@
-"""What comes in from callers, checked and turned into bytes before anything is queued.
+"""What callers append, checked and turned into bytes before anything is queued.
 
-Everything that can be wrong with a record is found here, in the caller's thread: the writer only ever sees
-records that fit. Limits come from the journal's settings.
+Whatever can be wrong with a record is found here, in the caller's thread: the writer only ever sees records that
+fit. Limits come from the journal's settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PART_CONTEXT = b"holdfast 1 idempotent part\0"
 _ABSENT = b"\xff" * 8
 
 
-class Intake:
+class Validation:
     """The checks of one topic."""
 
     def __init__(self, topic: str, settings: JournalSettings) -> None:
@@ -91,7 +91,7 @@ class Intake:
     ) -> tuple[bytes, bytes]:  # fmt: skip
         """The same for one record: its payload, key, kind and headers count; its time and partition do not."""
         key, kind, headers = (None, None, None) if extra is None else extra
-        if headers is not None:  # a mapping: the order of its names says nothing
+        if headers is not None:  # a mapping: the order of its names means nothing
             headers = encode_headers(dict(sorted(decode_headers(headers).items())))
         return self.unique(idempotency_key, payload, key, kind, headers)
 
@@ -157,4 +157,4 @@ def _encoded(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise Invalid("a text has characters that are none", hint="surrogates cannot be stored; give bytes") from None
+        raise Invalid("a text contains lone surrogates, which cannot be stored", hint="give bytes") from None

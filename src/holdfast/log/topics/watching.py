@@ -1,7 +1,7 @@
 """Watching a partition's watermark: the newest value at any time, without a lock on anybody.
 
 The value is one immutable row that the writer replaces; reading it is reading a reference. Waiting sleeps on the
-topic's signal; a handle that only looks (`read_only=True`) looks again a few times per second instead.
+topic's signal. A read-only handle gets none; it looks again a few times per second.
 """
 
 from __future__ import annotations

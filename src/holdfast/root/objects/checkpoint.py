@@ -2,15 +2,15 @@
 
     data (PAR1, row groups) ‖ hash ‖ Thrift footer ‖ its length ‖ PAR1        (docs/formats/0006-store.md)
 
-One row per object, in the order of slots, from slot 0 on without a gap; the columns are the fields of both kinds of
-objects. It says nothing that the objects do not say, and may be missing, or be made again by anybody. Any Parquet tool
-reads it: nobody looks between the data and the footer, where the hash over all the rest stands. (Two versions of Arrow
-write the same rows in different bytes: compare checkpoints by what they decode to.)
+One row per object, by slot, from slot 0 without a gap; the columns are the fields of both kinds of objects. It says
+nothing that the objects do not say: it may be missing, and anybody can make it again. Any Parquet tool reads it; none
+looks between the data and the footer, where the hash over everything else stands. (Two versions of Arrow write the same
+rows in different bytes: compare checkpoints by what they decode to.)
 
-Decoding compares the hash before Arrow sees anything, which finds accidents. The hash has no key, so the footer and the
-pages are looked at like those of any file that nobody vouches for. Then the rows are compared with each other: slots,
-numbers, offsets and chain values go on where the row before ended. What does not is `Corrupt` with the object's key.
-The documents come back without their `check`, which belongs to the bytes of the object that they were read from.
+Decoding compares the hash before Arrow sees anything; that finds accidents. The hash has no key, so the footer and the
+pages are checked like those of any untrusted file. Then the rows are proved to follow from each other
+(`manifest_chain`). Damage is `Corrupt` with the object's key. The documents come back without their `check`, which
+belongs to the bytes of the object that they were read from.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SCHEMA = pa.schema([pa.field(name, _type_of(name), nullable=name not in _REQUIRE
 
 
 class _Damaged(Exception):
-    """This is no checkpoint. The text says why; `decode` says where."""
+    """This is not a checkpoint. The text says why; `decode` says where."""
 
 
 def encode(documents: Sequence[ManifestDocument]) -> bytes:
@@ -92,7 +92,7 @@ def encode(documents: Sequence[ManifestDocument]) -> bytes:
 
 
 def decode(data: bytes, key: str, *, values: bool = False) -> list[ManifestDocument]:
-    """The manifest objects in a checkpoint, in order; with `values`, all that they say is proved, as far as it goes.
+    """The manifest objects in a checkpoint; their order is proved, and with `values` all that can be.
 
     Raises Corrupt, or Invalid if a newer holdfast wrote it.
     """
@@ -145,7 +145,7 @@ def _hash(*parts: memoryview) -> bytes:
 
 
 def _require_order(documents: Sequence[ManifestDocument], *, values: bool = False) -> None:
-    """They are all of a partition's from slot 0 on; raises Corrupt."""
+    """Check that these are a partition's objects from slot 0 on; raises Corrupt."""
     if not 1 <= len(documents) <= ROWS_MAX:
         raise Corrupt(f"there are none, or too many rows={len(documents)}")
     if any(document.format != docs.FORMAT for document in documents):
@@ -172,7 +172,7 @@ def _rows(documents: Sequence[ManifestDocument]) -> pa.RecordBatch:
 
 
 def _bits(values: Sequence[bool], *, flipped: bool) -> pa.Buffer:
-    """Booleans as Arrow has them, a bit each."""
+    """Booleans as Arrow stores them, one bit each."""
     bits = bytearray((b"\xff" if flipped else b"\0") * -(-len(values) // 8))
     for row, value in enumerate(values):
         if value:  # takeovers are rare
@@ -216,7 +216,7 @@ def _unhex(name: str, value: str | None) -> bytes:
     except ValueError:
         found = b""
     if len(found) != HASHES[name] or found.hex() != value:
-        raise Invalid(f"a hash is none column={name}", hint="give the documents as they were read")
+        raise Invalid(f"this is not a hash column={name}", hint="give the documents as they were read")
     return found
 
 
@@ -236,7 +236,7 @@ def _read(data: bytes, key: str) -> pa.RecordBatch:
             hint="upgrade holdfast: pip install -U holdfast-log",
         )
     rows = sum(group.rows for group in outlined.groups)
-    # Every row has hashes that do not compress: one that is said to have more rows than these take is a bomb.
+    # Every row has hashes, which do not compress: a file that claims more rows than its bytes can hold is a bomb.
     if found != FORMAT or not 1 <= rows <= min(ROWS_MAX, _ROWS_SPARE + len(data) // _ROW_BYTES_LEAST):
         raise _Damaged("is damaged: it has no rows, or more than it can have")
     try:
@@ -255,7 +255,7 @@ def _model() -> Model:
 
 
 def _decoded(data: bytes, outlined: Outline, data_end: int) -> pa.RecordBatch:
-    """The rows, by Arrow, which sees a footer that was written anew and pages that were looked at."""
+    """The rows, read by Arrow, which sees only a rewritten footer and checked pages."""
     model = _model()
     footer = rewritten(outlined, model, data_end)
     content = memoryview(data)
@@ -274,7 +274,7 @@ def _decoded(data: bytes, outlined: Outline, data_end: int) -> pa.RecordBatch:
 def _documents(rows: pa.RecordBatch) -> list[ManifestDocument]:
     kinds = rows.column("kind").to_pylist()
     if not {_SEGMENT, _START}.issuperset(kinds):
-        raise _Damaged("is damaged: a row is of no kind")
+        raise _Damaged("is damaged: a row is of an unknown kind")
     starts = [kind == _START for kind in kinds]
     segments_of = iter(_of_kind(SegmentDocument, _SEGMENT, rows, _bits(starts, flipped=True)))
     starts_of = iter(_of_kind(StartDocument, _START, rows, _bits(starts, flipped=False)))
@@ -288,7 +288,7 @@ def _of_kind(
     names = _FIELDS[kind]
     for name, array in zip(_NAMES[1:], chosen_rows.columns[1:], strict=True):
         if array.null_count != (0 if name in names else len(array)):
-            raise _Damaged(f"is damaged: a value is missing, or there where none should be column={name}")
+            raise _Damaged(f"is damaged: a value is missing, or should not be there column={name}")
     columns = [_column(name, chosen_rows.column(name)) for name in names]
     return [make(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
 
@@ -302,7 +302,7 @@ def _column(name: str, array: pa.Array) -> Sequence[Any]:
 
 
 def _hexed(name: str, array: pa.Array) -> list[str]:
-    """The values of a column of hashes, which all have one length; made at once, since there are many."""
+    """The values of a column of hashes of one length, converted all at once because there are many."""
     size = HASHES[name]
     _, offsets, values = array.buffers()
     ends = struct.unpack_from(f"<{len(array) + 1}i", offsets, 4 * array.offset)

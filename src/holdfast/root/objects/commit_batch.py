@@ -7,8 +7,8 @@ of it encrypted in a log with keys.
 
 Encoding is a pure function of the batch: equal batches are equal bytes, in every process. Decoding trusts nothing; what
 is not as it should be is `Corrupt` with the object's key. Digests and encrypted bodies of the entries stay as they were
-stored; whoever has the journal's entry proves them, and that the log is the right one. Batches of format 1, without
-those two, and of format 2, without the digests, are read as well.
+stored; the caller proves them, and that the log is the right one. Batches of format 1 (without `acked` and keys) and of
+format 2 (without the keys' digests) are read as well.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt, Invalid
 from holdfast.root.objects import row_stream
 from holdfast.root.objects.row_stream import DIGEST, Damaged, RowStream
@@ -73,6 +74,11 @@ class TailKey(NamedTuple):
     salt: bytes
     commitment: bytes
     stamp: bytes
+
+    @classmethod
+    def of(cls, epoch: KeyEpoch) -> TailKey:
+        """A key epoch of the journal."""
+        return cls(*msgspec.structs.astuple(epoch))
 
 
 class CommitBatch(NamedTuple):
@@ -158,7 +164,7 @@ def with_idempotent(keys: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 def _with_no_digests(keys: bytes) -> bytes:
     if len(keys) % _WITHOUT_DIGESTS.size:
-        raise Damaged("is damaged: idempotency keys are none")
+        raise Damaged("is damaged: its idempotency keys cannot be read")
     return with_idempotent((*key, NO_DIGEST) for key in _WITHOUT_DIGESTS.iter_unpack(keys))
 
 
@@ -280,5 +286,5 @@ def _batch_of(found: int, metadata: dict[bytes, bytes], entries: tuple[TailEntry
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
         raise Damaged("is damaged: its metadata cannot be read") from None
     if _metadata(batch) != metadata:  # each value has one spelling, and there are no others
-        raise Damaged("is damaged: its metadata are not as they are written")
+        raise Damaged("is damaged: its metadata is not as we write it")
     return batch

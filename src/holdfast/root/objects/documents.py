@@ -3,8 +3,8 @@
 A document is a pure function of what is durable where it was written: equal facts give equal bytes, which is how a
 writer recognises its own object. The last field, `check`, is a hash over all the others; what does not match it, is
 not JSON, or does not have these fields is `Corrupt` with the object's key. Fields that a newer holdfast adds are
-refused by format number, not ignored. The `format` of `log.json` is that of the whole root (`root_form`), which also
-says whether objects are signed; signatures are taken off before a document comes here.
+refused by format number, not ignored. The `format` of `log.json` is that of the whole root (`root_format`), which also
+says whether objects are signed; signatures are removed before a document gets here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LogDocument(Document, frozen=True, kw_only=True, tag="log"):
 
 
 class EpochDocument(Document, frozen=True, kw_only=True, tag="epoch"):
-    """One claim: from now on, nobody with a lower number may move a mark."""
+    """One claim: from now on, no owner with a lower number may move a mark."""
 
     epoch: int
     purpose: Literal["open", "restore"]
@@ -128,27 +128,18 @@ class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment", gc=Fal
         )  # fmt: skip
 
     @property
-    def head(self) -> SegmentHead:
-        """What the file of this segment must say about itself."""
-        return SegmentHead(
-            log_id=bytes.fromhex(self.log), topic=self.topic, partition=self.partition, number=self.number,
-            first=self.first, epoch=self.epoch, schema=bytes.fromhex(self.schema),
-            previous=bytes.fromhex(self.previous),
-        )  # fmt: skip
-
-    @property
-    def facts(self) -> SegmentFacts:
-        """What this says about the segment's file."""
-        return SegmentFacts(
-            rows=self.rows, size=self.size, time_min=self.time_min, time_max=self.time_max,
-            sha256=bytes.fromhex(self.sha256), content=bytes.fromhex(self.content), footer=bytes.fromhex(self.footer),
-            key_id=self.key_id,
-        )  # fmt: skip
-
-    @property
     def segment(self) -> Segment:
-        """The segment."""
-        return Segment(head=self.head, facts=self.facts)
+        """The segment: what its file must say about itself, and what the manifest says about that file."""
+        unhex = bytes.fromhex
+        head = SegmentHead(
+            log_id=unhex(self.log), topic=self.topic, partition=self.partition, number=self.number, first=self.first,
+            epoch=self.epoch, schema=unhex(self.schema), previous=unhex(self.previous),
+        )  # fmt: skip
+        facts = SegmentFacts(
+            rows=self.rows, size=self.size, time_min=self.time_min, time_max=self.time_max, sha256=unhex(self.sha256),
+            content=unhex(self.content), footer=unhex(self.footer), key_id=self.key_id,
+        )  # fmt: skip
+        return Segment(head=head, facts=facts)
 
     @property
     def end(self) -> int:
@@ -162,12 +153,12 @@ class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment", gc=Fal
 
     @property
     def is_filler(self) -> bool:
-        """Whether it never had a file here: a rebuild filled a place whose file had expired or was lost."""
+        """Whether a rebuild put it where a segment's file had expired or was lost: it has no file."""
         return self.size == 0 and self.content == _NO_CONTENT
 
 
 class StartDocument(Document, frozen=True, kw_only=True, tag="start"):
-    """A manifest object: here an ownership begins that was taken over. Older writers find their slot taken."""
+    """A manifest object: here a new owner took over. Older writers find their slot taken."""
 
     topic: str
     partition: int
@@ -245,10 +236,10 @@ def encode(document: AnyDocument) -> bytes:
 
 
 def decode(data: bytes, key: str, kind: type[Kind]) -> Kind:
-    """The document in an object, which must be of a kind and whole."""
+    """The document in an object, which must be whole and of this kind."""
     document = _decode(data, key)
     if not isinstance(document, kind):
-        raise Corrupt("an object of the store is another one's", path=key)
+        raise Corrupt("an object of the store is of another kind than its key says", path=key)
     return document
 
 
@@ -256,7 +247,7 @@ def decode_manifest(data: bytes, key: str) -> ManifestDocument:
     """A manifest object: a segment or the start of an ownership."""
     document = _decode(data, key)
     if not isinstance(document, SegmentDocument | StartDocument):
-        raise Corrupt("an object of the store is another one's", path=key)
+        raise Corrupt("an object of the store is of another kind than its key says", path=key)
     return document
 
 
@@ -270,7 +261,7 @@ def _decode(data: bytes, key: str) -> AnyDocument:
         raise Corrupt("an object of the store is damaged", path=key) from None
     if document.format > _known(document):
         _refuse_newer(data, key)
-    # The second is its check, and that it is spelled as we spell it.
+    # The second test is its check, and that it is written as we write it.
     if not 1 <= document.format <= _known(document) or encode(document) != data:
         raise Corrupt("an object of the store is damaged", path=key)
     return document

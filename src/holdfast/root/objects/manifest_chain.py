@@ -4,8 +4,8 @@ Objects fill slots 0, 1, 2 … without a hole. A segment's object names the chai
 covers its place, span and content: an object that was changed, moved, left out or put back does not fit its neighbours.
 The start of an ownership stands between two segments and names the next one.
 
-Values are bounded here, too: whoever has a proved manifest may take its numbers and hashes for what they are. What is
-not as it should be is `Corrupt` with the object's key. Values only; nothing is read here.
+Values are bounded here as well, so the numbers and hashes of a proved manifest can be used as they are. Anything wrong
+is `Corrupt` with the object's key. Values only; nothing is read here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def prove(
             raise _corrupt("a manifest object says what cannot be", topic, partition, slot, end)
         if isinstance(document, StartDocument):
             continue
-        if document.previous != chain or document.rows < 1 or (values and not _is_linked(document)):
+        if document.previous != chain or document.rows < 1 or (values and not is_linked(document)):
             raise _corrupt(
                 "a manifest object does not follow the one before it", topic, partition, slot, document.first
             )
@@ -61,7 +61,7 @@ def are_numbers(*values: int) -> bool:
 
 
 def _behind(found: Sequence[ManifestDocument], proved: int) -> tuple[int, int | None, str]:
-    """What must follow the first of these: a segment's number, its first offset, the chain value before it."""
+    """What must come after the proved ones: a segment's number, its first offset, the chain value before it."""
     for slot in range(proved - 1, -1, -1):
         last = found[slot]
         if isinstance(last, SegmentDocument):
@@ -89,12 +89,12 @@ def _is_sound(document: ManifestDocument) -> bool:
 
 
 def _are_hashes(document: SegmentDocument) -> bool:
-    """All hashes of a segment, looked at together: there are many segments."""
+    """Check all hashes of a segment at once: there are many segments."""
     values = _hashes_of(document)
     return tuple(map(len, values)) == _HASH_DIGITS and _DIGITS.fullmatch("".join(values)) is not None
 
 
-def _is_linked(document: SegmentDocument) -> bool:
+def is_linked(document: SegmentDocument) -> bool:
     """Whether a segment's chain value is that of its place, span and content; fillers have none of their own."""
     if document.is_filler:
         return True

@@ -8,7 +8,7 @@ from holdfast.errors import Invalid
 
 GROUP_ROWS_MAX = 2**24
 GROUP_BYTES_MAX = 2**30
-"""No shape makes row groups beyond these; readers refuse them unread."""
+"""No shape makes larger row groups; readers refuse them unread."""
 
 _LEVEL_MAX = 22
 

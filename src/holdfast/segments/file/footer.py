@@ -40,7 +40,7 @@ class UnknownVersion(Exception):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """What a reader needs to know of a row group to leave it alone."""
+    """What a reader needs to know about a row group to skip it."""
 
     rows: int
     """Records, not blocks of them."""
@@ -49,7 +49,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Footer(msgspec.Struct, frozen=True):
-    """The footer's pairs, typed; the mac is apart, because it is made from them."""
+    """The footer's pairs, typed, without the mac, which is made from them."""
 
     head: SegmentHead
     shape: str
@@ -70,7 +70,7 @@ class Footer(msgspec.Struct, frozen=True):
         return self.head.first + self.rows
 
     def facts(self, *, size: int, sha256: bytes, footer: bytes) -> SegmentFacts:
-        """What the segment is, given what no footer can know of its own file."""
+        """The facts of the segment, given those that a footer cannot know about its own file."""
         return SegmentFacts(
             rows=self.rows, size=size, time_min=self.time_min, time_max=self.time_max, sha256=sha256,
             content=self.content, footer=footer, key_id=self.encrypted_with.key_id if self.encrypted_with else "",
@@ -183,7 +183,7 @@ def _require_agreement(footer: Footer, chained_to: bytes) -> None:
 
 
 class _Pairs:
-    """Takes values out of pairs, each well-formed or not at all."""
+    """Takes values out of pairs; refuses those that are not well-formed."""
 
     def __init__(self, pairs: Mapping[str, str]) -> None:
         self._pairs = pairs

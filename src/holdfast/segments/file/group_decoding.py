@@ -1,4 +1,4 @@
-"""Row groups of a segment file, from stored bytes to Arrow's batches, in steps whose memory is known beforehand.
+"""Row groups of a segment file, from stored bytes to Arrow's batches, in steps of bounded memory.
 
 The bytes were proved before (`ProvenFile`). If the footer was not, its pages are weighed before Arrow unpacks them, and
 what Arrow makes of them is counted: a row group beyond the limit is TooLarge. Nothing here knows what the rows mean.
@@ -49,7 +49,7 @@ class GroupDecoding:
         return int(self._parquet.metadata.row_group(group).num_rows)
 
     def row_group(self, group: int) -> RowGroup:
-        """Where a row group lies. Arrow is asked only about footers that are proved: others can end the process."""
+        """Where a row group lies. Arrow is asked only about proved footers: others can end the process."""
         if self._unproven is not None:
             return self._unproven.row_group(group)
         found = self._parquet.metadata.row_group(group)
@@ -76,7 +76,7 @@ class GroupDecoding:
             self._file.hold([])
 
     def steps(self, group: int, names: list[str], pieces: list[Piece], rows: int) -> Iterator[pa.RecordBatch]:
-        """A row group in pieces of so many rows, or fewer: a reader who stops early has not decoded the rest."""
+        """A row group in pieces of at most so many rows: a reader that stops early has not decoded the rest."""
         self._file.hold(pieces)
         try:
             if self._unproven is None:
@@ -120,7 +120,7 @@ class GroupDecoding:
 
 
 def grown(array: pa.Array, kind: pa.DataType) -> int:
-    """What an array of lists of any size takes when it has a type in which some have a fixed one."""
+    """The memory of an array of lists of any size, once some of them have the fixed size of their type."""
     if pa.types.is_fixed_size_list(kind):
         items: Any = array.values if len(array) else []
         return len(array) * int(kind.list_size) * 8 + (grown(items, kind.value_type) if len(items) else 0)

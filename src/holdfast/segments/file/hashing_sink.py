@@ -92,7 +92,7 @@ class HashingSink:
         self._file.close()
 
     def _abandon_stream(self) -> None:
-        """It refers to us from inside of Arrow, where the garbage collector does not look: neither would ever go."""
+        """Arrow's object refers to us where the garbage collector does not look: neither would ever be freed."""
         self._abandoned = True
         self.stream = None
 

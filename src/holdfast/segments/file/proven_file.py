@@ -1,9 +1,9 @@
-"""A segment file's bytes, proved before anybody sees them.
+"""A segment file's bytes, proved before they are used.
 
 The file, on a disk or on a store, is read with plain reads into memory, each block is compared with its hash, and what
-is handed on is that same memory: bytes that change between proof and use do no harm, and a damaged block is never
-decoded. (A memory map would lose both, and turn a failing disk into a signal.) Whoever asks not to have blocks compared
-gets them as they are; the footer is proved by the reader in any case.
+is passed on is that same memory: bytes that change between proof and use do no harm, and a damaged block is never
+decoded. (A memory map would lose both, and turn a failing disk into a signal.) Without `compare_blocks` they pass
+unchecked; the footer is proved by the reader in any case.
 
 Arrow reads through this object. `fetch` and `hold` let the reader get a whole row group in few reads, also ahead of
 time in another thread; what Arrow asks for beyond that is fetched when it asks.
@@ -49,10 +49,10 @@ class Bytes(Protocol):
         """How many there are."""
 
     def read(self, start: int, end: int) -> memoryview:
-        """Exactly these; raises Damaged where there are fewer, or they cannot be read."""
+        """Exactly these bytes; raises Damaged if there are fewer, or if they cannot be read."""
 
     def close(self) -> None:
-        """Let go of them; closing again does nothing."""
+        """Close it; closing again does nothing."""
 
 
 class FileBytes:

@@ -60,7 +60,7 @@ def is_raw(schema: pa.Schema) -> bool:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in the stored schema; Invalid when its columns are others, or absent where they must not be."""
+    """The batch in the stored schema; Invalid if it has other columns, or nulls where there must be none."""
     if not batch.schema.equals(schema):
         if batch.schema.names != schema.names or not stored_schema(batch.schema).equals(schema):
             raise Invalid("a batch has other columns than its segment", hint="give batches of the segment's schema")

@@ -5,8 +5,8 @@ hash in the footer, then decryption. Without a manifest (a rebuild, an inspectio
 there is a key, and by agreement with itself alone if there is none; `verify` then reads everything.
 
 The bytes come from a file or from an object of a store (`Bytes`). A missing file is FileNotFoundError: the caller knows
-what that means. All else that is wrong with the bytes is Corrupt, with the place of the first record concerned. A
-reader serves one thread at a time and never writes.
+what that means. Anything else wrong with the bytes is Corrupt, with the place of the first record concerned. A reader
+serves one thread at a time and never writes.
 
 Memory: one row group decoded, and its stored bytes.
 """
@@ -49,7 +49,7 @@ _ARROW_ERRORS = (
 )  # fmt: skip
 
 ROW_GROUP_BYTES_MAX = 256 * 2**20
-"""What a row group of a file that nobody vouches for may take, unless the reader sets more. Ours take 32 MiB."""
+"""What a row group of an untrusted file may take, unless the reader allows more. Ours take 32 MiB."""
 
 _BATCH_ROWS = 65_536
 """Rows that are decoded at once of a plain row group."""
@@ -84,10 +84,10 @@ class SegmentReader:
     without facts, a plain file in a log with keys is refused. `source` is where the bytes come from, if not from a file
     at `path`, which then only names it; without `compare_blocks` only the footer is proved.
 
-    `trusted` says that the facts are proved: they come from the log's own database, or from a document whose MAC was
-    checked with the log's key. Facts that anybody may have written are not, however well they match: the footer is then
-    taken apart before Arrow sees it, pages are weighed before they are unpacked, and no row group that takes more than
-    `row_group_bytes_max` is decoded (Invalid).
+    `trusted` says that the facts are proved: they come from the log's own database, or from a document that the log's
+    key signed. Otherwise anybody may have written them, however well they match. Then the footer is taken apart before
+    Arrow sees it, pages are weighed before they are unpacked, and a row group of more than `row_group_bytes_max` is
+    refused (Invalid).
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class SegmentReader:
             yield from turned(chosen, wanted.reverse)
 
     def _plain_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
-        """Records of plain row groups, in pieces: a reader who stops early has not decoded the rest."""
+        """Records of plain row groups, in pieces: a reader that stops early has not decoded the rest."""
         for group, pieces in self._fetched(groups, wanted.names):
             with self._as_corrupt(self._firsts[group]):
                 batches = self._decode_rows(group, wanted.names, pieces)
@@ -217,7 +217,7 @@ class SegmentReader:
         return range(count * part // parts, count * (part + 1) // parts)
 
     def stored_blocks(self, share: tuple[int, int] = (0, 1)) -> Iterator[pa.RecordBatch]:
-        """The blocks of an encrypted file as they are stored, for those who have no key."""
+        """The blocks of an encrypted file as they are stored, for readers without a key."""
         for _, table in self._tables(self._shared(share), list(encrypted_blocks.BLOCK_SCHEMA.names)):
             yield table
 
@@ -233,7 +233,7 @@ class SegmentReader:
 
     def _fetched(self, groups: Sequence[int], names: list[str]) -> Iterator[tuple[int, list[Piece]]]:
         """The stored bytes of row groups, proved, one after the other."""
-        # Hazard: no thread reads ahead here. A reading that is given up half-way is finished by the garbage collector,
+        # Hazard: no thread reads ahead here. A reading that is abandoned half-way is finished by the garbage collector,
         # in whatever thread that runs; joining a thread there deadlocks when that thread is itself just being started.
         for group in groups:
             with self._as_corrupt(self._firsts[group]):

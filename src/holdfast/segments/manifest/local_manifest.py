@@ -1,7 +1,7 @@
 """Looking things up in the manifest: which segment holds an offset or a time, and where its file is.
 
-Every row is proved (its stamp) before it is believed. Each look is one short read transaction, so nobody here
-holds up the writer or pins the write-ahead log.
+Every row is proved by its stamp before it is used. Each lookup is one short read transaction, so none of them holds
+up the writer or pins the write-ahead log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal
-from holdfast.journal.sqlite import stored
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow
 from holdfast.model.segment import NO_CHAIN, SegmentHead
@@ -41,16 +40,12 @@ class Manifest:
         return self.root / layout.segments_folder(partition.topic, partition.number)
 
     def row(self, partition: Partition, number: int) -> SegmentRow:
-        """One row; raises Corrupt when it is not there or not proved."""
-        with self._journal.backend.reading() as connection:
-            found = stored.segment(connection, self._journal.backend.path, partition.id, number)
-        return self._proved(partition, found, f"number={number}")
+        """One row; raises Corrupt if it is missing or not proved."""
+        return self._proved(partition, self._journal.segment(partition, number), f"number={number}")
 
     def holding(self, partition: Partition, offset: int) -> SegmentRow:
         """The row of the segment that holds a sealed offset."""
-        with self._journal.backend.reading() as connection:
-            found = stored.segment_holding(connection, self._journal.backend.path, partition.id, offset)
-        row = self._proved(partition, found, f"offset={offset}")
+        row = self._proved(partition, self._journal.segment_holding(partition, offset), f"offset={offset}")
         if row.end <= offset:
             raise self._corrupt(partition, f"the manifest has a gap offset={offset}")
         return row
@@ -66,27 +61,16 @@ class Manifest:
             start += len(page)
 
     def page(self, partition: Partition, start: int, stop: int) -> list[SegmentRow]:
-        """Rows as they are, not proved; of a damaged one the damage is raised."""
-        with self._journal.backend.reading() as connection:
-            found = list(stored.segments(connection, self._journal.backend.path, partition.id, start, stop))
-        rows: list[SegmentRow] = []
-        for row in found:
-            if isinstance(row, Corrupt):
-                raise row
-            rows.append(row)
-        return rows
+        """Rows as they are, not proved; raises Corrupt at a damaged one."""
+        return self._journal.segments(partition, start, stop)
 
     def in_state(self, state: int) -> list[SegmentRow]:
-        """All rows in a state other than live, each proved: files are removed on their word."""
-        path, partitions = self._journal.backend.path, self._journal.topics.by_id
-        with self._journal.backend.reading() as connection:
-            found = list(stored.segments_in_state(connection, path, state))
+        """All rows in a state other than live, each proved: files are removed because of them."""
+        partitions = self._journal.partitions
         rows = []
-        for row in found:
-            if isinstance(row, Corrupt):
-                raise row
+        for row in self._journal.segments_in_state(state):
             if row.partition_id not in partitions:
-                raise Corrupt("a row of the manifest belongs to no partition", path=str(path))
+                raise Corrupt("a row of the manifest belongs to no partition", path=str(self._journal.path))
             rows.append(self._proved(partitions[row.partition_id], row, ""))
         return rows
 
@@ -105,29 +89,29 @@ class Manifest:
             yield kept.pop(node.number)
 
     def range_with_children(self, partition: Partition, number: int, own: tuple[int, int]) -> tuple[int, int]:
-        """The (low, high) that the row of a new segment shall have."""
+        """The (low, high) for the row of a new segment."""
         below = (self.row(partition, child) for child in time_tree.children(number))
         return time_tree.combine(own, ((row.low, row.high) for row in below))
 
     def head(self, partition: Partition, row: SegmentRow) -> SegmentHead:
         """What the file of a row must say about itself."""
         previous = self.row(partition, row.number - 1).chain if row.number else NO_CHAIN
-        return row.head(self._journal.vault.log_id, partition.topic, partition.number, previous)
+        return row.head(self._journal.log_id, partition.topic, partition.number, previous)
 
     def open(self, partition: Partition, row: SegmentRow) -> SegmentReader:
-        """The file of a row, which must be what the manifest says; FileNotFoundError when it is not there."""
+        """The file of a row, which must be what the manifest says; FileNotFoundError if it is missing."""
         from holdfast.segments.file.segment_reader import SegmentReader
 
-        opener = self._journal.vault.segment_keys
+        opener = self._journal.segment_keys
         return SegmentReader(self.path(partition, row), self.head(partition, row), row.facts, opener, trusted=True)
 
     def _proved(self, partition: Partition, row: SegmentRow | None, what: str) -> SegmentRow:
         if row is None:
             raise self._corrupt(partition, f"a row of the manifest is missing {what}")
-        if not self._journal.vault.verify(row.key_epoch, row.message(), row.stamp):
+        if not self._journal.proves(row):
             raise self._corrupt(partition, f"a row of the manifest does not match its stamp number={row.number}")
         return row
 
     def _corrupt(self, partition: Partition, message: str) -> Corrupt:
-        path = str(self._journal.backend.path)
+        path = str(self._journal.path)
         return Corrupt(message, path=path, topic=partition.topic, partition=partition.number)

@@ -3,11 +3,11 @@
 Without another store the directory *is* the store, with the same layout. So right after each seal the segment's
 manifest object is written beside it, durably; a topic's document comes before the first of its segments, an `expired`
 object before files are removed. Used by the roller's thread, also to write what a crash left unwritten. A log that
-ships to another store publishes there and nothing here: what it published before is withdrawn, so that nobody reads it
-and takes it for all there is.
+ships to another store publishes only there. What it published here before is withdrawn, so that nobody takes it for all
+there is.
 
-Documents of a log with keys are signed. A directory from before there were signatures is published anew beside what
-stands there, and its `log.json`, by which readers choose, comes last; without keys it is written on in its old layout.
+Documents of a log with keys are signed. A directory from before signatures is published again beside what stands there;
+its `log.json`, by which readers choose, comes last. Without keys it keeps its old layout.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger("holdfast")
 
 
 def withdraw(root: Path) -> None:
-    """The directory is no store any more: without its first document it is none to any reader."""
+    """The directory is no longer a store: readers do not recognise one without its first document."""
     disk.discard(root / layout.LOG)
 
 
@@ -56,7 +56,7 @@ class Publishing:
         self._known: dict[str, tuple[int, bytes]] = {}
         """What the newest document of each topic says: how many schemas, and which policy."""
         self._form, self._is_renewed = self._standing()
-        """What this root is like; renewed: `log.json` does not say so yet."""
+        """The root's form; renewed means that `log.json` does not say so yet."""
         self._has_log = False
         self._published: dict[Partition, int] = {}
         """How many segments of each partition have their manifest objects."""
@@ -67,8 +67,8 @@ class Publishing:
         return sealed.sealed_offset if self._published.get(partition) == sealed.segments else -1
 
     def check(self, now: float) -> float:
-        """A chore: write what is missing; returns when to look again."""
-        partitions = list(self._journal.topics.by_id.values())
+        """Write what is missing; returns when to look again. A chore of the roller."""
+        partitions = list(self._journal.partitions.values())
         late = [p for p in partitions if self.reached(p) < p.sealed.sealed_offset or self._is_withdrawn(p)]
         for partition in late:
             try:
@@ -99,17 +99,17 @@ class Publishing:
             ) from error
 
     def expire(self, partition: Partition) -> None:
-        """Say where the partition begins now, before files are removed."""
+        """Publish where the partition begins now, before files are removed."""
         document = gone_document(self._journal, partition)
         key = layout.expired_key(partition.topic, partition.number, document.upto)
         self._write(key, documents.encode(document))
 
     def _is_withdrawn(self, partition: Partition) -> bool:
-        """Whether there is something to read and nobody can: the log had a store for a while."""
+        """Whether there is something to read that nobody can read: the log had a store for a while."""
         return not self._has_log and partition.sealed.segments > 0 and not (self._root / layout.LOG).exists()
 
     def _found(self, partition: Partition) -> int:
-        """How many manifest objects there are: they are written in order, so the newest one tells all."""
+        """How many manifest objects there are: they are written in order, so the newest one tells."""
         if partition not in self._published:
             number = partition.sealed.segments
             while number and not self._path(partition, number - 1).exists():
@@ -143,11 +143,11 @@ class Publishing:
     # -- the root's form ----------------------------------------------------------------------------------
 
     def _standing(self) -> tuple[RootForm, bool]:
-        """The form of what stands here, to be written on; else that of a new root, and whether an older one is there.
+        """The form of what stands here, if it can be continued; else a new root's, and whether an older one is there.
 
-        With keys, only what they signed is written on: whoever can write here could make a root look old.
+        With keys, only what they signed is continued: anybody who can write here could make a root look old.
         """
-        signer, log = self._journal.vault.signer, self._journal.vault.log_id.hex()
+        signer, log = self._journal.signer, self._journal.log_id.hex()
         form = RootForm(signer, log=log)
         try:
             form.proved(layout.LOG, (self._root / layout.LOG).read_bytes())
@@ -164,15 +164,15 @@ class Publishing:
         journal = self._journal
         return documents.encode(
             LogDocument(
-                format=self._form.format if root_format is None else root_format, log=journal.vault.log_id.hex(),
-                created_us=journal.row.created_us,
+                format=self._form.format if root_format is None else root_format, log=journal.log_id.hex(),
+                created_us=journal.created_us,
             )
         )  # fmt: skip
 
     def _finish_renewal(self) -> None:
-        """Everything is published anew: readers may take it from here on."""
+        """Everything is published again: from now on readers may use it."""
         if self._is_renewed:
-            for partition in self._journal.topics.by_id.values():
+            for partition in self._journal.partitions.values():
                 if partition.sealed.first_segment:
                     self.expire(partition)
             self._write(layout.LOG, self._log_document())
@@ -185,7 +185,7 @@ class Publishing:
 
     def _remove_old(self) -> None:
         """Documents of the old layout, which nobody finds any more."""
-        for topic, partitions in self._journal.topics.partitions.items():
+        for topic, partitions in self._journal.topics.items():
             places = [(topic, partition.number) for partition in partitions]
             folders = [layout.topic_folder(topic), *(layout.manifest_folder(*place) for place in places)]
             folders += [layout.expired_folder(*place) for place in places]
@@ -197,7 +197,7 @@ class Publishing:
         return self._root / self._form.outside(key)
 
     def _read(self, key: str) -> bytes | None:
-        """A document that stands here; None where it is none of ours, and is written anew."""
+        """A document that stands here; None if it is not ours, and will be written again."""
         try:
             return self._form.proved(key, self._place(key).read_bytes())
         except HoldfastError:

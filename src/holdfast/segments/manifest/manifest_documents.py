@@ -1,4 +1,4 @@
-"""What the manifest says, as the documents of a store: pure functions of durable rows, equal rows are equal bytes."""
+"""The manifest as the documents of a store: pure functions of durable rows; equal rows give equal bytes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ def segment_document(manifest: Manifest, partition: Partition, row: SegmentRow, 
 
 def topic_document(journal: Journal, manifest: Manifest, topic: str, version: int) -> TopicDocument:
     """A topic as it is now."""
-    topics = journal.topics
-    partitions = topics.partitions[topic]
-    policy = topics.policies.get(topic)
-    schemas = topics.schemas.get(topic, ())
+    partitions = journal.topics[topic]
+    policy = journal.policies.get(topic)
+    schemas = journal.schemas.get(topic, ())
     return TopicDocument(
-        log=journal.vault.log_id.hex(), topic=topic, version=version, partitions=len(partitions),
+        log=journal.log_id.hex(), topic=topic, version=version, partitions=len(partitions),
         first_offset=first_offset(manifest, partitions[0]),
         schemas=tuple(SchemaVersion(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in schemas),
         retention=None if policy is None else Limits(policy.bytes_max, policy.age_max_us, policy.records_max),
@@ -35,15 +34,14 @@ def topic_document(journal: Journal, manifest: Manifest, topic: str, version: in
 
 def topic_state(journal: Journal, topic: str) -> tuple[int, bytes]:
     """What can change about a topic: how many schemas it has, and which retention policy."""
-    topics = journal.topics
-    policy = topics.policies.get(topic)
-    return len(topics.schemas.get(topic, ())), b"" if policy is None else policy.stamp
+    policy = journal.policies.get(topic)
+    return len(journal.schemas.get(topic, ())), b"" if policy is None else policy.stamp
 
 
 def next_topic_document(
     journal: Journal, manifest: Manifest, topic: str, newest: int, standing: bytes | None
 ) -> TopicDocument | None:
-    """The document to be written about a topic; None where the newest one that stands there says it already."""
+    """The document to be written about a topic; None if the newest one there says it already."""
     if standing == documents.encode(topic_document(journal, manifest, topic, newest)):
         return None
     return topic_document(journal, manifest, topic, newest + 1)
@@ -54,7 +52,7 @@ def expired_document(
 ) -> ExpiredDocument:  # fmt: skip
     """Segments of a partition below a number are retired; it begins at this offset now."""
     return ExpiredDocument(
-        log=journal.vault.log_id.hex(), topic=partition.topic, partition=partition.number, upto=upto, first=first,
+        log=journal.log_id.hex(), topic=partition.topic, partition=partition.number, upto=upto, first=first,
         expired_us=expired_us,
     )  # fmt: skip
 

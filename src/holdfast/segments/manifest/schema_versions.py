@@ -11,17 +11,15 @@ from holdfast.model.schema import TopicSchema
 
 def versions(journal: Journal, topic: str) -> tuple[TopicSchema, ...]:
     """All versions of a topic's schema, oldest first; empty for a raw topic."""
-    return tuple(_parsed(row.definition) for row in journal.topics.schemas.get(topic, ()))
+    return tuple(_parsed(row.definition) for row in journal.schemas.get(topic, ()))
 
 
 def version(journal: Journal, topic: str, fingerprint: bytes) -> TopicSchema:
     """The version with this fingerprint."""
-    for row in journal.topics.schemas.get(topic, ()):
+    for row in journal.schemas.get(topic, ()):
         if row.fingerprint == fingerprint:
             return _parsed(row.definition)
-    raise Corrupt(
-        "an entry or a segment has a schema that its topic never had", path=str(journal.backend.path), topic=topic
-    )
+    raise Corrupt("an entry or a segment has a schema that its topic never had", path=str(journal.path), topic=topic)
 
 
 @lru_cache(maxsize=1024)

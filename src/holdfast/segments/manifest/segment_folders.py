@@ -1,6 +1,6 @@
-"""What lies in the folders of segments: names and sizes, as they are found. Nothing is judged or changed here.
+"""The contents of the segments' folders: names and sizes as found. Nothing is judged or changed here.
 
-A folder or a file that vanishes while it is looked at was removed by somebody who may; it is simply not there.
+A folder or a file that vanishes meanwhile was removed on purpose; it is simply not there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _listed(entry: os.DirEntry[str]) -> Listed | None:
 
 
 def walk(root: Path, skip: Callable[[Path], bool]) -> Iterator[Path]:
-    """All files below a folder, links not followed; `skip` says which folders are not looked into."""
+    """All files below a folder, without following links; `skip` says which folders to leave out."""
     waiting = [root]
     while waiting:
         folder = waiting.pop()
@@ -72,7 +72,7 @@ def walk(root: Path, skip: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def free(path: Path, *, folder: bool = False) -> Path:
-    """This path, or one beside it, that nothing has yet; for a folder, nothing but a folder."""
+    """This path, or one beside it, that is still free; with `folder`, an existing folder is as good as free."""
     found, number = path, 0
     while os.path.lexists(found) and not (folder and found.is_dir()):
         number += 1

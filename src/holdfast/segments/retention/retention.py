@@ -108,7 +108,7 @@ class Retention:
     def _run(self, dry_run: bool) -> RetentionReport:
         removed: list[Removed] = []
         kept: dict[Partition, int] = {}
-        for partition in list(self._journal.topics.by_id.values()):
+        for partition in list(self._journal.partitions.values()):
             planned = self._plan(partition)
             removed += [_removed(partition, removal.segment, removal.why) for removal in planned.removals]
             kept[partition] = len(planned.removals)
@@ -126,7 +126,7 @@ class Retention:
 
     def policy(self, topic: str) -> Policy:
         """A topic's own policy, or what the settings say."""
-        own = self._journal.topics.policies.get(topic)
+        own = self._journal.policies.get(topic)
         settings = self._settings
         if own is not None:
             return Policy(own.bytes_max or None, own.age_max_us or None, own.records_max or None)
@@ -162,7 +162,7 @@ class Retention:
 
     def used_bytes(self, partitions: Sequence[Partition]) -> int:
         """What the log takes on the disk: segments, the database and its write-ahead log."""
-        database = self._journal.backend.path
+        database = self._journal.path
         files = (database, database.with_name(database.name + "-wal"))
         return sum(map(self._size, partitions)) + sum(path.stat().st_size for path in files if path.exists())
 
@@ -249,7 +249,7 @@ class Retention:
 
     def _finish_expiring(self) -> None:
         """Finish what an Expire left behind: its owner died, or its commit came after the time-out."""
-        by_id = self._journal.topics.by_id
+        by_id = self._journal.partitions
         expiring: dict[Partition, list[SegmentRow]] = {}
         for row in self._manifest.in_state(EXPIRING):
             expiring.setdefault(by_id[row.partition_id], []).append(row)

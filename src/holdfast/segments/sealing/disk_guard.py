@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast import disk
 from holdfast.errors import Unavailable
-from holdfast.journal.commit.queue import Queue
+from holdfast.journal.journal import Journal
 from holdfast.segments.segment_settings import DiskSettings
 from holdfast.segments.segment_stats import Counters
 
@@ -21,8 +21,8 @@ logger = logging.getLogger("holdfast.segments")
 class Guard:
     """Looks at free space from time to time; a chore of the roller."""
 
-    def __init__(self, queue: Queue, path: Path, settings: DiskSettings, counters: Counters) -> None:
-        self._queue = queue
+    def __init__(self, journal: Journal, path: Path, settings: DiskSettings, counters: Counters) -> None:
+        self._journal = journal
         self._path = path
         self._settings = settings
         self._counters = counters
@@ -43,7 +43,7 @@ class Guard:
         except OSError as error:
             self._counters.last_error = f"cannot look at the disk: {error.strerror}"
             return
-        if free < 0:  # an answer that means nothing: some file systems count beyond their quota
+        if free < 0:  # not an answer: some file systems count beyond their quota
             self._counters.last_error = f"cannot look at the disk: it says free={free}"
             return
         self._counters.free_bytes = free
@@ -55,7 +55,7 @@ class Guard:
     def _tell(self, low: bool, free: int) -> None:
         floor = self._settings.free_bytes_min
         if low:
-            self._queue.hold(
+            self._journal.hold(
                 "disk",
                 Unavailable(
                     f"the disk is nearly full; nothing was written free={free} needed={floor} path={self._path}",
@@ -65,5 +65,5 @@ class Guard:
             )
             logger.error("appends refused: the disk is nearly full", extra={"action": "disk_low", "free": free})
         else:
-            self._queue.hold("disk", None)
+            self._journal.hold("disk", None)
             logger.info("appends taken again: the disk has room", extra={"action": "disk_ok", "free": free})

@@ -28,7 +28,7 @@ logger = logging.getLogger("holdfast.segments")
 def clear(journal: Journal, manifest: Manifest) -> list[Partition]:
     """Remove what can be proved to be left over; returns the partitions in which retention may have emptied a file."""
     emptied = []
-    for partition in list(journal.topics.by_id.values()):
+    for partition in list(journal.partitions.values()):
         folder = manifest.folder(partition)
         names = segment_folders.names(folder)
         _clear_partition(journal, partition, folder, names)
@@ -61,13 +61,13 @@ def _is_unlisted(journal: Journal, partition: Partition, path: Path) -> bool:
     """Whether a finished file above the watermark is an attempt to seal what is still in the tail."""
     from holdfast.segments.file.segment_reader import SegmentReader
 
-    vault, sealed = journal.vault, partition.sealed
+    sealed = partition.sealed
     try:
-        with SegmentReader(path, None, None, vault.segment_keys) as reader:
+        with SegmentReader(path, None, None, journal.segment_keys) as reader:
             head, rows = reader.head, reader.facts.rows
     except Corrupt:
         return False
-    ours = (vault.log_id, partition.topic, partition.number) == (head.log_id, head.topic, head.partition)
+    ours = (journal.log_id, partition.topic, partition.number) == (head.log_id, head.topic, head.partition)
     if ours and head.first + rows > partition.durable:
         raise Corrupt(
             "the database is older than its segments: it does not know records that were sealed",

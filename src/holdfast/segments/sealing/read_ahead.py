@@ -1,6 +1,6 @@
-"""Making the next items while the last ones are being used: reading the journal beside writing Parquet.
+"""Making the next items while the last ones are being used: the journal is read while Parquet is written.
 
-Both sides spend most of their time outside of the interpreter, so on two cores sealing takes as long as the slower one.
+Both sides spend most of their time outside the interpreter, so on two cores sealing takes as long as the slower one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The roller: one thread that moves records from the journal's tail into segments.
 
-It sleeps until a tail has reached its size (the writer rings), its age (a timer, so idle partitions are sealed too),
-or until somebody asks (`seal`). After each seal it trims the journal in small slices, so that no commit is held up
-for long. Between seals it does the log's chores (retention, the disk guard), each when it is due.
+It sleeps until a tail has reached its size (the writer signals it) or its age (a timer, so idle partitions are sealed
+too), or until somebody asks (`seal`). After each seal it trims the journal in small slices, so that no commit has to
+wait long. Between seals it does the log's chores (retention, the disk guard), each when it is due.
 
-A seal that fails harms nobody: the records stay in the journal, just as durable. It is logged, counted, and tried
+A seal that fails does no harm: the records stay in the journal, just as durable. It is logged, counted, and tried
 again after a pause that grows to a minute; whoever waits in `seal` gets the error. The roller never blocks an
 append: all it shares with the writer are commit units in the reserved lane.
 """
@@ -19,7 +19,6 @@ from threading import Lock, Thread
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
-from holdfast.journal.sqlite import stored
 from holdfast.journal.state.operations import Trim
 from holdfast.journal.state.partition import Partition
 from holdfast.segments.manifest.local_manifest import Manifest
@@ -61,7 +60,7 @@ class Roller:
         self._journal = journal
         self._settings = settings
         self._clock = clock
-        self._signal = journal.announce_ripe(settings.rows_max, settings.bytes_max)
+        self._signal = journal.notify_when_due(settings.rows_max, settings.bytes_max)
         self._lock = Lock()
         self._requests: list[Request] = []
         self._pace = Pace(journal, settings.idle_ratio, clock, self._is_urgent)
@@ -69,7 +68,7 @@ class Roller:
         self._untrimmed: dict[Partition, float] = {}
         """Partitions with a few entries to be trimmed, and when to do it at the latest."""
         self._unmeasured: list[Partition] = []
-        """Partitions whose tails were there when the log was opened and were not looked at yet."""
+        """Partitions whose tails were there when the log was opened and have not been measured yet."""
         self._retry: dict[Partition, tuple[float, float]] = {}
         """When to try a partition again that failed, and how long the pause was."""
         self.sealing: frozenset[tuple[int, int]] = frozenset()
@@ -129,23 +128,23 @@ class Roller:
 
     def _work(self) -> None:
         try:
-            self._unmeasured = list(self._journal.topics.by_id.values())
+            self._unmeasured = list(self._journal.partitions.values())
             while not self._stopping and self._journal.end is None:
                 due = self._round()
                 if not self._stopping:
-                    # A tail may have begun or ripened since it was visited, and the ring for it met nobody asleep.
+                    # A tail may have begun or filled up since it was visited, while nobody slept on the signal.
                     self._signal.sleep(partial(self._has_work, due), max(0.0, due - self._clock.monotonic()))
             for partition in list(self._untrimmed):
                 self._trim(partition)
         except Closed:
-            pass  # the journal ended; whoever uses it is told
+            pass  # the journal ended; those who use it are told
         except BaseException:
-            logger.critical("the roller stopped by a defect", extra={"action": "roller_died"}, exc_info=True)
+            logger.critical("the roller stopped because of a defect", extra={"action": "roller_died"}, exc_info=True)
         finally:
             self._release_all()
 
-    def _take_stock(self) -> bool:
-        """Look at what was there when the log was opened; False when some of it cannot be read at the moment."""
+    def _measure_all(self) -> bool:
+        """Measure what was there when the log was opened; False when some of it cannot be read at the moment."""
         while self._unmeasured:
             try:
                 self._measure(self._unmeasured[0])
@@ -159,20 +158,15 @@ class Roller:
 
     def _measure(self, partition: Partition) -> None:
         """An unsealed tail, and entries that were sealed but not trimmed."""
-        sealed, durable = partition.sealed.sealed_offset, partition.durable
-        if durable > sealed and not partition.tail_bytes_found:
+        if partition.tail_records and not partition.tail_bytes_found:
             partition.tail_since = partition.tail_since or self._clock.monotonic()
-            with self._journal.backend.reading() as connection:
-                found = stored.tail_bytes(connection, partition.id, sealed, durable)
-            before = max(0, found - partition.tail_bytes)
-            self._journal.queue.tail_bytes_found += before
-            partition.tail_bytes_found = before
+            self._journal.measure_tail(partition)
         self._trim(partition)
 
     def _round(self) -> float:
         """Seal what is to be sealed; returns when there will be something to do again."""
-        due = self._clock.monotonic() + (_SLEEP_S if self._take_stock() else _RETRY_S)
-        for partition in list(self._journal.topics.by_id.values()):
+        due = self._clock.monotonic() + (_SLEEP_S if self._measure_all() else _RETRY_S)
+        for partition in list(self._journal.partitions.values()):
             due = min(due, self._visit(partition))
             if self._stopping:
                 break
@@ -183,11 +177,11 @@ class Roller:
         return due
 
     def _relieve(self) -> float:
-        """Of many tails none may be due, and all together too long: seal the longest; returns when to look again."""
+        """Tails may be too long together though none of them is due: seal the longest; returns when to look again."""
         now = self._clock.monotonic()
-        if not self._journal.queue.tail_is_long():
+        if not self._journal.tail_is_long():
             return now + _SLEEP_S
-        longest = max(self._journal.topics.by_id.values(), key=lambda partition: partition.tail_size)
+        longest = max(self._journal.partitions.values(), key=lambda partition: partition.tail_size)
         pause = self._retry.get(longest, (0.0, 0.0))[0]
         if pause <= now and longest.tail_records and self._seal(longest):
             return now
@@ -242,7 +236,7 @@ class Roller:
         finally:
             self.sealing = frozenset()
         self._retry.pop(partition, None)
-        if partition.sealed.sealed_offset >= until:  # else what is left began when it began
+        if partition.sealed.sealed_offset >= until:  # else what is left is as old as it was
             partition.tail_since = began
         if sealed is not None:
             self.counters.sealed(sealed.rows, sealed.size, self._clock.monotonic() - began)
@@ -255,7 +249,7 @@ class Roller:
         return True
 
     def _settle_requests(self) -> None:
-        """Whoever has waited long enough goes on."""
+        """Wake those whose partitions are sealed."""
         with self._lock:
             settled = [request for request in self._requests if request.is_settled()]
             self._requests = [request for request in self._requests if request not in settled]
@@ -263,7 +257,7 @@ class Roller:
             request.signal.notify()
 
     def _is_urgent(self) -> bool:
-        return self._stopping or bool(self._requests) or self._journal.queue.tail_is_long()
+        return self._stopping or bool(self._requests) or self._journal.tail_is_long()
 
     def _failed(self, partition: Partition, error: HoldfastError) -> None:
         _, pause = self._retry.get(partition, (0.0, 0.0))
@@ -318,15 +312,13 @@ class Roller:
 
     def _trimmable(self, partition: Partition) -> int:
         """Entries below the watermark, counted up to one slice."""
-        sealed = partition.sealed.sealed_offset
-        with self._journal.backend.reading() as connection:
-            return stored.entries_below(connection, partition.id, sealed, self._settings.trim_entries)
+        return self._journal.sealed_entries(partition, self._settings.trim_entries)
 
     def _has_work(self, due: float) -> bool:
         """Whether there is something to do before `due`."""
         if self._stopping or self._journal.end is not None or self._requests:
             return True
-        return any(p.tail_records and self._due(p) < due for p in list(self._journal.topics.by_id.values()))
+        return any(p.tail_records and self._due(p) < due for p in list(self._journal.partitions.values()))
 
     def _release_all(self) -> None:
         with self._lock:

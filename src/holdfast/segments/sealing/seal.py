@@ -1,11 +1,11 @@
-"""One seal: a part of a partition's tail becomes a segment, in one act.
+"""One seal: a part of a partition's tail becomes a segment, in one commit.
 
     read the committed tail page by page → write ….parquet.tmp → fsync → rename → fsync the directory
     → one commit: manifest row and watermark
 
 Until the commit the records are in the tail, from then on in the segment; a reader sees each of them once. A crash
 leaves at most a temporary file, or a finished one above the watermark: the next open removes both (`leftovers`).
-Every attempt writes a new file; an fsync that failed is never tried again. Memory is bounded by a row group,
+Every attempt writes a new file; a failed fsync is never repeated. Memory is bounded by a row group,
 however long the tail is.
 """
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
     from holdfast.segments.file.segment_writer import SegmentWriter
 
-_PATIENCE_S = 60.0
+_WAIT_S = 60.0
 _BATCHES_AHEAD = 8
 _PAGE_ENTRIES = 256
 
 
 class Cancelled(Exception):
-    """Somebody does not want to wait for this seal any more; the tail is as it was."""
+    """The seal was given up because the log is closing; the tail is as it was."""
 
 
 class Sealed(NamedTuple):
@@ -87,7 +87,7 @@ class Sealer:
         page = min(_PAGE_ENTRIES, self._settings.rows_max)
         entries = _Span(reader.entries(watermark.sealed_offset, end, page_entries=page), self._settings)
         folder = self._manifest.folder(partition)
-        temporary = folder / layout.temporary_name(watermark.segments, self._journal.row.epoch)
+        temporary = folder / layout.temporary_name(watermark.segments, self._journal.epoch)
         try:
             self._prepare(folder)
             row = self._row(partition, self._write(partition, reader, entries, temporary))
@@ -120,7 +120,7 @@ class Sealer:
             raise
 
     def _discard(self, path: Path) -> None:
-        """Remove a file that nobody will ask for; if even that fails, the next attempt or the next open does it."""
+        """Remove a file that is not needed; if even that fails, the next attempt or the next open does it."""
         try:
             disk.remove(path)
         except OSError:
@@ -130,7 +130,7 @@ class Sealer:
         from holdfast.segments.file.segment_writer import FileShape, SegmentWriter
         from holdfast.segments.manifest.entry_batches import batches_of
 
-        settings, vault = self._settings, self._journal.vault
+        settings, journal = self._settings, self._journal
         shape = FileShape(
             row_group_rows=settings.row_group_rows, row_group_bytes=settings.row_group_bytes,
             block_rows=settings.block_rows, block_bytes=settings.block_bytes,
@@ -138,11 +138,11 @@ class Sealer:
         )  # fmt: skip
         fingerprint = entries.schema
         head = SegmentHead(
-            log_id=vault.log_id, topic=partition.topic, partition=partition.number, number=partition.sealed.segments,
-            first=partition.sealed.sealed_offset, epoch=self._journal.row.epoch, schema=fingerprint or NO_SCHEMA,
+            log_id=journal.log_id, topic=partition.topic, partition=partition.number, number=partition.sealed.segments,
+            first=partition.sealed.sealed_offset, epoch=journal.epoch, schema=fingerprint or NO_SCHEMA,
             previous=partition.sealed.chain,
         )  # fmt: skip
-        key = vault.segment_key(self._clock.random_bytes(SALT_BYTES))
+        key = journal.segment_key(self._clock.random_bytes(SALT_BYTES))
         schema, batches = batches_of(self._journal, partition, reader, entries, fingerprint)
         with SegmentWriter(temporary, head, schema, shape, key) as writer:
             self._fill(writer, batches)
@@ -162,16 +162,16 @@ class Sealer:
         return SegmentRow.of(segment, partition_id=partition.id, sealed_us=self._clock.now_us(), low=low, high=high)
 
     def _commit(self, partition: Partition, row: SegmentRow, size: int, final: Path) -> None:
-        """Wait for the commit however long it takes: a file may only be given up when it is known to be unlisted."""
+        """Wait for the commit however long it takes: a file may be removed only if it is known to be unlisted."""
         try:
-            unit = self._journal.queue.put_control([Seal(partition, row, size)])
+            ticket = self._journal.commit(Seal(partition, row, size))
         except HoldfastError:
             self._discard(final)
             raise
-        while not unit.group.signal.sleep(unit.group.is_done, _PATIENCE_S):
+        while not ticket.wait(_WAIT_S):
             pass
         try:
-            unit.check_stored()
+            ticket.result()
         except (OutcomeUnknown, Closed):
             raise  # the next open looks at the manifest and decides
         except HoldfastError:
@@ -180,7 +180,7 @@ class Sealer:
 
 
 class _Span:
-    """The entries that go into one segment: of one schema, up to its limits. Tells the first one's schema ahead."""
+    """The entries that go into one segment: of one schema, up to its limits. `schema` is known at once."""
 
     def __init__(self, entries: Iterator[Entry], settings: SegmentSettings) -> None:
         self._entries = entries

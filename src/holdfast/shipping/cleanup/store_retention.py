@@ -69,7 +69,7 @@ class StoreRetention:
         # Twice in `delete_after_ms`, where that is short: files should not stay much longer than it says.
         self._due = self._clock.monotonic() + min(_INTERVAL_S, max(1.0, self._settings.delete_after_ms / 2000))
         loop = asyncio.get_running_loop()
-        partitions = list(self._journal.topics.by_id.values())
+        partitions = list(self._journal.partitions.values())
         planned = await loop.run_in_executor(None, lambda: [self._planned(partition) for partition in partitions])
         await self._fence.check()
         for document in planned:

@@ -17,11 +17,11 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from holdfast.journal.journal import Journal
+from holdfast.journal.remembered_keys import RememberedKeys
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
 from holdfast.model.entry import Entry
-from holdfast.root.objects.commit_batch import TailEntry, TailKey, with_idempotent
-from holdfast.shipping.lanes.remembered_keys import RememberedKeys
+from holdfast.root.objects.commit_batch import NO_DIGEST, TailEntry, TailKey, with_idempotent
 from holdfast.shipping.shipping_settings import ShippingSettings
 
 _MANY = 2**62
@@ -110,7 +110,7 @@ class JournalSource:
         end, is_full = first_batch(self._ahead, self._groups_max, self._bytes_max)
         if not is_full:
             groups, size = self.commits.groups, self.commits.bytes
-            self._ahead, more = self._journal.taken_after(
+            self._ahead, more = self._journal.entries_after(
                 self._cursor, self._groups_max * _AHEAD_BATCHES, max(self._bytes_max, _AHEAD_BYTES)
             )
             end, _ = first_batch(self._ahead, self._groups_max, self._bytes_max)
@@ -135,16 +135,16 @@ class JournalSource:
         if not rows:
             return b""
         hashes = self._remembered.encrypt(entry.key_epoch, [row.hash for row in rows])
-        digests = self._remembered.digests(entry.key_epoch, rows)
+        digests = [digest or NO_DIGEST for digest in self._remembered.digests(entry.key_epoch, rows)]
         return with_idempotent(zip((row.record - entry.first for row in rows), hashes, digests, strict=True))
 
     def unsettled(self) -> dict[Partition, int]:
         """Up to where partitions are sealed whose segments the store does not have all of."""
-        partitions = list(self._journal.topics.by_id.values())
+        partitions = list(self._journal.partitions.values())
         return {p: p.sealed.sealed_offset for p in partitions if p.settled < p.sealed.sealed_offset}
 
     def _batch(self, entries: Sequence[Entry], needs: Mapping[Partition, int]) -> Taken:
-        by_id = self._journal.topics.by_id
+        by_id = self._journal.partitions
         kept: list[TailEntry] = []
         ends: dict[Partition, int] = {}
         for entry in entries:
@@ -156,7 +156,7 @@ class JournalSource:
                 kept.append(TailEntry(partition.topic, partition.number, entry.seq, *entry[2:], keys))
         self._idempotency = {seq: rows for seq, rows in self._idempotency.items() if seq > entries[-1].seq}
         numbers = sorted({entry.key_epoch for entry in kept} - {0})
-        epochs = tuple(self._remembered.key_epoch(number) for number in numbers)
+        epochs = tuple(TailKey.of(self._remembered.key_epoch(number)) for number in numbers)
         return Taken(
             self._base + 1, entries[-1].seq, kept, epochs, ends, needs, sum(entry.count for entry in kept),
             sum(len(entry.body) for entry in kept),

@@ -15,12 +15,13 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from holdfast.journal.journal import Journal
+from holdfast.journal.remembered_keys import RememberedKeys
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
 from holdfast.root.objects import key_object
+from holdfast.root.objects.commit_batch import NO_DIGEST, TailKey
 from holdfast.root.objects.key_object import KeyObject, StoredKey
 from holdfast.root.tail_listing import Inherited
-from holdfast.shipping.lanes.remembered_keys import RememberedKeys
 from holdfast.shipping.ownership.fence import Fence
 from holdfast.store import layout
 from holdfast.store.port import Body
@@ -136,15 +137,18 @@ class KeyCover:
             self._covered, self._covered_id = last, rows[-1].id
 
     async def _write(self, first_seq: int, last_seq: int, rows: list[KeyRow]) -> None:
-        epoch, vault, by_id = self._fence.epoch, self._journal.vault, self._journal.topics.by_id
-        encrypting = vault.epoch
+        epoch, by_id = self._fence.epoch, self._journal.partitions
+        encrypting = self._remembered.present_epoch
         hashes = self._remembered.encrypt(encrypting, [row.hash for row in rows])
         stored = []
         for row, encrypted, digest in zip(rows, hashes, self._remembered.digests(encrypting, rows), strict=True):
             partition = by_id[row.partition_id]
-            stored.append(StoredKey(partition.topic, partition.number, row.record, row.seq, encrypted, digest))
-        key_epoch = self._remembered.key_epoch(encrypting) if encrypting else None
-        made = KeyObject(vault.log_id, epoch, first_seq, last_seq, key_epoch, sorted(stored, key=lambda key: key.seq))
+            stored.append(
+                StoredKey(partition.topic, partition.number, row.record, row.seq, encrypted, digest or NO_DIGEST)
+            )
+        key_epoch = TailKey.of(self._remembered.key_epoch(encrypting)) if encrypting else None
+        stored.sort(key=lambda key: key.seq)
+        made = KeyObject(self._journal.log_id, epoch, first_seq, last_seq, key_epoch, stored)
         key = layout.keys_key(epoch, first_seq, last_seq)
         self._begun = (_Object(key, first_seq, last_seq, len(rows)), Body.of(key_object.encode(made)))
         await self._finish()

@@ -45,8 +45,8 @@ class TopicDocuments:
         """Describe every topic as soon as it is there, also those without a record, and again when it changes."""
         loop = asyncio.get_running_loop()
         while True:
-            future = self._journal.topics.signal.future(loop, _IDLE_S)  # registered before looking
-            for topic in list(self._journal.topics.partitions):
+            future = self._journal.topic_changes.future(loop, _IDLE_S)  # registered before looking
+            for topic in list(self._journal.topics):
                 await self.describe(topic)
             await future
 

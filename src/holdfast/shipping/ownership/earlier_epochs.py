@@ -65,7 +65,7 @@ class EarlierEpochs:
 
     async def _look(self) -> Inherited:
         loop = asyncio.get_running_loop()
-        shipping = self._journal.topics.shipping
+        shipping = self._journal.shipping
         assert shipping is not None
         for look in range(_LOOKS):
             if look:
@@ -89,7 +89,7 @@ class EarlierEpochs:
 
     def _is_proved(self, key: str) -> bool:
         """Whether this log wrote what stands under a name that it does not know yet."""
-        shipping, batch = self._journal.topics.shipping, layout.parse_batch_key(key)
+        shipping, batch = self._journal.shipping, layout.parse_batch_key(key)
         assert shipping is not None
         is_known = batch is not None and batch.last_seq <= shipping.shipped_seq
         if is_known or layout.parse_keys_key(key) is not None:
@@ -105,7 +105,7 @@ class EarlierEpochs:
 
     def _is_ours(self, inherited: Inherited) -> bool:
         """Whether batches that the marks here do not know hold what this log holds under the same numbers."""
-        shipping, topics = self._journal.topics.shipping, self._journal.topics
+        shipping, topics = self._journal.shipping, self._journal.topics
         assert shipping is not None
         unknown = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > shipping.shipped_seq]
         if not unknown:
@@ -117,7 +117,7 @@ class EarlierEpochs:
             except NotFound:
                 continue  # settled, and removed since it was listed
             for entry in tail_walk.cut(batch, last_seq).entries:
-                parts = topics.partitions.get(entry.topic, ())
+                parts = topics.get(entry.topic, ())
                 if entry.partition >= len(parts):
                     return False
                 head = parts[entry.partition]
@@ -132,7 +132,7 @@ def entries_after(journal: Journal, seq: int) -> Iterator[Entry]:
     """Entries behind a sequence number, as far as the journal still has them; a bounded number is read at once."""
     more = True
     while more:
-        entries, more = journal.taken_after(seq, _AT_ONCE, _BYTES_AT_ONCE)
+        entries, more = journal.entries_after(seq, _AT_ONCE, _BYTES_AT_ONCE)
         yield from entries
         seq = entries[-1].seq if entries else seq
 

@@ -30,6 +30,8 @@ from holdfast.store.s3.http import ANSWER_BYTES_MAX, AnswerTooLarge, Line, Respo
 from holdfast.store.s3.off_loop import Aside
 from holdfast.store.s3.signature_v4 import EMPTY_SHA256, canonical_query, encode_path, sign
 
+_HASHED_AT_ONCE = 64 * 1024
+"""More than this takes longer to hash than to hand to another thread."""
 _FINE = (200, 204, 206, 404, 412)
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
@@ -65,6 +67,7 @@ class S3Client:
 
     async def create(self, key: str, body: Body) -> None:
         """Create an object; raises AlreadyExists."""
+        body = await self._hashed(body)
         checksum = b64encode(body.sha256).decode()
         conditions = {"if-none-match": "*", "x-amz-checksum-sha256": checksum}
         asked = await self._request("put", "PUT", key, conditions, body)
@@ -85,7 +88,7 @@ class S3Client:
             object_limits.require(key, most + 1, most)
             raise
         if asked.response.status == 200:
-            return checked(asked.response, key)
+            return await self._checked(asked.response, key)
         if is_missing(asked.response):
             return None
         raise self._bearings.learn(asked)
@@ -134,7 +137,7 @@ class S3Client:
             if asked.response.status in (200, 204) or is_missing(asked.response):
                 return
             raise self._bearings.learn(asked)
-        body = Body.of(listing.removal(self._root, keys))
+        body = Body.of(listing.removal(self._root, keys)).hashed()
         assert body.data is not None
         checksums = {
             "content-md5": b64encode(md5(body.data, usedforsecurity=False).digest()).decode(),
@@ -154,6 +157,16 @@ class S3Client:
         except (StoreRefused, StoreUnavailable):
             credentials = None
         await self._send(connection, "head", "HEAD", layout.LOG, (), {}, None, self._bearings.route, credentials)
+
+    # -- hashing: what is large is hashed off the loop
+
+    async def _hashed(self, body: Body) -> Body:
+        return body.hashed() if body.size <= _HASHED_AT_ONCE else await self._lines.aside(body.hashed)
+
+    async def _checked(self, response: Response, key: str) -> bytes:
+        if len(response.body) <= _HASHED_AT_ONCE:
+            return checked(response, key)
+        return await self._lines.aside(lambda: checked(response, key))
 
     # -- asking
 

@@ -23,6 +23,8 @@ YOUNG = 1.0
 """A connection that ends sooner than this, without a single answer, counts as one that could not be opened."""
 
 _WRITE_BUFFER = 256 * 1024
+_LONG = 64 * 1024
+"""After writing more than this, whoever else is on the loop has a turn."""
 _ADDRESS_SECONDS = 1.0
 """The least time that each of a server's addresses gets."""
 
@@ -151,6 +153,8 @@ class Connection(asyncio.Protocol):
         """Send bytes, and wait until there is room for more; False when the peer answered or hung up meanwhile."""
         if not self.ended:
             self.write(data)
+        if len(data) > _LONG:
+            await asyncio.sleep(0)
         while not self.has_room and not self.has_data and not self.ended:
             await self.changed(seconds)
         return not self.has_data and not self.ended

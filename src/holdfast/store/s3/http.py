@@ -38,6 +38,8 @@ INTERIM_MAX = 10
 SLOWEST_LINE = 64 * 1024
 """Bytes per second."""
 
+PIECE_BYTES = 256 * 1024
+"""Larger bodies go out in pieces: copying or encrypting one must not hold up a loop."""
 _AT_ONCE = 64 * 1024
 """Bodies up to here go out together with their head: one copy is cheaper than two system calls."""
 
@@ -181,11 +183,14 @@ class _Exchange:
     async def _send_pieces(self, body: Body) -> bool:
         chunks, left = body.chunks(), body.size
         while (chunk := await self._next(chunks, body)) is not None:
-            left -= len(chunk)
-            if left < 0:
+            if left < len(chunk):
                 raise StoreUnavailable(f"the object is longer than it was path={body.path}", cause="bad_digest")
-            if not await self._send(chunk):
-                return left == 0
+            view = memoryview(chunk)
+            for start in range(0, len(view), PIECE_BYTES):
+                piece = view[start : start + PIECE_BYTES]
+                left -= len(piece)
+                if not await self._send(piece):
+                    return left == 0
         if left:
             raise StoreUnavailable(f"the object is shorter than it was path={body.path}", cause="bad_digest")
         return True

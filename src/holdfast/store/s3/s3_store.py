@@ -74,7 +74,7 @@ class S3Store:
     def create(self, key: str, body: Body) -> None:
         """Create an object, in one request that is never repeated once it may have been done."""
         check_key(key)
-        proven = Body(body.size, body.sha256, proven_bytes(body))
+        proven = Body(body.size, body.known_sha256, proven_bytes(body))
         self._ask(lambda client: client.create(key, proven), retries=0)
 
     def get(self, key: str, bytes_max: int | None = None) -> bytes:

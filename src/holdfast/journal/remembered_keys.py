@@ -1,22 +1,21 @@
 """Idempotency keys of one journal as they travel to the store: read in the order of commits, proved, encrypted.
 
 A row that does not match its stamp is left out: the journal would refuse it, too, and nobody may get it a new stamp by
-way of the store. Belongs to the shipper's thread; only reads.
+way of the store. Belongs to one thread, the shipper's; only reads.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from holdfast.crypto.key_hashes import HashCipher
+from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.errors import Corrupt
-from holdfast.journal.journal import Journal
+from holdfast.journal.backend import Backend
 from holdfast.journal.proofs import fetch_key_epoch
-from holdfast.journal.sqlite import stored
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
-from holdfast.root.objects.commit_batch import NO_DIGEST, TailKey
 
 logger = logging.getLogger("holdfast.shipping")
 
@@ -24,31 +23,37 @@ logger = logging.getLogger("holdfast.shipping")
 class RememberedKeys:
     """The idempotency keys of one journal."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, backend: Backend, vault: Vault, partitions: Container[int]) -> None:
+        self._backend = backend
+        self._vault = vault
+        self._partitions = partitions
         self._hash_ciphers: dict[int, HashCipher] = {}
-        self._keys: dict[int, TailKey] = {}
+        self._epochs: dict[int, KeyEpoch] = {}
+
+    @property
+    def present_epoch(self) -> int:
+        """The key epoch under which keys are encrypted now; 0 in a log without keys."""
+        return self._vault.epoch
 
     def last_id_upto(self, seq: int) -> int:
         """Id of the newest key that came with this commit or before."""
-        with self._journal.backend.reading() as connection:
-            return stored.last_key_upto(connection, seq)
+        with self._backend.reading() as rows:
+            return rows.last_key_upto(seq)
 
     def first_seq(self) -> int | None:
         """With which commit the oldest key came that is still remembered; None when there is none."""
-        with self._journal.backend.reading() as connection:
-            return stored.first_key_seq(connection)
+        with self._backend.reading() as rows:
+            return rows.first_key_seq()
 
     def newest_below(self, after: int, partition: Partition, end: int, batched: tuple[int, int]) -> int:
         """The last commit that brought a key of a partition's records below `end`, but for those in batches."""
-        with self._journal.backend.reading() as connection:
-            return stored.newest_key_below(connection, after, partition.id, end, batched)
+        with self._backend.reading() as rows:
+            return rows.newest_key_below(after, partition.id, end, batched)
 
     def rows(self, after: int, first_seq: int, last_seq: int, limit: int = -1) -> list[KeyRow]:
         """Keys behind an id that came with these commits, in order, each proved."""
-        backend = self._journal.backend
-        with backend.reading() as connection:
-            found = list(stored.keys_behind(connection, backend.path, after, first_seq, last_seq, limit))
+        with self._backend.reading() as rows:
+            found = list(rows.keys_behind(after, first_seq, last_seq, limit))
         proved = [row for row in found if not isinstance(row, Corrupt) and self._is_proved(row)]
         if len(proved) != len(found):
             logger.error(
@@ -60,41 +65,42 @@ class RememberedKeys:
     def encrypt(self, epoch: int, hashes: Sequence[bytes]) -> list[bytes]:
         """Hashes as they may lie on the store; under the key epoch of what they lie in."""
         if epoch not in self._hash_ciphers:
-            vault = self._journal.vault
+            vault = self._vault
             self._hash_ciphers[epoch] = HashCipher(vault.log_id, vault.stamp_under(epoch) if epoch else None)
         content = self._hash_ciphers[epoch].encrypt(b"".join(hashes))
         return [content[at : at + 16] for at in range(0, len(content), 16)]
 
     def digests(self, epoch: int, rows: Sequence[KeyRow]) -> list[bytes]:
-        """Digests of what keys stand for as they may lie on the store, under the key epoch of what they lie in."""
-        vault = self._journal.vault
+        """Digests of what keys stand for as they may lie on the store; empty where a key was remembered without one.
+
+        They are encrypted under the key epoch of what they lie in.
+        """
+        vault = self._vault
         found = []
         for row in rows:
-            digest = row.digest or NO_DIGEST
-            if row.digest and row.key_epoch != epoch:
-                digest = vault.hash_cipher(epoch).encrypt(vault.hash_cipher(row.key_epoch).decrypt(row.digest))
+            digest = row.digest
+            if digest and row.key_epoch != epoch:
+                digest = vault.hash_cipher(epoch).encrypt(vault.hash_cipher(row.key_epoch).decrypt(digest))
             found.append(digest)
         return found
 
-    def key_epoch(self, number: int) -> TailKey:
+    def key_epoch(self, number: int) -> KeyEpoch:
         """What is needed to decrypt what a key epoch encrypted, besides the key."""
-        if number not in self._keys:
-            epoch = fetch_key_epoch(self._journal.backend, number)
-            assert epoch is not None  # the vault has sealed under it
-            self._keys[number] = TailKey(
-                epoch.number, epoch.scheme, epoch.key_id, epoch.salt, epoch.commitment, epoch.stamp
-            )
-        return self._keys[number]
+        if number not in self._epochs:
+            epoch = fetch_key_epoch(self._backend, number)
+            assert epoch is not None  # the vault has encrypted under it
+            self._epochs[number] = epoch
+        return self._epochs[number]
 
     def _is_proved(self, row: KeyRow) -> bool:
         if (
             len(row.hash) != 16
             or len(row.digest) not in (0, 16)
-            or row.partition_id not in self._journal.topics.by_id
+            or row.partition_id not in self._partitions
             or row.record < 0
         ):
             return False
         try:
-            return self._journal.vault.verify(row.key_epoch, row.message(), row.stamp)
+            return self._vault.verify(row.key_epoch, row.message(), row.stamp)
         except Corrupt:  # of a key epoch that is none
             return False

@@ -1,4 +1,4 @@
-"""The receipts of rows that one append spread over several partitions: one per row, made when they are looked at."""
+"""The receipts of a batch: one per record, in the order in which they were given, made when they are looked at."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from holdfast.journal.commit.group import Run
 from holdfast.model.record import Receipt
 
 
-class Spread(Sequence[Receipt]):
-    """Receipts in the order in which the rows were given. Rows of one partition have consecutive offsets."""
+class Receipts(Sequence[Receipt]):
+    """Receipts of records in one partition or in several; those of one partition have consecutive offsets."""
 
     __slots__ = ("_positions", "_starts", "runs")
 
-    def __init__(self, runs: Sequence[Run], starts: Sequence[int], positions: Sequence[int]) -> None:
+    def __init__(self, runs: Sequence[Run], positions: Sequence[int], starts: Sequence[int] = (0,)) -> None:
         self.runs = runs
         """One for each partition."""
-        self._starts = starts
-        """Where the rows of each run begin, when all of them stand one behind the other …"""
         self._positions = positions
-        """… and where each row stands there."""
+        """Where each record stands, when the runs stand one behind the other …"""
+        self._starts = starts
+        """… and where each run begins there."""
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -32,8 +32,10 @@ class Spread(Sequence[Receipt]):
     def __getitem__(self, index: slice) -> list[Receipt]: ...
     def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
         if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        position = self._positions[range(len(self))[index]]
+            return [self._receipt(position) for position in self._positions[index]]
+        return self._receipt(self._positions[index])
+
+    def _receipt(self, position: int) -> Receipt:
         part = bisect_right(self._starts, position) - 1
         return self.runs[part].receipt(position - self._starts[part])
 
@@ -41,4 +43,4 @@ class Spread(Sequence[Receipt]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def __repr__(self) -> str:
-        return f"Receipts({self.runs[0].partition.topic!r}, partitions={len(self.runs)}, rows={len(self)})"
+        return f"Receipts({self.runs[0].partition.topic!r}, partitions={len(self.runs)}, records={len(self)})"

@@ -1,0 +1,125 @@
+"""Spaces as the journal's users see them: change them, in one commit with records, and load them back, proved.
+
+What a space is, and how it is proved, stands in `state.spaces`; what a group does with it, in `commit.space_changes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.errors import Invalid
+from holdfast.journal.backend import Backend
+from holdfast.journal.commit.group import NO_GROUP, Make, Operation, Run
+from holdfast.journal.commit.queue import Queue
+from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.state import spaces
+from holdfast.journal.state.journal_state import JournalState
+from holdfast.journal.state.partition import Partition
+from holdfast.model.record_columns import Columns
+
+
+class SpaceAccess:
+    """The spaces of one journal."""
+
+    def __init__(
+        self, backend: Backend, state: JournalState, queue: Queue, settings: JournalSettings, *, learns: bool
+    ) -> None:
+        self._backend = backend
+        self._state = state
+        self._queue = queue
+        self._settings = settings
+        self._learns = learns
+        """Whether there is a writer that need not prove again what was loaded."""
+
+    def change(
+        self,
+        name: str,
+        puts: Sequence[spaces.Item] = (),
+        deletes: Sequence[bytes] = (),
+        *,
+        drop: bool = False,
+        append: tuple[Partition, Columns] | None = None,
+        scope: str | None = None,
+        reissue: bool = False,
+        timeout: float,
+    ) -> UnitTicket:
+        """Put and delete items of a space, or drop it, in one commit with records that are appended.
+
+        All of it becomes durable, or none; the ticket tells. Waits for room at most `timeout` seconds, and never on an
+        event loop; then raises Full. `scope` and `reissue`: see `Unit`.
+        """
+        operations, size = self.operations(name, puts, deletes, drop=drop, append=append)
+        records = len(append[1]) if append is not None else 0
+        if size > self._settings.queue_bytes_max:
+            raise Invalid(f"a change is too large bytes={size}", hint="see journal.queue_bytes_max; split it")
+        unit = self._queue.put_unit(operations, records, size, timeout, scope=scope, reissue=reissue)
+        return UnitTicket(unit, timeout)
+
+    def operations(
+        self,
+        name: str,
+        puts: Sequence[spaces.Item],
+        deletes: Sequence[bytes],
+        *,
+        drop: bool = False,
+        append: tuple[Partition, Columns] | None = None,
+    ) -> tuple[list[Operation], int]:
+        """The operations of a change, checked, and their bytes."""
+        change, size = spaces.checked_change(name, puts, deletes, drop=drop)
+        if append is None:
+            return [change], size
+        partition, columns = append
+        return [change, Run(NO_GROUP, partition, columns)], size + self._append_size(columns)
+
+    def gather(
+        self,
+        part: object,
+        make: Make,
+        *,
+        append: tuple[Partition | None, int],
+        size: int,
+        scope: str | None = None,
+        reissue: bool = False,
+        join: UnitTicket | None = None,
+        timeout: float,
+    ) -> UnitTicket:
+        """Hand over a part of a unit that is made when the writer comes to it (`Unit`), with so many records.
+
+        `join` is the ticket of the unit that was asked for just before in this scope. If the writer has not taken that
+        one, this part goes with it, and that ticket is returned. Waits for room like `change`.
+        """
+        before = None if join is None else join.unit
+        unit = self._queue.put_part(part, make, *append, size, timeout, scope=scope, reissue=reissue, join=before)
+        return join if join is not None and unit is before else UnitTicket(unit, timeout)
+
+    def _append_size(self, columns: Columns) -> int:
+        """The bytes of records that become one entry; more than a batch may have could not be read back."""
+        size = columns.size()
+        if size > self._settings.batch_bytes_max or len(columns) > self._settings.batch_records_max:
+            raise Invalid(
+                f"too many records for one change records={len(columns)} bytes={size}",
+                hint="see journal.batch_bytes_max and journal.batch_records_max",
+            )
+        return size
+
+    def load(self, name: str) -> list[spaces.Item]:
+        """Key, number and body of all items of a space as it is committed, by number and key; each is proved.
+
+        A space that is not there has no items.
+        """
+        vault = self._state.vault
+        with self._backend.reading() as rows:
+            found = spaces.load(rows, self._backend.path, vault, spaces.stored_name(name))
+        if found is None:
+            return []
+        row, items = found
+        weights = spaces.proved(vault, self._backend.path, row, items)
+        if self._learns:
+            self._state.spaces.learn(row, weights)
+        return spaces.opened(vault, self._backend.path, row, items)
+
+    def names(self) -> list[str]:
+        """The names of all spaces that are committed, sorted."""
+        with self._backend.reading() as rows:
+            return spaces.names(rows, self._backend.path, self._state.vault)
