@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast import Invalid, Keyring, NotFound, Settings, Unavailable
 from holdfast.journal.sqlite import read_only
-from holdfast.journal.sqlite.read_only import Look
+from holdfast.journal.sqlite.read_only import ReadOnlyAccess
 
 pytestmark = pytest.mark.disk
 
@@ -267,21 +267,21 @@ def test_an_owner_that_leaves_while_a_copy_is_taken_is_no_failure(left_by, place
 def test_an_owner_that_leaves_before_the_first_read_is_no_failure(left_by, place):
     """What was chosen by the files that lay there is chosen anew."""
     left_by("killed", place / "log", "plain")
-    look = Look(place / "log" / "durable.db")
+    access = ReadOnlyAccess(place / "log" / "durable.db")
     holdfast.open(place / "log").close()
-    connection = look.connect()
+    connection = access.connect()
     assert connection.execute("SELECT count(*) FROM topics").get == 1
     connection.close()
-    look.close()
+    access.close()
 
 
 def test_taking_a_copy_leaves_the_locks_of_an_owner_in_this_process(open_log, tmp_path):
     """Closing a descriptor of its own would drop them: the owner may come while a copy is taken."""
     log = open_log()
     log.topic("orders").append(b"more")
-    look = Look(log.path / "durable.db")
-    look._take_copy()
-    look.close()
+    access = ReadOnlyAccess(log.path / "durable.db")
+    access._take_copy()
+    access.close()
     inode = (tmp_path / "log" / "durable.db").stat().st_ino
     held = [line for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
     assert any("POSIX" in line and str(os.getpid()) in line.split() for line in held)

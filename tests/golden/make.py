@@ -48,7 +48,7 @@ from holdfast.crypto.vault import KeyEpoch
 from holdfast.journal.sqlite.migrations import migrate
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state.spaces import header as space_header
-from holdfast.journal.state.spaces import stored_name, weigh
+from holdfast.journal.state.spaces import stored_name, weight_of
 from holdfast.log.topics.validation import Validation
 from holdfast.model import frame
 from holdfast.model.control_rows import (
@@ -636,8 +636,8 @@ def make_vectors() -> Expected:
         "items": {
             name: {
                 "header": (head := space_header(LOG_ID, *item[:-1])).hex(),
-                "plain": f"{weigh(chain.plain_stamp, head, item.body):064x}",
-                "keyed": f"{weigh(cipher.mac, head, item.body):064x}",
+                "plain": f"{weight_of(chain.plain_stamp, head, item.body):064x}",
+                "keyed": f"{weight_of(cipher.mac, head, item.body):064x}",
             }
             for name, item in ITEMS.items()
         },

@@ -1,4 +1,4 @@
-"""The closed set of databases that a journal can live in, and the one door to them: `open_backend`.
+"""The closed set of databases that a journal can live in, and the only door to them.
 
 There is no plug-in point: durability is a property of every statement that a backend runs, so a new one is
 a change to holdfast, with its own tests. It is a folder beside `sqlite/` with a backend (transactions, writes,

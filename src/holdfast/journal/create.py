@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from holdfast.clock import Clock
 from holdfast.crypto import digests
-from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
-from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.journal.backend import Backend, create_backend
 from holdfast.journal.state.partition import unsealed
@@ -40,7 +39,7 @@ from holdfast.model.control_rows import (
 from holdfast.model.entry import Entry
 
 
-class FoundPartition(NamedTuple):
+class KnownPartition(NamedTuple):
     """What is known about one partition."""
 
     rows: Sequence[SegmentRow] = ()
@@ -53,17 +52,17 @@ class FoundPartition(NamedTuple):
     """Manifest objects on the store."""
 
 
-class FoundTopic(NamedTuple):
+class KnownTopic(NamedTuple):
     """What is known about one topic."""
 
     name: str
-    partitions: tuple[FoundPartition, ...]
+    partitions: tuple[KnownPartition, ...]
     schemas: tuple[tuple[bytes, bytes], ...] = ()
     """Fingerprint and definition of each version."""
     policy: tuple[int, int, int] | None = None
 
 
-class FoundKey(NamedTuple):
+class KnownKey(NamedTuple):
     """An idempotency key that is brought along."""
 
     partition_id: int
@@ -74,7 +73,7 @@ class FoundKey(NamedTuple):
     """Of what was appended under it; empty where that is not known."""
 
 
-class FoundTail(NamedTuple):
+class KnownTail(NamedTuple):
     """Entries that are brought along, and what is needed to decrypt them."""
 
     entries: Iterable[Entry] = ()
@@ -82,13 +81,13 @@ class FoundTail(NamedTuple):
     key_epochs: tuple[KeyEpoch, ...] = ()
     last_seq: int = 0
     last_group: int = 0
-    keys: Iterable[FoundKey] = ()
+    keys: Iterable[KnownKey] = ()
     """In the order of commits; of equal ones the last counts."""
     keys_max: int = 0
     """The window: older ones are forgotten."""
 
 
-class FoundStore(NamedTuple):
+class KnownStore(NamedTuple):
     """The store that the log was brought back from."""
 
     root: str
@@ -99,33 +98,31 @@ class FoundStore(NamedTuple):
     """Of the store's root; 0 where nobody said."""
 
 
-def partition_ids(topics: Sequence[FoundTopic]) -> dict[tuple[str, int], int]:
+def partition_ids(topics: Sequence[KnownTopic]) -> dict[tuple[str, int], int]:
     """The ids that partitions will have."""
     places = [(topic.name, number) for topic in topics for number in range(len(topic.partitions))]
     return {place: partition_id for partition_id, place in enumerate(places, 1)}
 
 
-def found(
+def create_database(
     path: Path,
-    log_id: bytes,
-    topics: Sequence[FoundTopic],
-    keyring: Keyring | None,
-    cipher: PayloadCipher | None,
+    vault: Vault,
+    topics: Sequence[KnownTopic],
     clock: Clock,
     *,
     created_us: int | None = None,
-    tail: FoundTail | None = None,
-    store: FoundStore | None = None,
-) -> Founded:
+    tail: KnownTail | None = None,
+    store: KnownStore | None = None,
+) -> CreatedDatabase:
     """Make the database of a log at a path where nothing is."""
     with create_backend(path, anew=True) as backend:
-        founding = _Founding(backend, log_id, keyring, cipher, clock, tail or FoundTail(), store)
-        founding.fill(topics, created_us)
+        filling = _Filling(backend, vault, clock, tail or KnownTail(), store)
+        filling.fill(topics, created_us)
         keys = backend.count_keys()
-    return Founded(path, founding.vault, keys, founding.shipping, founding.shipments)
+    return CreatedDatabase(path, vault, keys, filling.shipping, filling.shipments)
 
 
-class Founded(NamedTuple):
+class CreatedDatabase(NamedTuple):
     """A database that was made."""
 
     path: Path
@@ -144,25 +141,22 @@ class Founded(NamedTuple):
             backend.store_shipments([stamped(row, self.vault) for row in rows])
 
 
-class _Founding:
+class _Filling:
     """One database while it is filled, inside one transaction."""
 
-    def __init__(
-        self, backend: Backend, log_id: bytes, keyring: Keyring | None, cipher: PayloadCipher | None,
-        clock: Clock, tail: FoundTail, store: FoundStore | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, backend: Backend, vault: Vault, clock: Clock, tail: KnownTail, store: KnownStore | None) -> None:
         self._backend = backend
         self._clock = clock
         self._now = clock.now_us()
         self._tail = tail
         self._store = store
-        self.vault = Vault(log_id, keyring, cipher, clock.random_bytes)
+        self.vault = vault
         self.shipping: ShippingRow | None = None
         self.shipments: list[ShipmentRow] = []
         self._stamps: list[bytes] = []
         self._segments = self._schemas = self._policies = self._partitions = 0
 
-    def fill(self, topics: Sequence[FoundTopic], created_us: int | None) -> None:
+    def fill(self, topics: Sequence[KnownTopic], created_us: int | None) -> None:
         """Write everything."""
         backend, vault = self._backend, self.vault
         self._begin_keys()
@@ -196,7 +190,7 @@ class _Founding:
         self._backend.insert_key_epoch(fresh)
         vault.enter(fresh)
 
-    def _fill_topic(self, topic_id: int, topic: FoundTopic) -> None:
+    def _fill_topic(self, topic_id: int, topic: KnownTopic) -> None:
         backend, vault = self._backend, self.vault
         draft = TopicRow(topic_id, topic.name, len(topic.partitions), self._now, vault.epoch, b"")
         backend.insert_topic(stamped(draft, vault))
@@ -210,7 +204,7 @@ class _Founding:
             self._stamps.append(policy.stamp)
             self._policies += 1
 
-    def _fill_partition(self, topic_id: int, partition_id: int, number: int, partition: FoundPartition) -> None:
+    def _fill_partition(self, topic_id: int, partition_id: int, number: int, partition: KnownPartition) -> None:
         backend, vault, rows = self._backend, self.vault, partition.rows
         self._partitions += 1
         self._segments += len(rows)

@@ -184,12 +184,12 @@ class Journal:
 
     @property
     def topic_changes(self) -> Signal:
-        """Rung when a topic was created or changed …"""
+        """Rung when a topic was created or changed."""
         return self._state.topics.signal
 
     @property
     def has_changed_topics(self) -> bool:
-        """… which was so since the log was opened."""
+        """Whether a topic was created or changed since the log was opened."""
         return self._state.topics.is_changed
 
     # -- appending ----------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ class Journal:
 
     @property
     def shipping_state(self) -> ShippingState:
-        """What everybody needs to know who waits for the store."""
+        """What anyone who waits for the store needs to know."""
         return self._state.topics.shipping_state
 
     def publish_shipping(self, shipping: ShippingRow) -> None:
@@ -404,7 +404,7 @@ class Journal:
 
     def note_shipped(self, shipping: ShippingRow, shipments: Sequence[ShipmentRow]) -> UnitTicket:
         """Write down how far the log is on its store, with the next group; nobody has to wait for it."""
-        return self._ticket(self._queue.put_without_hurry([MarkShipped(shipping, shipments)]))
+        return self._ticket(self._queue.put_lazily([MarkShipped(shipping, shipments)]))
 
     # -- lifetime -----------------------------------------------------------------------------------------
 
@@ -451,7 +451,7 @@ class Journal:
             raise failure.again()
 
     def hold(self, by: str, reason: HoldfastError | None) -> None:
-        """Refuse records for the moment, or (None) have no objection any more; control units pass."""
+        """Refuse records for this reason, or (None) withdraw it; control units pass."""
         self._queue.hold(by, reason)
 
     def stop_taking(self) -> None:

@@ -52,7 +52,7 @@ class SpaceAccess:
         operations, size = self.operations(name, puts, deletes, drop=drop, append=append)
         records = len(append[1]) if append is not None else 0
         if size > self._settings.queue_bytes_max:
-            raise Invalid(f"a change is too large bytes={size}", hint="see journal.queue_bytes_max; make several of it")
+            raise Invalid(f"a change is too large bytes={size}", hint="see journal.queue_bytes_max; split it")
         unit = self._queue.put_unit(operations, records, size, timeout, scope=scope, reissue=reissue)
         return UnitTicket(unit, timeout)
 

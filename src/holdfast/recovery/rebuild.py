@@ -25,8 +25,7 @@ from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
-from holdfast.journal.create import FoundPartition, FoundTopic
-from holdfast.journal.create import found as found_database
+from holdfast.journal.create import KnownPartition, KnownTopic, create_database
 from holdfast.journal.journal import Journal, JournalContext
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.log_directory import Directory
@@ -142,8 +141,11 @@ class _Rebuild:
         for key, offset in durable.items():
             plans.setdefault(key, plan(0, (), offset, firsts[key]))
         complete = _complete(topics, plans, found)
-        founded = [FoundTopic(topic.name, _partitions(topic, plans), topic.schemas, topic.policy) for topic in complete]
-        found_database(directory.rebuilt, log_id, founded, self._keyring, self._cipher, self._clock)
+        known_topics = [
+            KnownTopic(topic.name, _partitions(topic, plans), topic.schemas, topic.policy) for topic in complete
+        ]
+        vault = Vault(log_id, self._keyring, self._cipher, self._clock.random_bytes)
+        create_database(directory.rebuilt, vault, known_topics, self._clock)
         set_aside = directory.set_aside_database()
         directory.adopt_rebuilt()
         if directory.log_id() is None:
@@ -255,9 +257,9 @@ class _Rebuild:
                 yield Lost(topic, number, end, None, "the journal cannot be read: what it had not sealed is unknown")
 
 
-def _partitions(topic: _Topic, plans: dict[tuple[str, int], Planned]) -> tuple[FoundPartition, ...]:
+def _partitions(topic: _Topic, plans: dict[tuple[str, int], Planned]) -> tuple[KnownPartition, ...]:
     nothing = Planned([], [], [])
-    return tuple(FoundPartition(plans.get((topic.name, n), nothing).rows) for n in range(topic.partitions))
+    return tuple(KnownPartition(plans.get((topic.name, n), nothing).rows) for n in range(topic.partitions))
 
 
 def _unaccounted(

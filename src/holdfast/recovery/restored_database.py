@@ -14,15 +14,15 @@ from typing import NamedTuple
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.vault import KeyEpoch
+from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.journal.create import (
-    Founded,
-    FoundKey,
-    FoundPartition,
-    FoundStore,
-    FoundTail,
-    FoundTopic,
-    found,
+    CreatedDatabase,
+    KnownKey,
+    KnownPartition,
+    KnownStore,
+    KnownTail,
+    KnownTopic,
+    create_database,
     partition_ids,
 )
 from holdfast.log_directory import Directory
@@ -98,47 +98,47 @@ class RestoredDatabase:
         self._clock = clock
         self._options = options
         self._spool = spool
-        self._prepared: tuple[object, Founded, Mapping[Where, int]] | None = None
+        self._prepared: tuple[object, CreatedDatabase, Mapping[Where, int]] | None = None
 
     def prepare(self, seen: Seen, owner: str) -> None:
         """Make it of what was seen, durably; `owner` is who this directory is to the store."""
         self._prepared = None
-        self._prepared = (_basis(seen), *self._found(seen, owner, 0))
+        self._prepared = (_basis(seen), *self._create(seen, owner, 0))
 
     def finished(self, seen: Seen, owner: str, epoch: int) -> Made:
         """Finish it under a claim, of what was seen since; 0 for a copy."""
         if self._prepared is None or self._prepared[0] != _basis(seen):
-            founded, _ = self._found(seen, owner, epoch)
+            created, _ = self._create(seen, owner, epoch)
         else:
-            _, founded, ids = self._prepared
+            _, created, ids = self._prepared
             slots = {ids[where]: len(manifest.documents) for where, manifest in seen.manifests.items()}
             if epoch:
-                founded.claimed(epoch, slots)
-        return Made([row for manifest in seen.manifests.values() for row in rows_of(manifest)], founded.keys)
+                created.claimed(epoch, slots)
+        return Made([row for manifest in seen.manifests.values() for row in rows_of(manifest)], created.keys)
 
-    def _found(self, seen: Seen, owner: str, epoch: int) -> tuple[Founded, Mapping[Where, int]]:
+    def _create(self, seen: Seen, owner: str, epoch: int) -> tuple[CreatedDatabase, Mapping[Where, int]]:
         rows = {where: list(rows_of(manifest)) for where, manifest in seen.manifests.items()}
-        topics = [_found_topic(topic, rows, seen) for topic in seen.topics]
+        topics = [_known_topic(topic, rows, seen) for topic in seen.topics]
         ids, walked = partition_ids(topics), seen.walked
-        tail = FoundTail(
+        tail = KnownTail(
             tail_walk.entries(counting(self._spool, seen.batches), seen.settled, walked.last_seq, ids),
             tuple(KeyEpoch(*key) for key in walked.keys), walked.last_seq, walked.last_group,
-            self._found_keys(seen, ids), self._options.keys_max,
+            self._known_keys(seen, ids), self._options.keys_max,
         )  # fmt: skip
-        founded = found(
-            self._directory.rebuilt, self._log_id, topics, self._keyring, self._cipher, self._clock,
-            created_us=self._log.created_us, tail=tail,
-            store=FoundStore(self._root, bytes.fromhex(owner), epoch, self._options.copy, self._log.format),
+        vault = Vault(self._log_id, self._keyring, self._cipher, self._clock.random_bytes)
+        created = create_database(
+            self._directory.rebuilt, vault, topics, self._clock, created_us=self._log.created_us, tail=tail,
+            store=KnownStore(self._root, bytes.fromhex(owner), epoch, self._options.copy, self._log.format),
         )  # fmt: skip
-        return founded, ids
+        return created, ids
 
-    def _found_keys(self, seen: Seen, ids: Mapping[Where, int]) -> Iterator[FoundKey]:
+    def _known_keys(self, seen: Seen, ids: Mapping[Where, int]) -> Iterator[KnownKey]:
         """The idempotency keys of what is brought back."""
         ends = {**seen.settled, **seen.walked.ends}
         walk = KeyWalk(self._log_id, self._keyring, self._cipher, seen.manifests, ends, seen.walked.last_seq)
         objects = [info.key for info, _ in seen.inherited.keys]
         for key in walk.keys(lambda: map(self._spool.keys, objects), counting(self._spool, seen.batches)):
-            yield FoundKey(ids[key.where], key.record, key.seq, key.hash, key.digest)
+            yield KnownKey(ids[key.where], key.record, key.seq, key.hash, key.digest)
 
 
 def counting(spool: Spool, batches: Iterable[Counting]) -> Iterator[CommitBatch]:
@@ -176,14 +176,14 @@ def rows_of(manifest: StoreManifest) -> Iterator[SegmentRow]:
     return with_tree(drafts)
 
 
-def _found_topic(topic: TopicDocument, rows: Mapping[Where, list[SegmentRow]], seen: Seen) -> FoundTopic:
+def _known_topic(topic: TopicDocument, rows: Mapping[Where, list[SegmentRow]], seen: Seen) -> KnownTopic:
     partitions = []
     for number in range(topic.partitions):
         where = (topic.topic, number)
-        link = seen.walked.links.get(where, FoundPartition().link)
+        link = seen.walked.links.get(where, KnownPartition().link)
         end, slots = seen.walked.ends.get(where), len(seen.manifests[where].documents)
-        partitions.append(FoundPartition(rows[where], topic.first_offset, end, link, slots))
+        partitions.append(KnownPartition(rows[where], topic.first_offset, end, link, slots))
     schemas = tuple((bytes.fromhex(s.fingerprint), b64decode(s.definition)) for s in topic.schemas)
     limits = topic.retention
     policy = None if limits is None else (limits.bytes_max, limits.age_max_us, limits.records_max)
-    return FoundTopic(topic.topic, tuple(partitions), schemas, policy)
+    return KnownTopic(topic.topic, tuple(partitions), schemas, policy)

@@ -75,7 +75,7 @@ class Run:
             if isinstance(known, HoldfastError):
                 raise known.again()
             return known
-        if self.first < 0:  # cannot be; but never say that something is durable which is not
+        if self.first < 0:  # cannot happen; but never call durable what is not
             raise Unavailable("the record was not stored", hint="this is a defect in holdfast; append it again")
         slot = index if self.slots is None else self.slots[index]
         return self.partition, self.first + slot, self.seq
@@ -222,7 +222,7 @@ class Group:
         self.items.append(item)
 
     def is_done(self) -> bool:
-        """For signals."""
+        """What signals wait for."""
         return self.done
 
     def finish(self, error: HoldfastError | None = None) -> None:

@@ -1,6 +1,6 @@
 """The manifest's rows, as the writer changes them: sealing, trimming, expiring, each inside a group's transaction.
 
-Every operation is a compare-and-set: it says what it believes to be there, and where that is not so any more, its
+Every operation is a compare-and-set: it says what it expects to find, and if that has changed, its
 unit fails alone and nothing changed. A watermark only ever moves forward.
 """
 

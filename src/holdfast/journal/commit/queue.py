@@ -7,7 +7,7 @@ buffered record is refused at once (False, counted, one warning per burst), and 
 for room, never longer than its time-out, then raises `Full`: nothing was written. On an event loop nobody
 waits: a blocked loop could never drain. Control units bypass the caps and are never refused for fullness.
 
-The writer sleeps in two depths: *idle* (anything wakes it) and *lingering* (only buffered records are
+The writer sleeps in one of two ways: *idle* (anything wakes it) and *lingering* (only buffered records are
 there; an acknowledged one, a full group or closing wakes it, else the flush interval does).
 """
 
@@ -71,9 +71,9 @@ class Queue:
         self._refusal: HoldfastError | None = None
         self._finishing = False
         self._hold: HoldfastError | None = None
-        """Why nothing is taken for the moment …"""
+        """Why no record is taken at the moment …"""
         self._holds: dict[str, HoldfastError] = {}
-        """… and all reasons for it, by who has set them and will lift them."""
+        """… and all such reasons, by whoever gave them and will withdraw them."""
         self._burst = 0
         self.tail_bytes = 0
         """Bytes that are durable and not sealed: the writer's count since the log was opened …"""
@@ -184,8 +184,8 @@ class Queue:
     ) -> Unit:
         """Add a part to a unit that gathers: to this one if the writer has not taken it, else to a new one.
 
-        A part of a unit is durable, or refused, with all of it. Where a record would have to ask for room, so does it,
-        and then it has a unit of its own.
+        A part becomes durable, or is refused, with its whole unit. Where a record would have to wait for room, so does
+        a part, and then it begins a unit of its own.
         """
         counted = max(1, records)
         with self._lock:
@@ -248,7 +248,7 @@ class Queue:
             self._place(self._open, unit)
         return unit
 
-    def put_without_hurry(self, operations: list[Operation]) -> Unit:
+    def put_lazily(self, operations: list[Operation]) -> Unit:
         """Add a control unit that is in no hurry: it goes with the next group, or after the flush interval."""
         with self._lock:
             unit = self._control(operations, None, False)
@@ -298,7 +298,7 @@ class Queue:
         self._room.notify()
 
     def hold(self, by: str, reason: HoldfastError | None) -> None:
-        """Refuse records for the moment, or (None) have no objection any more; control units pass."""
+        """Refuse records for this reason, or (None) withdraw it; control units pass."""
         with self._lock:
             self._holds.pop(by, None)
             if reason is not None:
@@ -368,7 +368,7 @@ class Queue:
         self._asleep = AWAKE
 
     def _end_linger(self) -> None:
-        """The flush interval is over; a caller may have roused us in this very moment."""
+        """The flush interval is over; a caller may have woken us at that very moment."""
         with self._lock:
             self._asleep = AWAKE
             self._wake.acquire(blocking=False)

@@ -23,7 +23,7 @@ from holdfast.journal.state.spaces import (
     check_room,
     header,
     sum_bytes,
-    weigh,
+    weight_of,
 )
 from holdfast.journal.state.state_digest import GONE, Vouched
 from holdfast.model.control_rows import ItemRow, SpaceRow, stamped
@@ -59,7 +59,7 @@ class _Pending:
         return twin
 
     def weight(self, key: bytes) -> int:
-        """What an item weighs now; 0 = it is not there."""
+        """An item's weight now; 0 = it is not there."""
         changed = self.changed.get(key)
         return self.base.get(key, 0) if changed is None else changed
 
@@ -99,7 +99,7 @@ class SpaceChanges:
         self.stamps: dict[Vouched, bytes] = {}
         """Of the rows that were stored."""
         self.added = 0
-        """How many spaces there are more, or fewer."""
+        """By how many the number of spaces changes."""
 
     def prepare(self, change: ChangeSpace, encrypt: Encrypt) -> Encrypted:
         """The items that a change puts, encrypted; raises if they cannot be, or the space is damaged or full."""
@@ -194,7 +194,7 @@ class SpaceChanges:
             encrypted = bytes(encrypt(body, head))
             if len(encrypted) > ENCRYPTED_BYTES_MAX:
                 raise Invalid("the cipher makes an item's body too long", hint="use one that adds less than 64 KiB")
-            found.append((ItemRow(space_id, key, number, epoch, encrypted), weigh(stamp_of, head, encrypted)))
+            found.append((ItemRow(space_id, key, number, epoch, encrypted), weight_of(stamp_of, head, encrypted)))
         return found
 
     def _store_items(self, pending: Iterable[_Pending]) -> None:

@@ -213,7 +213,7 @@ class Staging:
 
 
 def _is_same(known: Keyed, digest: bytes) -> bool:
-    """Whether a repeat is one; of what an older version remembered nobody can tell, and it is taken as one."""
+    """Whether a repeat has the same content; where an older version remembered no digest, it is taken to have."""
     return not known[3] or known[3] == digest
 
 

@@ -41,9 +41,9 @@ class Promise(Protocol[Gives_co]):
     def __await__(self) -> Generator[Any, None, Gives_co]: ...
 
 
-def _awaited(group: Group, patience: float) -> Generator[Any, None, bool]:
+def _awaited(group: Group, seconds: float) -> Generator[Any, None, bool]:
     """Wait on the running loop for a group's outcome; whether it is known."""
-    future = group.signal.future(get_running_loop(), patience)
+    future = group.signal.future(get_running_loop(), seconds)
     if not group.done:  # look again: it may have rung before we registered
         yield from future
     return group.done
@@ -70,9 +70,9 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
         """
         group = self._run.group
         if not group.done:
-            patience = self._timeout if timeout is None else timeout
-            if not group.signal.sleep(group.is_done, patience):
-                raise self._unknown(patience)
+            seconds = self._timeout if timeout is None else timeout
+            if not group.signal.sleep(group.is_done, seconds):
+                raise self._unknown(seconds)
         return self._run.receipt(self._index)
 
     def __await__(self) -> Generator[Any, None, Receipt]:
@@ -100,9 +100,9 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
     def __repr__(self) -> str:
         return f"Ticket({self._run.partition.topic!r}, partition={self._run.partition.number}, done={self.done})"
 
-    def _unknown(self, patience: float) -> OutcomeUnknown:
+    def _unknown(self, seconds: float) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"no acknowledgement within {patience:g} s topic={self._run.partition.topic}",
+            f"no acknowledgement within {seconds:g} s topic={self._run.partition.topic}",
             idempotency_key=self._idempotency_key,
             ticket=self,
         )
@@ -142,14 +142,14 @@ class ShippedTicket(Generic[Outcome]):
         ends = self._ends(outcome)
         shipping_state = _shipping_state(ends) if ends else None
         if shipping_state is not None and not _are_shipped(ends):
-            patience = shipping_state.timeout if timeout is None else timeout
-            deadline = monotonic() + patience
+            seconds = shipping_state.timeout if timeout is None else timeout
+            deadline = monotonic() + seconds
             while not _are_shipped(ends):
                 left = deadline - monotonic()
                 if shipping_state.refusal is not None:
                     raise shipping_state.refusal.again()
                 if left <= 0:
-                    raise _not_shipped(ends, patience)
+                    raise _not_shipped(ends, seconds)
                 shipping_state.signal.sleep(lambda: _are_shipped(ends) or shipping_state.refusal is not None, left)
         return outcome
 
@@ -185,11 +185,11 @@ def _shipping_state(ends: Sequence[tuple[Partition, int]]) -> ShippingState:
     return shipping_state
 
 
-def _not_shipped(ends: Sequence[tuple[Partition, int]], patience: float) -> Unavailable:
+def _not_shipped(ends: Sequence[tuple[Partition, int]], seconds: float) -> Unavailable:
     partition, end = next((item for item in ends if item[0].shipped < item[1]), ends[0])
     cause, remedy = partition.shipping_state.why()
     return Unavailable(
-        f"durable here, but not on the store within {patience:g} s{': ' * bool(cause)}{cause} topic={partition.topic}"
+        f"durable here, but not on the store within {seconds:g} s{': ' * bool(cause)}{cause} topic={partition.topic}"
         f" partition={partition.number} offset={end - 1} shipped={partition.shipped}",
         hint=f"{remedy or 'log.stats().shipping says what holds it up'}; it is shipped as soon as the store takes it",
     )
@@ -248,8 +248,8 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     def __repr__(self) -> str:
         return f"UnitTicket(done={self.done})"
 
-    def _unknown(self, patience: float) -> OutcomeUnknown:
-        return OutcomeUnknown(f"no acknowledgement within {patience:g} s for {self._what}")
+    def _unknown(self, seconds: float) -> OutcomeUnknown:
+        return OutcomeUnknown(f"no acknowledgement within {seconds:g} s for {self._what}")
 
 
 class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):

@@ -204,7 +204,7 @@ class Writer:
         else:
             self._backend.release()
             staging.units.append(unit)
-            self._mend(unit)
+            self._restore_scope(unit)
 
     def _stage_light(self, unit: Unit, staging: Staging) -> None:
         """A change of a space, with or without records: all that may fail is done before anything is staged."""
@@ -221,9 +221,9 @@ class Writer:
         for run in runs:
             assert isinstance(run, Run)
             staging.gather(run)
-        self._mend(unit)
+        self._restore_scope(unit)
 
-    def _mend(self, unit: Unit) -> None:
+    def _restore_scope(self, unit: Unit) -> None:
         if unit.scope is not None:
             self._broken.pop(unit.scope, None)
 

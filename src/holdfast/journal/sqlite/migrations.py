@@ -45,7 +45,7 @@ def check_version(backend: SqliteBackend) -> int:
 
 
 def require_newest(backend: SqliteBackend) -> None:
-    """For those who only look: an older database is refused, since only its owner may upgrade it."""
+    """For whoever only reads: an older database is refused, since only its owner may upgrade it."""
     version = check_version(backend)
     newest = migrations()[-1][0]
     if not version:

@@ -28,7 +28,7 @@ def open_backend(path: Path, *, read_only: bool = False) -> SqliteBackend:
 
 
 def inspect_backend(path: Path) -> tuple[SqliteBackend, int]:
-    """The database in this file for whoever only looks at it, of any version up to ours; and that version."""
+    """The database in this file, read only, of any version up to ours; and that version."""
     backend = SqliteBackend(path, read_only=True)
     try:
         version = check_version(backend)

@@ -1,14 +1,14 @@
-"""The way to the database for whoever only looks: nothing in its directory is changed, or need be writable.
+"""The way to the database for whoever only reads: nothing in its directory is changed, or need be writable.
 
-SQLite reads a write-ahead log through the shared-memory file beside it, and makes one where there is none. Whoever
-looks makes nothing, so there are three ways, chosen by what lies there:
+SQLite reads a write-ahead log through the shared-memory file beside it, and makes one where there is none. A reader
+makes nothing, so there are three ways, chosen by what is there:
 
     shared   a write-ahead log and its shared memory: both are read as they are, beside the owner if one is there
     frozen   no write-ahead log, or an empty one: the database is all there is, and is read as if it could not change
     copied   a write-ahead log without shared memory that may be read: both are copied to a private directory
 
-Frozen and copied databases are read without locks. So the files are looked at before and after: when they are others
-than they were, the way is chosen anew, and what was read of a database that changed meanwhile does not count.
+Frozen and copied databases are read without locks. So the files are compared before and after: if they were replaced,
+the way is chosen again, and what was read of a database that changed meanwhile does not count.
 
 A copy is read through SQLite's own file layer: closing any other descriptor of a database drops the locks that this
 process may have on it. It is removed when the last reader goes.
@@ -37,7 +37,7 @@ _TRIES = 3
 _WAL_HEADER_BYTES = 32
 
 
-class Look:
+class ReadOnlyAccess:
     """One way to a database, as its files are now."""
 
     def __init__(self, path: Path) -> None:
@@ -59,10 +59,10 @@ class Look:
             try:
                 return open_reader(self._copy or self.path, self._options)
             except (HoldfastError, DiskFailed) as error:
-                self._look_elsewhere(error)
+                self._choose_again(error)
         return open_reader(self._copy or self.path, self._options)
 
-    def _look_elsewhere(self, error: HoldfastError | DiskFailed) -> None:
+    def _choose_again(self, error: HoldfastError | DiskFailed) -> None:
         """After a failure: what lies there now, if the owner came or left just then, or a copy of it."""
         is_closed = isinstance(error.__cause__, (apsw.CantOpenError, apsw.ReadOnlyError))
         if self._copy is None and _Files.of(self.path).kind != self._seen.kind:
@@ -70,9 +70,9 @@ class Look:
         elif is_closed and not self._is_lockless and os.access(self.path, os.R_OK):
             self._take_copy()  # there is shared memory, but it cannot be used from here
         else:
-            raise self._told(error) from error.__cause__
+            raise self._explained(error) from error.__cause__
 
-    def _told(self, error: HoldfastError | DiskFailed) -> HoldfastError | DiskFailed:
+    def _explained(self, error: HoldfastError | DiskFailed) -> HoldfastError | DiskFailed:
         if not isinstance(error.__cause__, apsw.CantOpenError) or os.access(self.path, os.R_OK):
             return error
         return Unavailable(

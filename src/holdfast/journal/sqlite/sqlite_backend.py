@@ -25,7 +25,7 @@ from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
 from holdfast.journal.sqlite.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
 from holdfast.journal.sqlite.control_tables import NEWEST, Tables
-from holdfast.journal.sqlite.read_only import Look
+from holdfast.journal.sqlite.read_only import ReadOnlyAccess
 from holdfast.journal.sqlite.stored_rows import StoredRows
 from holdfast.model.control_rows import (
     Capabilities,
@@ -74,10 +74,10 @@ class SqliteBackend:
         self._closed: Closed | None = None
         self._wal_pages = 0
         self._data_version: object = None
-        self._look = Look(path) if read_only else None
-        self._looks = 0
-        """How often the files were others than before."""
-        self.connection = open_writer(path) if self._look is None else self._look.connect()
+        self._access = ReadOnlyAccess(path) if read_only else None
+        self._reopenings = 0
+        """How often the files had been replaced."""
+        self.connection = open_writer(path) if self._access is None else self._access.connect()
         self.connection.set_wal_hook(self._count_wal_pages)
         self._rows = StoredRows(self.connection, path)
         """As the writer sees them."""
@@ -94,19 +94,19 @@ class SqliteBackend:
         with self._readers_lock:
             if self._closed is not None:
                 raise self._closed.again()
-            self._look_again()
-            look = self._look
+            self._reopen_if_replaced()
+            access = self._access
             connection = self._readers.pop() if self._readers else None
         try:
-            connection = connection or (open_reader(self.path) if look is None else look.connect())
-            with self.translated(), _untorn(look):
+            connection = connection or (open_reader(self.path) if access is None else access.connect())
+            with self.translated(), _untorn(access):
                 connection.execute("BEGIN")
                 yield StoredRows(connection, self.path)
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
         finally:
             if connection is not None:
-                self._give_back(connection, look)
+                self._give_back(connection, access)
 
     @contextmanager
     def tables(
@@ -116,19 +116,19 @@ class SqliteBackend:
         with self.reading() as rows:
             yield Tables(rows.connection, self.path, version, damage, tolerant=tolerant)
 
-    def _look_again(self) -> None:
-        """Of a handle that only looks: if the files are others than they were, open those; under the lock."""
-        if self._look is None or not self._look.has_moved():
+    def _reopen_if_replaced(self) -> None:
+        """Of a handle that only reads: if the files were replaced, open the new ones; under the lock."""
+        if self._access is None or not self._access.has_moved():
             return
-        look = Look(self.path)
-        fresh = look.connect()
+        access = ReadOnlyAccess(self.path)
+        fresh = access.connect()
         for connection in (*self._readers, self.connection):
             close_quietly(connection)
-        self._look.close()
-        self._look, self.connection, self._readers = look, fresh, []
-        self._looks += 1
+        self._access.close()
+        self._access, self.connection, self._readers = access, fresh, []
+        self._reopenings += 1
 
-    def _give_back(self, connection: apsw.Connection, look: Look | None) -> None:
+    def _give_back(self, connection: apsw.Connection, access: ReadOnlyAccess | None) -> None:
         """End the transaction and keep the connection for the next reader, if it is still good."""
         try:
             if not connection.get_autocommit():
@@ -137,7 +137,7 @@ class SqliteBackend:
             close_quietly(connection)
             return
         with self._readers_lock:
-            if self._closed is None and look is self._look and len(self._readers) < _READERS_KEPT:
+            if self._closed is None and access is self._access and len(self._readers) < _READERS_KEPT:
                 self._readers.append(connection)
                 return
         close_quietly(connection)
@@ -146,8 +146,8 @@ class SqliteBackend:
         """Whether another process has committed anything since this was asked last."""
         with self.translated(), self._readers_lock:
             if self._closed is None:
-                self._look_again()
-            version = (self._looks, self.connection.pragma("data_version"))
+                self._reopen_if_replaced()
+            version = (self._reopenings, self.connection.pragma("data_version"))
         changed = bool(version != self._data_version)
         self._data_version = version
         return changed
@@ -163,8 +163,8 @@ class SqliteBackend:
                 connection.close()
             except apsw.Error as error:  # go on: a connection left open keeps the files locked
                 failed = failed or error
-        if self._look is not None:
-            self._look.close()
+        if self._access is not None:
+            self._access.close()
         if failed is not None:
             self._raise(failed)
 
@@ -420,20 +420,22 @@ class SqliteBackend:
 
 
 @contextmanager
-def _untorn(look: Look | None) -> Iterator[None]:
+def _untorn(access: ReadOnlyAccess | None) -> Iterator[None]:
     """What is read without locks counts only if the database did not change meanwhile."""
     try:
         yield
     except (apsw.Error, HoldfastError) as error:
-        if look is not None and look.is_torn():
-            raise _torn(look) from error
+        if access is not None and access.is_torn():
+            raise _torn(access) from error
         raise
-    if look is not None and look.is_torn():
-        raise _torn(look)
+    if access is not None and access.is_torn():
+        raise _torn(access)
 
 
-def _torn(look: Look) -> Unavailable:
-    return Unavailable(f"the log changed while it was read path={look.path}", hint="its owner has just come: try again")
+def _torn(access: ReadOnlyAccess) -> Unavailable:
+    return Unavailable(
+        f"the log changed while it was read path={access.path}", hint="its owner has just come: try again"
+    )
 
 
 def _marks(

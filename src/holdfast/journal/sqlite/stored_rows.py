@@ -1,9 +1,9 @@
 """Rows as they come back from the database: nothing about them is taken for granted.
 
-A damaged file can hold any value in any column: other types, text that is no text, blobs of a gigabyte.
+A damaged file can hold any value in any column: other types, text that is not UTF-8, blobs of a gigabyte.
 So values that are too long are not even fetched, types are checked before anything is computed with them,
 and what does not fit is `Corrupt`, never a TypeError somewhere later. Stamps and digests are checked by
-whoever has the keys (`recovery`, `reader`).
+whoever has the keys (`proofs`, `entry_reader`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LONG = {
     "definition": 16 * 2**20, "root": 4096, "name": SPACE_NAME_BYTES_MAX, "key": ITEM_KEY_BYTES_MAX,
     **dict.fromkeys(("alarm", "ended", "last_error"), SHIPPING_TEXT_BYTES_MAX),
 }  # fmt: skip
-"""Columns that may be longer: as long as what is accepted, or a log that took it would not open again."""
+"""Columns that may be longer: as long as what is accepted, or a log that accepted it could not be opened again."""
 
 
 class LastEntry(NamedTuple):
@@ -90,7 +90,7 @@ _NUMBERS = (
 
 
 class StoredRows:
-    """Reads rows through one connection; of a damaged one, says so instead of guessing."""
+    """Reads rows through one connection; a damaged row is reported, never guessed."""
 
     __slots__ = ("connection", "path")
 
@@ -119,7 +119,7 @@ class StoredRows:
         return int(found[0]) if found else 0
 
     def first_key_seq(self) -> int | None:
-        """With which commit the oldest idempotency key came that is remembered."""
+        """The commit that brought the oldest idempotency key that is remembered; None when there is none."""
         found = self.connection.execute("SELECT seq FROM idempotency ORDER BY id LIMIT 1").fetchone()
         return int(found[0]) if found else None
 
@@ -140,7 +140,7 @@ class StoredRows:
         return self._many(SpaceRow, "spaces", "ORDER BY id")
 
     def space(self, name: bytes) -> SpaceRow | None:
-        """One space; that there is none is not taken from an index, which may be damaged on its own."""
+        """One space; an index may be damaged, so its word that there is none is not trusted."""
         found = self._one(SpaceRow, "spaces", "WHERE name=?", name)
         return found or self._one(SpaceRow, "spaces NOT INDEXED", "WHERE CAST(name AS BLOB)=?", name)
 

@@ -1,8 +1,8 @@
-"""How far the journal has committed, for the one who takes entries in the order of commits.
+"""How far the journal has committed, for the shipper, which takes entries in the order of commits.
 
-The writer publishes after every commit that brought entries; it rings only when what the taker asked for has come, so
-that a busy log does not wake it for each commit. Numbers are read without a lock: each is one reference, and the last
-sequence number is written last.
+The writer publishes after every commit that brought entries. It rings only once as much has come as the shipper asked
+for, so that a busy log does not wake it for each commit. Numbers are read without a lock: each is one reference, and
+the last sequence number is written last.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Commits:
         self._groups_wanted = self._bytes_wanted = _NEVER
 
     def ask(self, groups: int, size: int) -> None:
-        """Ring once there were this many commits or bytes."""
+        """Ring once there are this many commits or bytes."""
         self._groups_wanted, self._bytes_wanted = groups, size
 
     def publish(self, last_seq: int, size: int) -> None:

@@ -60,7 +60,7 @@ class Partition:
         self.tail_since = 0.0
         """When the tail began, on the monotonic clock."""
         self.damage: Corrupt | None = None
-        """Why nothing can be read here, for those who look at a damaged log."""
+        """Why nothing can be read here, for those who read a damaged log."""
         self.shipment: ShipmentRow | None = None
         """How far it is on the store; the shipper replaces it. None: no store, what is sealed is settled."""
         self.shipping_state = shipping_state or ShippingState()

@@ -1,4 +1,4 @@
-"""What everybody needs to know who waits for the store: whether the log ships at all, and why it does not any more.
+"""What anyone who waits for the store needs to know: whether the log ships at all, and why it has stopped.
 
 One per log, shared by all its partitions. How far each partition got stands in the partition itself (`shipment`); the
 shipper replaces that row and rings here, once for all that moved together.
@@ -24,9 +24,9 @@ class ShippingState:
         self.end: HoldfastError | None = None
         """Why nothing more is shipped through this handle."""
         self.trouble: HoldfastError | None = None
-        """Why nothing is acknowledged at the moment, where waiting for it would be in vain: the store has forgotten."""
+        """Why nothing is acknowledged at the moment, if waiting would be in vain: the store has lost what it had."""
         self.is_known = False
-        """Whether the store was found to be what it was, since this handle was opened."""
+        """Whether the store has been found intact since this handle was opened."""
         self.timeout = 30.0
         """How long waiters wait unless they say otherwise, in seconds."""
         self.why: Callable[[], tuple[str, str]] = lambda: ("", "")
@@ -39,11 +39,11 @@ class ShippingState:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether what the marks say about the store is not to be relied on at the moment."""
+        """Whether the marks cannot be relied on at the moment."""
         return self.trouble is not None or (self.ships and not self.is_known)
 
     def trouble_by(self, reason: HoldfastError | None) -> None:
-        """Nothing is acknowledged for this reason, or (None) again."""
+        """Nothing is acknowledged for this reason, or (None) acknowledgements resume."""
         self.trouble = reason
         self.signal.notify()
 

@@ -42,10 +42,10 @@ ENCRYPTED_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
 """An encrypted body, whatever the cipher adds to it; anything longer is refused, unread."""
 _NUMBERS = range(-(2**63), 2**63)
 _KNOWN_MAX = 1_000_000
-"""How many weights are kept in memory; a space whose weights were let go is proved again when it changes."""
+"""How many weights are kept in memory; a space whose weights were dropped is proved again when it changes."""
 
 Weights = dict[bytes, int]
-"""What each item of a space weighs, by its key."""
+"""The weight of each item of a space, by its key."""
 
 Item = tuple[bytes, int, bytes]
 """Key, number and body."""
@@ -104,7 +104,7 @@ def _key_size(key: bytes) -> int:
 
 
 def check_room(name: bytes, items: int) -> None:
-    """Whether a space may have so many items."""
+    """Refuse more items than a space may have."""
     if items > ITEMS_MAX:
         raise _too_many(name)
 
@@ -122,7 +122,7 @@ def header(log_id: bytes, space_id: int, key: bytes, number: int, key_epoch: int
     return digests.canonical("space_items", log_id, space_id, key, number, key_epoch)
 
 
-def weigh(stamp_of: Callable[[bytes], bytes], head: bytes, body: bytes) -> int:
+def weight_of(stamp_of: Callable[[bytes], bytes], head: bytes, body: bytes) -> int:
     """What an item adds to its space's sum; the body as it is stored."""
     return int.from_bytes(stamp_of(_CONTEXT + head + blake3(body).digest()), "little")
 
@@ -145,14 +145,14 @@ def load(rows: Rows, path: Path, vault: Vault, name: bytes) -> tuple[SpaceRow, l
 
 
 def proved(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) -> Weights:
-    """What the items of a space weigh, if they are those that its row says."""
+    """The weights of a space's items, if they are those that its row vouches for."""
     weights: Weights = {}
     with naming(row.name):
         for item in islice(items, row.items + 1):
             if vault.keyed and not item.key_epoch:  # its weight could be made by anybody
                 raise Corrupt("an item of a space is not encrypted", path=str(path), hint=_REMEDY)
             head = header(vault.log_id, *item[:-1])
-            weights[item.key] = weigh(vault.stamp_under(item.key_epoch), head, item.body)
+            weights[item.key] = weight_of(vault.stamp_under(item.key_epoch), head, item.body)
         if len(weights) != row.items or not digests.same(sum_bytes(sum(weights.values())), row.sum):
             raise Corrupt("the items of a space are not those that its row says", path=str(path), hint=_REMEDY)
     return weights
@@ -186,7 +186,7 @@ def names(rows: Rows, path: Path, vault: Vault) -> list[str]:
 
 @contextmanager
 def naming(name: bytes) -> Iterator[None]:
-    """Say of the damage that is met in which space it was."""
+    """Add the space's name to whatever damage is met."""
     try:
         yield
     except Corrupt as damage:
@@ -211,10 +211,10 @@ class Spaces:
         self._learned: dict[int, tuple[SpaceRow, Weights]] = {}
         self._learned_items = 0
         self._lock = Lock()
-        """For what was learned, by whichever thread."""
+        """Guards what was learned: any thread may load a space."""
 
     def learn(self, row: SpaceRow, weights: Weights) -> None:
-        """By whoever has loaded and proved a space: the writer need not do it again, if that is still what it is."""
+        """A space was loaded and proved: if it has not changed since, the writer need not prove it again."""
         with self._lock:
             known = row.id in self._weights or row.id in self._learned
             if not known and self._learned_items + len(weights) <= _KNOWN_MAX:
@@ -222,7 +222,7 @@ class Spaces:
                 self._learned_items += len(weights)
 
     def weights(self, backend: Backend, row: SpaceRow) -> Weights:
-        """What the items of a committed space weigh; proved if this is not known yet, inside the open transaction."""
+        """The weights of a committed space's items; proved inside the open transaction if they are not known yet."""
         known = self._weights.get(row.id)
         if known is None:
             learned = self._recall(row.id)
@@ -250,7 +250,7 @@ class Spaces:
         self._recall(row.id)
 
     def let_go(self) -> None:
-        """Forget what was changed longest ago, if too much is known; nobody is changing anything."""
+        """Forget what was changed longest ago, if too much is known; called between changes."""
         while self._known > _KNOWN_MAX and len(self._weights) > 1:
             self._known -= len(self._weights.pop(next(iter(self._weights))))
 

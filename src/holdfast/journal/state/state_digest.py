@@ -23,14 +23,14 @@ Vouched = tuple[Literal["head", "watermark", "policy", "space"], int]
 """A row in the sum: of which kind, and the id of its partition, topic or space."""
 
 
-def weigh(stamp_of: Callable[[bytes], bytes], stamp: bytes) -> int:
+def weight_of(stamp_of: Callable[[bytes], bytes], stamp: bytes) -> int:
     """What one row adds to the sum."""
     return int.from_bytes(stamp_of(_CONTEXT + stamp), "little")
 
 
 def total(stamp_of: Callable[[bytes], bytes], stamps: Iterable[bytes]) -> bytes:
     """The sum over rows with these stamps."""
-    return (sum(weigh(stamp_of, stamp) for stamp in stamps) % MODULUS).to_bytes(SUM_BYTES, "little")
+    return (sum(weight_of(stamp_of, stamp) for stamp in stamps) % MODULUS).to_bytes(SUM_BYTES, "little")
 
 
 class StateDigest:
@@ -39,19 +39,19 @@ class StateDigest:
     def __init__(self, vault: Vault, stamps: Mapping[Vouched, bytes]) -> None:
         self._vault = vault
         self._stamps = dict(stamps)
-        self._weigh_all()
+        self._weigh_anew()
 
-    def _weigh_all(self) -> None:
+    def _weigh_anew(self) -> None:
         """Under a new key epoch every row weighs anew."""
         self._epoch = self._vault.epoch
-        self._weights = {row: weigh(self._vault.stamp, stamp) for row, stamp in self._stamps.items()}
+        self._weights = {row: weight_of(self._vault.stamp, stamp) for row, stamp in self._stamps.items()}
         self._sum = sum(self._weights.values()) % MODULUS
 
     def propose(self, changed: Mapping[Vouched, bytes]) -> bytes:
         """The sum once these rows have these stamps, or are gone."""
         if self._epoch != self._vault.epoch:
-            self._weigh_all()
-        self._proposed = {row: weigh(self._vault.stamp, stamp) if stamp else 0 for row, stamp in changed.items()}
+            self._weigh_anew()
+        self._proposed = {row: weight_of(self._vault.stamp, stamp) if stamp else 0 for row, stamp in changed.items()}
         difference = sum(weight - self._weights.get(row, 0) for row, weight in self._proposed.items())
         self._proposed_sum = (self._sum + difference) % MODULUS
         self._proposed_stamps = changed

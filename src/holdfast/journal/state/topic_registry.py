@@ -45,9 +45,9 @@ class Topics:
         """Where the log is shipped to; None when it never was."""
         self.shipping_state = ShippingState()
         self.signal = Signal()
-        """Rung when a topic was created or changed …"""
+        """Rung when a topic was created or changed."""
         self.is_changed = False
-        """… which was so since the log was opened."""
+        """Whether that has happened since the log was opened."""
 
     def adopt(
         self, row: TopicRow, heads: dict[int, HeadRow], watermarks: dict[int, WatermarkRow], count: int, path: str
