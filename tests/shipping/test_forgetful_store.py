@@ -15,8 +15,8 @@ import holdfast
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument, LogDocument, StartDocument
+from holdfast.shipping.refill.partition_gaps import examine
 from holdfast.shipping.refill.store_loss import LostSpan, StoreForgot
-from holdfast.shipping.refill.store_standing import examine
 from holdfast.store import layout
 from holdfast.store.port import Body
 from tests.segments.planting import ROWS, TEN, fill, wait_for
