@@ -65,9 +65,12 @@ def seed_of_the_commit() -> int:
     return int(done.stdout[:7], 16) if done.returncode == 0 else 0
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    what = "some of the cases" if config.option.sample else "all cases"
-    return f"{what}, {VARIABLE}={config.stash[SEED]}"
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Also with -q, which shows no header."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not session.config.option.collectonly:
+        what = "some of the cases" if session.config.option.sample else "all cases"
+        reporter.write_line(f"{what}, {VARIABLE}={session.config.stash[SEED]}")
 
 
 def draw(seed: int, name: str, cases: Sequence[Case], count: int) -> list[Case]:

@@ -1,7 +1,7 @@
 """How several workers (pytest-xdist) share the tests: by file, the long ones first, and all of Spark with one worker.
 
-One JVM serves all tests of Spark, so they stay together. What takes long begins first: whoever ends last then ends soon
-after the others.
+One JVM serves the tests of Spark, and others that start one of their own come after them, so that two never compete:
+Spark gives a Python worker ten seconds to start. What takes long begins first; then nobody waits for the last one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
-SPARK = "tests/spark/"
-FOLDERS = (SPARK, "tests/cli/test_spark", "tests/docs", "tests/crash", "tests/hostile", "tests/store", "tests/disk")
+JVM = ("tests/spark/", "tests/cli/test_spark.py", "tests/docs/test_docs.py")
+FIRST = (*JVM, "tests/crash/", "tests/simulation/", "tests/hostile/", "tests/disk/test_tampering.py", "tests/store/")
 """From the longest on; all others come after them."""
 
 
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def rank(nodeid: str) -> int:
     """The place of a test's folder."""
-    return next((rank for rank, folder in enumerate(FOLDERS) if nodeid.startswith(folder)), len(FOLDERS))
+    return next((rank for rank, folder in enumerate(FIRST) if nodeid.startswith(folder)), len(FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -37,6 +37,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
         """Files, but for those that share a JVM."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+            return "JVM" if nodeid.startswith(JVM) else super()._split_scope(nodeid)
 
     return ByJvmAndFile(config, log)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from holdfast.channels import Channels, ChannelSettings
 from holdfast.channels.channel import Channel
 from holdfast.channels.periodic import HURRY_INTERVAL_MS
+from holdfast.channels.protocol.steps import SweepRepairs
 from holdfast.channels.transport.bus import Bus
 from holdfast.channels.transport.link import Link
 from holdfast.channels.wire.dialect import DialectName
@@ -59,7 +60,7 @@ class Member:
     def tick(self, now: int) -> None:
         settings, channels = self.room.settings, self.channels
         tasks = (
-            (HURRY_INTERVAL_MS, channels._hurry),
+            (HURRY_INTERVAL_MS, lambda: channels._sweeps.run(SweepRepairs, hurried=True)),
             (settings.repair_sweep_interval_ms, channels.run_repair_sweep),
             (settings.buffer_sweep_interval_ms, channels.run_buffer_sweep),
             (settings.sync_interval_ms, channels.run_periodic_sync),

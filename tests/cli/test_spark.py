@@ -20,9 +20,9 @@ import holdfast
 from holdfast import Record
 from tests.cli.conftest import Run, segment_files
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(450)]
 
-PATIENCE = 200
+PATIENCE = 400
 ASKING = """
 import json, sys
 from click.testing import CliRunner

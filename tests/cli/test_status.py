@@ -260,7 +260,7 @@ DAMAGE = [
     "DELETE FROM segments WHERE number = 1",
     "UPDATE watermarks SET sealed_offset = 99 WHERE segments = 3",
     "UPDATE schemas SET version = 2",
-    "UPDATE schemas SET topic_id = 77",
+    "UPDATE schemas SET topic_id = 77, version = 0",
     "DELETE FROM schemas",
     "INSERT INTO spaces VALUES (1, x'00', 0, x'00', 0, x'00')",
     "DELETE FROM shipping",

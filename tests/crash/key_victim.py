@@ -47,6 +47,7 @@ def main() -> None:
     keyring = KEYRING if kind == "encrypted" else None
     log = holdfast.open(Path(directory), store=store, settings=SETTINGS, keyring=keyring)
     log.topic("orders", partitions=PARTITIONS)
+    os.write(1, b"ready\n")
     for producer, start in enumerate(starts):
         threading.Thread(target=produce, args=(log, producer, int(start)), daemon=True).start()
     threading.Event().wait(120)

@@ -7,9 +7,6 @@ restores are killed as well. In the end every record is there once, under the of
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from holdfast.store import layout
 from holdfast.store.store_settings import StoreSettings
 from tests.crash import key_victim
 from tests.crash.test_restore_crash import CALM, SystemClock, killed_at, open_store
+from tests.harness.kills import Victim
 
 pytestmark = pytest.mark.crash
 
@@ -41,17 +39,13 @@ class Drill:
 
     def live(self, machine: Path, acknowledgements: int) -> None:
         """Ship from a machine until so many were acknowledged and batches have made way for a floor, then lose it."""
-        command = [sys.executable, "-m", "tests.crash.key_victim", str(machine), self.store, self.kind]
-        victim = subprocess.Popen([*command, *map(str, self.starts)], stdout=subprocess.PIPE, text=True)
-        assert victim.stdout is not None
-        for number, line in enumerate(victim.stdout, 1):
-            self._note(line)
-            if number >= acknowledgements and number % 10 == 0 and (self._has_floor() or number >= LINES_MAX):
-                break
-        victim.kill()
-        rest, _ = victim.communicate()
-        assert victim.returncode == -signal.SIGKILL, f"it ended by itself: {rest}"
-        for line in rest.splitlines():
+        victim = Victim("tests.crash.key_victim", machine, self.store, self.kind, *self.starts)
+        try:
+            while len(victim.lines) < acknowledgements or not (self._has_floor() or len(victim.lines) >= LINES_MAX):
+                victim.until(10)
+        finally:
+            told = victim.kill()
+        for line in told:
             self._note(line)
         shutil.rmtree(machine)
 

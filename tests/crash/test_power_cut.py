@@ -42,7 +42,7 @@ def test_every_cut_at_every_step(tmp_path):
     print(f"{len(cuts)} cuts, {looked} states, all whole")
 
 
-def test_this_test_would_notice_a_missing_sync(tmp_path, some):
+def test_this_test_would_notice_a_missing_sync(tmp_path):
     """The planted bug: with synchronous=OFF some state has lost an acknowledged record."""
     notes = Notes()
     with without_syncs():

@@ -35,7 +35,7 @@ def rebuild(directory: Path, notes: Notes) -> None:
 @pytest.mark.parametrize("lost", [True, False], ids=["database lost", "database set aside"])
 def test_a_cut_at_any_step_of_a_rebuild_loses_nothing(tmp_path, lost, some):
     """Whatever a cut leaves opens as it is or says that it must be rebuilt, and then nothing is missing."""
-    examine_rebuild(tmp_path, lambda cuts: some(cuts, 40), lost=lost, keyed=lost)
+    examine_rebuild(tmp_path, lambda cuts: some(cuts, 20), lost=lost, keyed=lost)
 
 
 @pytest.mark.soak

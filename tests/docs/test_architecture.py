@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,13 @@ def rooms() -> dict[str, list[str]]:
     return {row[0].strip("`"): row[1:] for row in cells(part("The rooms"))}
 
 
+def contracts() -> list[dict[str, Any]]:
+    """The contracts of import-linter."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = project["tool"]["importlinter"]["contracts"]
+    return found
+
+
 def folders() -> dict[str, list[tuple[str, str]]]:
     """The lists of files, by folder below src."""
     found: dict[str, list[tuple[str, str]]] = {}
@@ -141,10 +149,7 @@ def test_the_table_of_rooms_shows_the_imports_that_are_there() -> None:
 
 def test_imports_go_down_the_table() -> None:
     """The rows stand in the order of import-linter's layers, and a room imports only what the contract allows."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
-    layers = [layer.replace(" ", "").split("|") for layer in contracts[0]["layers"]]
+    layers = [layer.replace(" ", "").split("|") for layer in contracts()[0]["layers"]]
     heights = {room_of(f"holdfast.{name}"): number for number, names in enumerate(layers) for name in names}
     heights.pop(GROUND)
     order = [heights[room] for room in rooms() if room in heights]
@@ -153,6 +158,12 @@ def test_imports_go_down_the_table() -> None:
     for room, height in heights.items():
         above = {other for other in imports_of(room) & set(heights) if heights[other] <= height}
         assert not above, f"{room} imports {above}"
+
+
+def test_every_contract_is_named() -> None:
+    """The page has the names of import-linter's contracts, all of them and no others."""
+    listed = re.findall(r"^\* (.+)$", part("The rooms"), re.MULTILINE)
+    assert listed == [contract["name"] for contract in contracts()]
 
 
 def test_no_room_has_too_many_files() -> None:

@@ -42,7 +42,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PATIENCE, SPARK_PATIENCE = 60, 180
+PATIENCE, SPARK_PATIENCE = 240, 400
 """Seconds for the examples of a page; for those of a page that starts Spark."""
 
 
@@ -82,7 +82,7 @@ def test_examples_run(page, tmp_path, request):
     if tests:
         (tmp_path / "test_example.py").write_text("\n".join(tests))
         run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_example.py"]
-        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stdout
 
 

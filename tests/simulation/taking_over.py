@@ -20,7 +20,7 @@ from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_listing import Inherited, inherit
 from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.lanes.uploading import Requests
-from holdfast.shipping.ownership.fence import Fence, newest_epoch
+from holdfast.shipping.ownership.fence import Claimant, Fence, newest_epoch
 from holdfast.shipping.shipping_settings import ShippingSettings
 from holdfast.shipping.shipping_stats import Counters
 from holdfast.store import layout
@@ -65,7 +65,7 @@ class _TakeOver:
     async def run(self) -> ModelLog:
         ACTING.set(self._policy)
         owner = self._world.clock.random_bytes(16)
-        fence = Fence(LOG_ID, 1, self._face, self._remote, self._requests, self._world.clock, owner)
+        fence = Fence(Claimant(LOG_ID, 1, owner), self._face, self._remote, self._requests, self._world.clock)
         claim = await fence.claim("restore")
         while True:
             try:

@@ -163,7 +163,6 @@ _PROGRAM = """
 import sys
 sys.modules["obstore"] = None  # whoever imports it now fails
 import holdfast
-from holdfast.store import opening
 url, endpoint, directory = sys.argv[1:]
 settings = holdfast.Settings.from_mapping({
     "store": {"endpoint": endpoint, "region": "us-east-1", "credentials": "env:HOLDFAST_TEST_S3"},

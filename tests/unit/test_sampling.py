@@ -58,6 +58,7 @@ def test_some_cases_are_taken_the_same_for_the_same_seed(run):
 def test_a_failure_comes_with_the_command_that_repeats_it(run):
     """Its loop takes the same five of fifty again."""
     lines = run("--sample")
+    assert "some of the cases, TESTS_SEED=7" in lines
     (command,) = [line for line in lines if line.startswith("again: ")]
     assert command == "again: TESTS_SEED=7 .venv/bin/python -m pytest --sample test_subject.py::test_loop"
     (told,) = [line for line in lines if line.startswith("E ") and "AssertionError" in line]

@@ -166,7 +166,7 @@ def test_a_manifest_is_read_in_order(store, put):
     assert [document.slot for document in found.documents] == [0, 1, 2, 3]
     assert [s.number for s in found.segments] == [0, 1, 2]
     assert (found.settled, found.expired) == (35, None)
-    assert found.segments[0].facts.sha256.hex() == "ab" * 32
+    assert found.segments[0].segment.facts.sha256.hex() == "ab" * 32
 
 
 def test_a_partition_without_objects_has_no_end(store):

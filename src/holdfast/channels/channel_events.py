@@ -15,9 +15,7 @@ class MessageReady(msgspec.Struct, frozen=True, gc=False):
     sender_id: str
     content: bytes
     lamport: int | None
-    """None of an ephemeral message."""
-    duplicate: bool = False
-    """Always False: what was delivered is not delivered again."""
+    """None for an ephemeral message."""
 
 
 class MessageSent(msgspec.Struct, frozen=True, gc=False):

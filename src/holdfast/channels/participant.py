@@ -1,4 +1,4 @@
-"""All channels of one participant: the operations, the callbacks, and the timers.
+"""All channels of one participant: the operations and the callbacks. What comes round at intervals is in `sweeps`.
 
 `Channels` finds a message's channel, loads it when it is first touched, takes the step, waits until it is kept, and
 tells the application. Every operation exists for threads and, with `_async`, for coroutines; both may be used at once.
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.channels.callbacks import Callback, Callbacks
-from holdfast.channels.channel import Channel, Flight
+from holdfast.channels.channel import Channel
 from holdfast.channels.channel_events import (
     DependenciesLost,
     MessageGivenUp,
@@ -34,9 +34,9 @@ from holdfast.channels.input_checks import checked_content, checked_hint, checke
 from holdfast.channels.keeping.persistence import NoPersistence, Persistence
 from holdfast.channels.keeping.waiting import await_kept, kept_async, warn_on_loop
 from holdfast.channels.open_channels import OpenChannels, Recover, Taken
-from holdfast.channels.periodic import Timers
 from holdfast.channels.protocol import sending, steps
 from holdfast.channels.protocol.steps import Input, Received, Step
+from holdfast.channels.sweeps import Sweeps
 from holdfast.channels.wire.channel_keys import ChannelKeys, Keys
 from holdfast.channels.wire.dialect import DialectName
 from holdfast.channels.wire.message import SdsMessage
@@ -87,7 +87,7 @@ class Channels:
             ChannelKeys(self.settings.keyring or None if keys is None else keys),
         )  # fmt: skip
         self._carried_bytes_max: int | None = None
-        self._timers = Timers(self.settings, self._clock)
+        self._sweeps = Sweeps(self._open, self.settings, self._clock, blocks=self.backend.blocks, new_sync=self._sync)
         self._closed = self._forked = False
         self.refused_total = 0
         """Messages that were not taken: not decodable, absurd, or for channels that are not ours."""
@@ -322,65 +322,36 @@ class Channels:
 
     def run_buffer_sweep(self) -> None:
         """`check_unacknowledged_messages` for all channels."""
-        self._sweep(steps.SweepBuffers)
+        self._check_open()
+        self._sweeps.run(steps.SweepBuffers)
 
     async def run_buffer_sweep_async(self) -> None:
         """`run_buffer_sweep` for coroutines."""
-        await self._sweep_async(steps.SweepBuffers)
+        self._check_open()
+        await self._sweeps.run_async(steps.SweepBuffers)
 
     def run_repair_sweep(self) -> None:
         """Look at requests and responses of all channels: `repair_ready` may follow."""
-        self._sweep(steps.SweepRepairs)
+        self._check_open()
+        self._sweeps.run(steps.SweepRepairs)
 
     async def run_repair_sweep_async(self) -> None:
         """`run_repair_sweep` for coroutines."""
-        await self._sweep_async(steps.SweepRepairs)
+        self._check_open()
+        await self._sweeps.run_async(steps.SweepRepairs)
 
     def run_periodic_sync(self) -> None:
         """Tell others what we know, in every channel where there is anything to tell: `periodic_sync` follows."""
-        self._sweep(self._send_sync)
+        self._check_open()
+        self._sweeps.run(self._sync)
 
     async def run_periodic_sync_async(self) -> None:
         """`run_periodic_sync` for coroutines."""
-        await self._sweep_async(self._send_sync)
-
-    def _send_sync(self) -> steps.SendSync:
-        return steps.SendSync(self._message_id(None), self._carried_bytes_max)
-
-    def _sweep(self, given: Callable[[], Input], *, hurried: bool = False) -> None:
-        for channel, effects, flight in self._swept(given, hurried):  # all commits go together; then wait for each
-            await_kept(channel, flight, self.settings.ack_timeout_ms / 1000)
-            if effects.wanted:
-                channel.answer(channel.find(effects.wanted))
-
-    async def _sweep_async(self, given: Callable[[], Input], *, hurried: bool = False) -> None:
-        if self.backend.blocks:
-            await asyncio.to_thread(self._sweep, given, hurried=hurried)
-            return
-        for channel, effects, flight in self._swept(given, hurried):
-            await kept_async(channel, flight)
-            if effects.wanted:
-                channel.answer(await asyncio.to_thread(channel.find, effects.wanted))
-
-    def _swept(self, given: Callable[[], Input], hurried: bool) -> list[tuple[Channel, Step, Flight]]:
         self._check_open()
-        taken = []
-        for channel in self._open.all():
-            if hurried and not channel.state.hurried:
-                continue
-            try:
-                taken.append((channel, *channel.take(given())))
-                if taken[-1][1].sync_due:
-                    taken.append((channel, *channel.take(self._send_sync())))
-            except Closed:
-                pass  # it was removed meanwhile
-        return taken
+        await self._sweeps.run_async(self._sync)
 
-    def _hurry(self) -> None:
-        self._sweep(steps.SweepRepairs, hurried=True)
-
-    async def _hurry_async(self) -> None:
-        await self._sweep_async(steps.SweepRepairs, hurried=True)
+    def _sync(self) -> steps.SendSync:
+        return steps.SendSync(self._message_id(None), self._carried_bytes_max)
 
     def start_periodic_tasks(self) -> None:
         """Sweep and sync from a thread of their own, from now on; starting again changes nothing.
@@ -388,16 +359,15 @@ class Channels:
         Callbacks come from that thread. On an event loop, use `run_periodic_tasks_async` instead.
         """
         self._check_open()
-        self._timers.start(self.run_buffer_sweep, self.run_repair_sweep, self.run_periodic_sync, self._hurry)
+        self._sweeps.start()
 
     async def run_periodic_tasks_async(self) -> None:
         """Sweep and sync on this event loop, until it is cancelled or the channels are closed."""
-        tasks = self.run_buffer_sweep_async, self.run_repair_sweep_async, self.run_periodic_sync_async
-        await self._timers.run(lambda: self._closed, *tasks, self._hurry_async)
+        await self._sweeps.run_periodically(lambda: self._closed)
 
     def stop_periodic_tasks(self) -> None:
         """Stop sweeping; returns when the last sweep has ended."""
-        self._timers.stop()
+        self._sweeps.stop()
 
     # -- one operation ------------------------------------------------------------------------------------
 
@@ -467,7 +437,7 @@ class Channels:
     def forget(self) -> None:
         """In a forked child: refuse everything, whoever held a lock when it was forked; the parent goes on."""
         self._closed = self._forked = True
-        self._timers.forget()
+        self._sweeps.forget()
         self._callbacks.subscribers.forget()
         self._open.forget()
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from threading import Event, Lock, Thread, current_thread
+from threading import Event, Thread, current_thread
 from typing import Any, Generic, TypeVar
 
-from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.clock import Clock
 
 HURRY_INTERVAL_MS = 500
@@ -21,8 +20,6 @@ _SHORTEST_S = 0.001
 
 logger = logging.getLogger("holdfast.channels")
 
-Sync = Callable[[], None]
-Coro = Callable[[], Coroutine[Any, Any, None]]
 Task = TypeVar("Task", Callable[[], None], Callable[[], Coroutine[Any, Any, None]])
 
 
@@ -75,46 +72,6 @@ class PeriodicThread:
                 except Exception as error:
                     _note(error)
             self._end.wait(self._schedule.pause())
-
-
-class Timers:
-    """The three tasks of channels, at the intervals of their settings."""
-
-    def __init__(self, settings: ChannelSettings, clock: Clock) -> None:
-        self._settings, self._clock = settings, clock
-        self._lock = Lock()
-        self._thread: PeriodicThread | None = None
-
-    def start(self, buffers: Sync, repairs: Sync, sync: Sync, hurry: Sync) -> None:
-        """From a thread of their own; starting again changes nothing."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = PeriodicThread(self._schedule(buffers, repairs, sync, hurry))
-
-    def stop(self) -> None:
-        """Returns when the last task has ended."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.stop()
-
-    async def run(self, is_over: Callable[[], bool], buffers: Coro, repairs: Coro, sync: Coro, hurry: Coro) -> None:
-        """On this event loop, until it is over, or cancelled."""
-        await run_until(is_over, self._schedule(buffers, repairs, sync, hurry))
-
-    def forget(self) -> None:
-        """In a forked child: the thread is the parent's."""
-        self._lock, self._thread = Lock(), None
-
-    def _schedule(self, buffers: Task, repairs: Task, sync: Task, hurry: Task) -> Schedule[Task]:
-        settings = self._settings
-        tasks: list[tuple[int, Task]] = [
-            (settings.buffer_sweep_interval_ms, buffers),
-            (settings.repair_sweep_interval_ms, repairs),
-            (settings.sync_interval_ms, sync),
-            (HURRY_INTERVAL_MS, hurry),
-        ]
-        return Schedule(tasks, self._clock)
 
 
 async def run_until(is_over: Callable[[], bool], schedule: Schedule[Callable[[], Coroutine[Any, Any, None]]]) -> None:

@@ -25,6 +25,7 @@ from holdfast.model.control_rows import (
     LogRow,
     PolicyRow,
     SchemaRow,
+    SegmentRow,
     ShipmentRow,
     ShippingRow,
     SpaceRow,
@@ -158,8 +159,10 @@ class Examination:
         for schema in self._control.schemas:
             topic, place = self._names.get(schema.topic_id), OK
             stamp = self._stamp(schema, "a schema", topic)
-            if schema.version != versions.get(schema.topic_id, -1) + 1:
-                place = self._bad(f"a schema does not follow on the one before it version={schema.version}", topic)
+            if topic is None:
+                place = self._bad(f"a schema belongs to no topic version={schema.version}")
+            elif schema.version != versions[schema.topic_id] + 1:
+                place = self._bad(f"a schema does not follow the one before it version={schema.version}", topic)
             elif stamp is not BAD:
                 versions[schema.topic_id] += 1
             yield schema, self._verdict(stamp, place)
@@ -206,15 +209,15 @@ class Examination:
             )
         if not mark.first_offset <= mark.sealed_offset <= self._heads[mark.partition_id].next_offset:
             return self._verdict(stamp, self._bad("a watermark lies beyond its head", *place, mark.sealed_offset))
-        newest = self._tables.segment(mark.partition_id, mark.segments - 1) if mark.segments else None
-        if mark.segments and (
-            newest is None
-            or (newest.end, newest.chain) != (mark.sealed_offset, mark.chain)
-            or self._proofs.stamp(newest) is BAD
-        ):
-            message = "the manifest does not end at its watermark"
-            return self._verdict(stamp, self._bad(message, *place, mark.sealed_offset))
-        return self._verdict(stamp)
+        if not mark.segments or self._is_end(self._tables.segment(mark.partition_id, mark.segments - 1), mark):
+            return self._verdict(stamp)
+        return self._verdict(stamp, self._bad("the manifest does not end at its watermark", *place, mark.sealed_offset))
+
+    def _is_end(self, newest: SegmentRow | None, mark: WatermarkRow) -> bool:
+        if newest is None or (newest.end, newest.chain) != (mark.sealed_offset, mark.chain):
+            return False
+        self._key_epoch(newest.key_epoch)
+        return self._proofs.stamp(newest) is not BAD
 
     def _place(self, partition_id: int) -> tuple[str | None, int | None]:
         """Topic and number of a partition; none where its head is lost, out of range, or belongs to no topic."""

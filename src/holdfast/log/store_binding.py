@@ -23,6 +23,7 @@ from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.settings import Settings
 from holdfast.store import layout, store_kinds
 from holdfast.store.address import parse_url
 from holdfast.store.port import Store
@@ -129,8 +130,38 @@ class StoreBinding:
 def _shipper_for(context: LogContext) -> Shipper | None:
     """The shipper of a log, not started yet; None where no store is configured."""
     _, settings, clock, journal, manifest = context
-    shipping = journal.shipping
     _refuse_stranded(journal)
+    root = _root_of(journal, settings)
+    if root is None:
+        return None
+    # Only now: a log that does not ship does not load what shipping needs.
+    from holdfast.segments.manifest.local_root import withdraw
+    from holdfast.segments.manifest.manifest_documents import first_offset
+    from holdfast.shipping.open_remote import remote_for
+    from holdfast.shipping.price_note import write_note
+    from holdfast.shipping.shipper import Shipper
+    from holdfast.shipping.shipping_marks import attach, fenced_by, rebind, root_form
+
+    shipping = journal.shipping
+    if shipping is not None and shipping.root != root and (fenced := fenced_by(journal)) is not None:
+        raise fenced  # moving it elsewhere would make two logs of one
+    files = store_kinds.open_any_store(settings.store.url, settings.store, clock)
+    if shipping is None or shipping.root != root:
+        if shipping is not None and (moved := _moved_format(journal, shipping, files)):
+            rebind(journal, root, moved)
+        else:  # the owner is this directory, wherever it ships to
+            owner = clock.random_bytes(16) if shipping is None else shipping.owner
+            attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.partitions.values()})
+    withdraw(manifest.root)
+    store = RootStore(files, root_form(journal))
+    remote = remote_for(settings.store.url, store, settings.store, settings.shipping, clock)
+    write_note(manifest.root.parent, settings.shipping)
+    return Shipper(journal, manifest, store, remote, settings.shipping, clock, os.abort)
+
+
+def _root_of(journal: Journal, settings: Settings) -> str | None:
+    """Where a log is to ship to, or None; Invalid where it must not."""
+    shipping = journal.shipping
     if not settings.store.url:
         if shipping is not None and not shipping.copy and not journal.read_only:
             logger.warning(
@@ -149,31 +180,9 @@ def _shipper_for(context: LogContext) -> Shipper | None:
     if shipping is not None and shipping.root != root and not settings.store.move and _has_shipped(journal):
         raise Invalid(
             f"this log is shipped to {shipping.root}, not to {root}",
-            hint="open it with its own store; to ship all of it anew to another one, set store.move",
+            hint="open it with its own store; to ship all of it again to another one, set store.move",
         )
-    # Only now: whoever does not ship does not load what shipping needs.
-    from holdfast.segments.manifest.local_root import withdraw
-    from holdfast.segments.manifest.manifest_documents import first_offset
-    from holdfast.shipping.open_remote import remote_for
-    from holdfast.shipping.price_note import write_note
-    from holdfast.shipping.shipper import Shipper
-    from holdfast.shipping.shipping_marks import attach, fenced_by, rebind, root_form
-
-    if shipping is not None and shipping.root != root and (fenced := fenced_by(journal)) is not None:
-        raise fenced  # moving it elsewhere would make two logs of one
-    files = store_kinds.open_any_store(settings.store.url, settings.store, clock)
-    if shipping is not None and shipping.root != root and (moved := _moved_format(journal, shipping, files)):
-        rebind(journal, root, moved)
-    elif shipping is None or shipping.root != root:
-        # Who this directory is stays the same wherever it ships to.
-        owner = clock.random_bytes(16) if shipping is None else shipping.owner
-        attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.partitions.values()})
-    withdraw(manifest.root)
-    form = root_form(journal)
-    store = RootStore(files, form)
-    remote = remote_for(settings.store.url, store, settings.store, settings.shipping, clock)
-    write_note(manifest.root.parent, settings.shipping)
-    return Shipper(journal, manifest, store, remote, settings.shipping, clock, os.abort)
+    return root
 
 
 def _moved_format(journal: Journal, shipping: ShippingRow, files: Store) -> int:

@@ -99,13 +99,14 @@ def pieces_of(
     A segment that was lost is Corrupt, unless the caller can do without it.
     """
     for segment in meeting(segments, start, end):
-        if segment.end <= start or bounds.misses(segment.time_min, segment.time_max):
+        last = segment.end
+        if last <= start or bounds.misses(segment.time_min, segment.time_max):
             continue
         if segment.is_filler:
             if skip_lost:
                 continue
             raise _lost(segment)
-        yield Piece(segment.segment, max(start, segment.first), min(end, segment.end))
+        yield Piece(segment.segment, max(start, segment.first), min(end, last))
 
 
 def _lost(segment: SegmentDocument) -> Corrupt:

@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 from holdfast.errors import Corrupt
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow, ShipmentRow
-from holdfast.model.segment import chain_value
 from holdfast.reconcile.classify import Kind
 from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
 from holdfast.reconcile.store_objects import StoreObjects
@@ -22,6 +21,7 @@ from holdfast.root import store_manifest
 from holdfast.root.numbered_objects import segments_below
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument, SegmentDocument
+from holdfast.root.objects.manifest_chain import is_linked
 from holdfast.segments.manifest.manifest_documents import expired_document, segment_document
 from holdfast.shipping.refill.store_standing import lost_start
 from holdfast.store import layout
@@ -83,7 +83,7 @@ class PartitionObjects:
         """The manifest object of a row, which must follow from the row before it."""
         row = self._row(number)
         document = segment_document(self._manifest, self._partition, row, slot)
-        if row.chain != chain_value(document.head, row.rows, row.content) and not document.is_filler:
+        if not is_linked(document):
             raise Corrupt(
                 f"the log's own manifest is damaged: a segment does not follow the one before it number={row.number}",
                 path=str(self._manifest.root), **self._place,

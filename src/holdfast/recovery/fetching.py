@@ -158,9 +158,9 @@ class SegmentFetching:
 
     def _prove(self, key: str, path: Path, segment: SegmentDocument, content: bytes | None = None) -> None:
         """The file says itself what it is, and its blocks are as written; an encrypted one proves it by its key."""
-        head, opener = segment.head, self._vault.segment_keys
+        listed, opener = segment.segment, self._vault.segment_keys
         source = None if content is None else _Memory(content)
-        with SegmentReader(path, head, segment.facts, opener, source=source) as reader:
+        with SegmentReader(path, listed.head, listed.facts, opener, source=source) as reader:
             is_encrypted = reader.encrypted_with is not None
             self._keys.require(is_encrypted=is_encrypted, path=key)
             if not is_encrypted:
@@ -168,7 +168,7 @@ class SegmentFetching:
         if is_encrypted:
             # Without facts to believe, the reader proves the footer by its key: that this is the key, and that nobody
             # else made the file. The footer has the hashes of the blocks, so nobody else made those.
-            with SegmentReader(path, head, None, opener, source=source) as reader:
+            with SegmentReader(path, listed.head, None, opener, source=source) as reader:
                 _read_through(reader)
 
     def _fetch_whole(self, key: str, path: Path, segment: SegmentDocument) -> None:

@@ -276,12 +276,12 @@ class _Copying:
 
     def _prove_segment(self, key: str, segment: SegmentDocument) -> None:
         """Where it is now, the file says by its own stamp what its manifest object says of it."""
-        files = self._new.files
+        files, listed = self._new.files, segment.segment
         with SegmentReader(
-            key, segment.head, None, self._vault.segment_keys, source=open_bytes(files, key, segment.size)
+            key, listed.head, None, self._vault.segment_keys, source=open_bytes(files, key, segment.size)
         ) as reader:
-            said = msgspec.structs.replace(reader.facts, sha256=bytes.fromhex(segment.sha256))
-        if said != segment.facts:
+            said = msgspec.structs.replace(reader.facts, sha256=listed.facts.sha256)
+        if said != listed.facts:
             raise Corrupt(
                 "a segment says something else of itself than its manifest object", path=key, topic=segment.topic,
                 partition=segment.partition, offset=segment.first,

@@ -14,18 +14,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import AdoptedDocument, EpochDocument
-from holdfast.root.root_store import RootStore
 from holdfast.root.tail_listing import Inherited
-from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.shipping.cleanup.janitor import Janitor
-from holdfast.shipping.events import Event, Subscribers
+from holdfast.shipping.events import Event
 from holdfast.shipping.lanes.batch_source import JournalSource
 from holdfast.shipping.lanes.key_cover import KeyCover
 from holdfast.shipping.lanes.segment_lane import SegmentLane
@@ -33,15 +29,14 @@ from holdfast.shipping.lanes.tail_lane import TailLane
 from holdfast.shipping.lanes.topic_documents import TopicDocuments
 from holdfast.shipping.lanes.uploading import Requests, Uploader
 from holdfast.shipping.ownership.earlier_epochs import EarlierEpochs
-from holdfast.shipping.ownership.fence import Fence
+from holdfast.shipping.ownership.fence import Claimant, Fence
 from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
 from holdfast.shipping.refill.refilling import Refilling, lost_spans
 from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
 from holdfast.shipping.refill.store_standing import Standing
 from holdfast.shipping.remote_store import Remote
+from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import ShippedMarks, say, shipment_of, shipping_of
-from holdfast.shipping.shipping_settings import ShippingSettings
-from holdfast.shipping.shipping_stats import Counters
 from holdfast.store import layout
 from holdfast.store.port import Body
 
@@ -83,38 +78,22 @@ class Calls:
 class Session:
     """One log and its store, for one claim."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        manifest: Manifest,
-        store: RootStore,
-        remote: Remote,
-        requests: Requests,
-        settings: ShippingSettings,
-        clock: Clock,
-        counters: Counters,
-        subscribers: Subscribers,
-        calls: Calls,
-    ) -> None:
+    def __init__(self, context: ShippingContext, remote: Remote, requests: Requests, calls: Calls) -> None:
+        self._context = context
+        journal, _, store, settings, clock, counters, _ = context
         self._journal = journal
-        self._manifest = manifest
         self._store = store
         self._requests = requests
-        self._settings = settings
-        self._clock = clock
         self._counters = counters
-        self._subscribers = subscribers
         self._calls = calls
         shipping = shipping_of(journal)
-        self.fence = Fence(
-            journal.log_id, journal.created_us, store, remote, requests, clock, shipping.owner,
-            shipping.epoch, settings.claim_check_interval_ms / 1000,
-        )  # fmt: skip
+        claimant = Claimant(journal.log_id, journal.created_us, shipping.owner, shipping.epoch)
+        self.fence = Fence(claimant, store, remote, requests, clock, settings.claim_check_interval_ms / 1000)
         self.lane: TailLane | None = None
         self._remote = remote
         self._uploader = Uploader(remote, requests, self.fence, counters, store)
         self._earlier = EarlierEpochs(journal, store, requests, counters)
-        self._refilling = Refilling(journal, manifest, store, requests, remote, self._uploader.put, clock)
+        self._refilling = Refilling(context, requests, remote, self._uploader.put)
 
     async def run(self, remembered: Callable[[], None], *, is_doubtful: bool) -> None:
         """Ship; `remembered` is called once the store turned out to be what it was."""
@@ -172,7 +151,7 @@ class Session:
     def _has_work(self) -> bool:
         partitions = list(self._journal.partitions.values())
         unsettled = any(shipment_of(p).settled_segments < p.sealed.segments for p in partitions)
-        tail = self._settings.commit_batches and any(p.shipped < p.durable for p in partitions)
+        tail = self._context.settings.commit_batches and any(p.shipped < p.durable for p in partitions)
         is_wanted = self._calls.is_claim_wanted or self._calls.is_suspicious
         return unsettled or tail or is_wanted or self._journal.has_changed_topics
 
@@ -200,7 +179,8 @@ class Session:
     async def _ship(
         self, claim: EpochDocument, standings: Sequence[Standing], answer: Callable[[int], None] = lambda records: None
     ) -> None:
-        settings, journal, fence, put = self._settings, self._journal, self.fence, self._uploader.put
+        context, fence, put = self._context, self.fence, self._uploader.put
+        journal, settings = context.journal, context.settings
         marks = ShippedMarks(journal)
         await marks.claimed(claim.epoch)
         say(journal, ended="", alarm="", last_error="")
@@ -208,19 +188,12 @@ class Session:
         remembered = journal.remembered_keys()
         source = JournalSource(journal, settings, remembered)
         keys = KeyCover(journal, remembered, put, fence, lambda: marks.shipped_seq)
-        topics = TopicDocuments(journal, self._manifest, self._store, self._requests, put, self._uploader.remove_forged)
-        tail = self.lane = TailLane(
-            journal.log_id, source, put, topics.describe, fence, marks, self._subscribers, settings,
-            self._counters,
-        )  # fmt: skip
-        segments = SegmentLane(
-            journal, self._manifest, put, topics.describe, fence, marks, settings, self._counters, self._requests,
-            self._remote.head,
-        )  # fmt: skip
-        janitor = Janitor(
-            journal, self._manifest, self._store, put, self._requests, fence, settings, self._counters, self._clock,
-            tail.sent, keys,
-        )  # fmt: skip
+        topics = TopicDocuments(
+            journal, context.manifest, self._store, self._requests, put, self._uploader.remove_forged
+        )
+        tail = self.lane = TailLane(context, source, put, topics.describe, fence, marks)
+        segments = SegmentLane(context, put, topics.describe, fence, marks, self._requests, self._remote.head)
+        janitor = Janitor(context, put, self._requests, fence, tail.sent, keys)
         await self._refilling.refill(standings)
         # Where the claims are lost, somebody else may have written what is there: all of the tail is sent again.
         inherited = _NOTHING if fence.is_forgotten else await self._earlier.inherited(fence)
@@ -294,7 +267,7 @@ class Session:
             )  # fmt: skip
         lost = (frontier + 1, shipped) if frontier < shipped else (0, 0)
         if records or any(lost):
-            self._subscribers.publish(Event("resent", *lost, records, 0))
+            self._context.subscribers.publish(Event("resent", *lost, records, 0))
         return records
 
     async def _adopt(self, seq: int) -> None:

@@ -42,6 +42,7 @@ from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
 from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
 from holdfast.shipping.remote_store import CountedRemote, Remote
 from holdfast.shipping.session import Calls, Session
+from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import fenced_by, say, shipment_of, shipping_of
 from holdfast.shipping.shipping_settings import ShippingSettings
 from holdfast.shipping.shipping_stats import Counters, ShippingStats
@@ -369,10 +370,10 @@ class Shipper:
         """From the first look at the store to the end, or until the store turns out to have forgotten this log."""
         order, self._order = self._order, None
         self._calls.ordered.clear()
-        session = self._session = Session(
-            self._journal, self._manifest, self._store, remote, requests, self._settings, self._clock, self.counters,
-            self.subscribers, self._calls,
+        context = ShippingContext(
+            self._journal, self._manifest, self._store, self._settings, self._clock, self.counters, self.subscribers
         )  # fmt: skip
+        session = self._session = Session(context, remote, requests, self._calls)
         try:
             if order is not None:
                 await session.rebuild(order, self._remember)

@@ -128,27 +128,18 @@ class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment", gc=Fal
         )  # fmt: skip
 
     @property
-    def head(self) -> SegmentHead:
-        """What the segment's file must say about itself."""
-        return SegmentHead(
-            log_id=bytes.fromhex(self.log), topic=self.topic, partition=self.partition, number=self.number,
-            first=self.first, epoch=self.epoch, schema=bytes.fromhex(self.schema),
-            previous=bytes.fromhex(self.previous),
-        )  # fmt: skip
-
-    @property
-    def facts(self) -> SegmentFacts:
-        """What the manifest says about the segment's file."""
-        return SegmentFacts(
-            rows=self.rows, size=self.size, time_min=self.time_min, time_max=self.time_max,
-            sha256=bytes.fromhex(self.sha256), content=bytes.fromhex(self.content), footer=bytes.fromhex(self.footer),
-            key_id=self.key_id,
-        )  # fmt: skip
-
-    @property
     def segment(self) -> Segment:
-        """The segment."""
-        return Segment(head=self.head, facts=self.facts)
+        """The segment: what its file must say about itself, and what the manifest says about that file."""
+        unhex = bytes.fromhex
+        head = SegmentHead(
+            log_id=unhex(self.log), topic=self.topic, partition=self.partition, number=self.number, first=self.first,
+            epoch=self.epoch, schema=unhex(self.schema), previous=unhex(self.previous),
+        )  # fmt: skip
+        facts = SegmentFacts(
+            rows=self.rows, size=self.size, time_min=self.time_min, time_max=self.time_max, sha256=unhex(self.sha256),
+            content=unhex(self.content), footer=unhex(self.footer), key_id=self.key_id,
+        )  # fmt: skip
+        return Segment(head=head, facts=facts)
 
     @property
     def end(self) -> int:

@@ -48,7 +48,7 @@ def prove(
             raise _corrupt("a manifest object says what cannot be", topic, partition, slot, end)
         if isinstance(document, StartDocument):
             continue
-        if document.previous != chain or document.rows < 1 or (values and not _is_linked(document)):
+        if document.previous != chain or document.rows < 1 or (values and not is_linked(document)):
             raise _corrupt(
                 "a manifest object does not follow the one before it", topic, partition, slot, document.first
             )
@@ -94,7 +94,7 @@ def _are_hashes(document: SegmentDocument) -> bool:
     return tuple(map(len, values)) == _HASH_DIGITS and _DIGITS.fullmatch("".join(values)) is not None
 
 
-def _is_linked(document: SegmentDocument) -> bool:
+def is_linked(document: SegmentDocument) -> bool:
     """Whether a segment's chain value is that of its place, span and content; fillers have none of their own."""
     if document.is_filler:
         return True

@@ -19,9 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from holdfast.clock import Clock
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.root.acknowledged import evidence
 from holdfast.root.numbered_objects import numbered
@@ -29,13 +27,11 @@ from holdfast.root.objects import checkpoint, documents
 from holdfast.root.objects.documents import FloorDocument
 from holdfast.root.store_manifest import read_upto
 from holdfast.root.tail_listing import Inherited
-from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.shipping.cleanup.store_retention import StoreRetention
 from holdfast.shipping.lanes.key_cover import KeyCover
 from holdfast.shipping.lanes.tail_lane import Sent
 from holdfast.shipping.ownership.fence import Asking, Fence
-from holdfast.shipping.shipping_settings import ShippingSettings
-from holdfast.shipping.shipping_stats import Counters
+from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body, Store
 
@@ -51,18 +47,14 @@ class Janitor:
 
     def __init__(
         self,
-        journal: Journal,
-        manifest: Manifest,
-        store: Store,
+        context: ShippingContext,
         put: Callable[[str, Body], Awaitable[None]],
         asking: Asking,
         fence: Fence,
-        settings: ShippingSettings,
-        counters: Counters,
-        clock: Clock,
         sent: deque[Sent],
         keys: KeyCover,
     ) -> None:
+        journal, manifest, store, settings, clock, counters, _ = context
         self._journal = journal
         self._store = store
         self._put = put

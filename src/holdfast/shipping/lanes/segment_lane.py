@@ -16,17 +16,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
 from holdfast.root.objects import documents
-from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import gone_document, segment_document
 from holdfast.shipping.lanes.uploading import FileGone
 from holdfast.shipping.ownership.fence import Asking, Fence
+from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import ShippedMarks, shipment_of
-from holdfast.shipping.shipping_settings import ShippingSettings
-from holdfast.shipping.shipping_stats import Counters
 from holdfast.store import layout
 from holdfast.store.port import Body, StoreRefused
 
@@ -48,26 +45,23 @@ class SegmentLane:
 
     def __init__(
         self,
-        journal: Journal,
-        manifest: Manifest,
+        context: ShippingContext,
         put: Put,
         describe: Callable[[str], Awaitable[None]],
         fence: Fence,
         marks: ShippedMarks,
-        settings: ShippingSettings,
-        counters: Counters,
         asking: Asking,
         head: Callable[[str], Awaitable[object | None]],
     ) -> None:
-        self._journal = journal
-        self._manifest = manifest
+        self._journal = context.journal
+        self._manifest = context.manifest
         self._put = put
         self._describe = describe
         self._fence = fence
         self._marks = marks
-        self._window = settings.segments_in_flight
-        self._room = asyncio.Semaphore(settings.segments_in_flight)
-        self._counters = counters
+        self._window = context.settings.segments_in_flight
+        self._room = asyncio.Semaphore(self._window)
+        self._counters = context.counters
         self._asking = asking
         self._head = head
         self._workers: dict[Partition, asyncio.Task[None]] = {}

@@ -19,13 +19,12 @@ from holdfast.journal.state.commit_counts import Commits
 from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
-from holdfast.shipping.events import Event, Subscribers
+from holdfast.shipping.events import Event
 from holdfast.shipping.lanes.batch_source import Taken
 from holdfast.shipping.lanes.batching import NEVER_SENT, Batching, Send, WaitForCommits
 from holdfast.shipping.lanes.ordering import Ordering, Stage
 from holdfast.shipping.ownership.fence import Fence
-from holdfast.shipping.shipping_settings import ShippingSettings
-from holdfast.shipping.shipping_stats import Counters
+from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.store import layout
 from holdfast.store.port import Body
 
@@ -78,27 +77,24 @@ class TailLane:
 
     def __init__(
         self,
-        log_id: bytes,
+        context: ShippingContext,
         source: Source,
         put: Callable[[str, Body], Awaitable[None]],
         describe: Callable[[str], Awaitable[None]],
         fence: Fence,
         marks: Shipped,
-        subscribers: Subscribers,
-        settings: ShippingSettings,
-        counters: Counters,
     ) -> None:
-        self._log_id = log_id
+        self._log_id = context.journal.log_id
         self._source = source
         self._put = put
         self._describe = describe
         self._fence = fence
         self._marks = marks
-        self._subscribers = subscribers
-        self._batching = Batching(settings)
-        self._busy = max(2, settings.max_in_flight_requests // 2)
+        self._subscribers = context.subscribers
+        self._batching = Batching(context.settings)
+        self._busy = max(2, context.settings.max_in_flight_requests // 2)
         """So many under way mean that much waits: then a question to the fence is worth gathering for."""
-        self._counters = counters
+        self._counters = context.counters
         self._ordering = Ordering()
         self._stages: dict[int, tuple[Stage[Body], Taken]] = {}
         self.sent: deque[Sent] = deque()

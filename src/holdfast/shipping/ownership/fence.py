@@ -21,7 +21,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from math import inf
-from typing import Literal, NoReturn, Protocol, TypeVar
+from typing import Literal, NamedTuple, NoReturn, Protocol, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Corrupt, Invalid
@@ -62,24 +62,34 @@ class Reads(Protocol):
         """Create an object."""
 
 
+class Claimant(NamedTuple):
+    """Who claims a root."""
+
+    log_id: bytes
+    created_us: int
+    owner: bytes = b""
+    """The directory: two copies of one log have different ones."""
+    remembered: int = 0
+    """The highest number that this directory knows it has claimed."""
+
+
 class Fence:
     """The claim of one open log on its store's root."""
 
     def __init__(
-        self, log_id: bytes, created_us: int, store: RootStore, remote: Reads, asking: Asking, clock: Clock,
-        owner: bytes = b"", remembered: int = 0, claim_interval: float = inf,
+        self, claimant: Claimant, store: RootStore, remote: Reads, asking: Asking, clock: Clock,
+        claim_interval: float = inf,
     ) -> None:  # fmt: skip
-        self._log_id = log_id
-        self._owner = owner.hex()
-        self._created_us = created_us
+        self._log_id = claimant.log_id
+        self._owner = claimant.owner.hex()
+        self._created_us = claimant.created_us
         self._store = store
         self._remote = remote
         self._asking = asking
         self._clock = clock
         self.epoch = 0
         """The number that was claimed; 0 before."""
-        self._remembered = remembered
-        """The highest number that this directory knows it has claimed."""
+        self._remembered = claimant.remembered
         self._claim_interval = claim_interval
         """How often to ask for the own claim, in seconds, while the other question is asked."""
         self.is_forgotten = False

@@ -24,7 +24,7 @@ from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, LogD
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import StoreManifest, read_manifest
 from holdfast.root.tail_listing import Inherited
-from holdfast.shipping.ownership.fence import Fence, newest_epoch
+from holdfast.shipping.ownership.fence import Claimant, Fence, newest_epoch
 from holdfast.shipping.remote_store import StoreRemote
 from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body
@@ -122,8 +122,8 @@ class Takeover:
     async def _claim_anew(self) -> EpochDocument:
         remote = StoreRemote(self._store, 2)
         try:
-            log_id = bytes.fromhex(self._log.log)
-            fence = Fence(log_id, self._log.created_us, self._store, remote, _Retrying(), self._clock, self._owner)
+            claimant = Claimant(bytes.fromhex(self._log.log), self._log.created_us, self._owner)
+            fence = Fence(claimant, self._store, remote, _Retrying(), self._clock)
             return await fence.claim("restore")
         finally:
             await remote.close()

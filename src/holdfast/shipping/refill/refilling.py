@@ -11,19 +11,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from holdfast.clock import Clock
 from holdfast.errors import Corrupt
-from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import documents
-from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import expired_document
 from holdfast.shipping.ownership.fence import Asking
 from holdfast.shipping.refill.store_loss import REBUILD, LostSpan, StoreForgot
 from holdfast.shipping.refill.store_standing import Standing, examine, is_newest, newest_file, newest_key
 from holdfast.shipping.remote_store import Remote
+from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.store import layout
-from holdfast.store.port import Body, Store
+from holdfast.store.port import Body
 
 _AT_ONCE = 16
 
@@ -34,16 +32,15 @@ class Refilling:
     """Compares the partitions of one log with its store, and puts back what is missing."""
 
     def __init__(
-        self, journal: Journal, manifest: Manifest, store: Store, asking: Asking, remote: Remote,
-        put: Callable[[str, Body], Awaitable[None]], clock: Clock,
-    ) -> None:  # fmt: skip
-        self._journal = journal
-        self._manifest = manifest
-        self._store = store
+        self, context: ShippingContext, asking: Asking, remote: Remote, put: Callable[[str, Body], Awaitable[None]]
+    ) -> None:
+        self._journal = context.journal
+        self._manifest = context.manifest
+        self._store = context.store
         self._asking = asking
         self._remote = remote
         self._put = put
-        self._clock = clock
+        self._clock = context.clock
 
     async def find(self, *, thorough: bool = False, strict: bool = False, anew: bool = False) -> list[Standing]:
         """The partitions of which the store has lost something: those whose newest objects are gone, or (`thorough`)
