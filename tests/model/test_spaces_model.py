@@ -157,7 +157,7 @@ class SpacesMachine(RuleBasedStateMachine):
     @rule()
     def forget_weights(self):
         """As when too much is remembered."""
-        known = self.log._journal._spaces
+        known = self.log._journal._state.spaces
         known._weights.clear()
         known._known = 0
 
