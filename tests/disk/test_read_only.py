@@ -143,6 +143,7 @@ def without_rights(command: list[str]) -> subprocess.CompletedProcess[str]:
 READERS = {"mount": mounted_read_only, "user": in_another_s_directory}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("state", ["closed", "killed", "copied"])
 @pytest.mark.parametrize(("by", "keyed"), [("mount", "keyed"), ("user", "plain")])
 def test_a_log_that_may_not_be_written_is_read_whole(left_by, place, state, by, keyed):

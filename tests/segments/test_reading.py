@@ -395,6 +395,7 @@ def test_what_arrives_later_is_not_in_a_reading(log):
 # -- while it moves ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("at", [0, 1, 255, 256, 257, 599])
 def test_a_read_that_spans_a_seal_sees_each_record_once(log, reverse, at):

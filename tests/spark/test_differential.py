@@ -220,6 +220,7 @@ def first_seed(seed: int) -> int:
 PROGRAMS = 8
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["offset", "timestamp", "partition"])
 def test_a_column_under_a_name_of_the_logs_is_the_users(spark: SparkSession, world: World, name: str) -> None:
     """By itself, which needs no file where it is the log's, and in a condition."""
