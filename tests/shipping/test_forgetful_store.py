@@ -703,8 +703,8 @@ def test_a_log_that_was_taken_over_does_not_move_to_another_store(open_shipped, 
 
 def noted(log: Log) -> tuple[str, str]:
     """What a process that only looks reads about shipping."""
-    with holdfast.open(log.path, read_only=True) as looker:
-        row = looker._journal.shipping
+    with holdfast.open(log.path, read_only=True) as observer:
+        row = observer._journal.shipping
         return row.alarm, row.last_error
 
 
