@@ -26,8 +26,7 @@ from bench import material, measure
 from bench.material import KEYRING, RAW_BATCH, SCHEMA, TOPIC, TYPED_BATCH
 from bench.measure import Bar, Contestant, Measured, Options, Part, Sample
 from holdfast import Keyring, Log
-from holdfast.segments.file.file_shape import FileShape
-from holdfast.segments.file.segment_writer import _parquet_settings
+from holdfast.segments.file.segment_writer import parquet_settings
 
 RAW, SEALED, TYPED = "seal raw", "seal raw, encrypted", "seal typed"
 RAW_RIVAL, TYPED_RIVAL = "pyarrow writes raw", "pyarrow writes typed"
@@ -103,7 +102,7 @@ def _segment_of(path: Path, fill: Fill) -> tuple[pa.Table, int, int]:
 
 def _rival(name: str, directory: Path, table: pa.Table, group_rows: int) -> Contestant:
     # The writer's own settings, so that the rival cannot fall behind them unnoticed.
-    settings = _parquet_settings(table.schema, FileShape())
+    settings = parquet_settings(table.schema, is_encrypted=False)
     path = directory / "rival.parquet"
 
     def run(_seconds: float) -> Sample:

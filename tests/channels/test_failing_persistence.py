@@ -469,7 +469,7 @@ def converse_blindly(tmp_path: Path, seed: int, *, queue_max: int) -> tuple[int,
     )
     refused = 0
 
-    async def talk(log: Log, looker: Log) -> None:  # on a loop nobody waits for room
+    async def talk(log: Log, observer: Log) -> None:  # on a loop nobody waits for room
         nonlocal refused
         disk = Refusing(log)
         alice = log.channels("alice")
@@ -491,19 +491,19 @@ def converse_blindly(tmp_path: Path, seed: int, *, queue_max: int) -> tuple[int,
             if rng.random() < 0.3:
                 await asyncio.gather(*(one.commit for one in flights if one.commit), return_exceptions=True)
                 flights.clear()
-            at = look(looker, past, at)
+            at = look(observer, past, at)
         disk.refusals = 0
         await asyncio.to_thread(alice.flush)
         assert room.persistence.ok
-        assert bare(looker.kept_channel("alice", ROOM)) == past[-1]
+        assert bare(observer.kept_channel("alice", ROOM)) == past[-1]
         told = iter(happened)
-        assert all(record in told for record in records(looker)), "in order, and nothing twice"
+        assert all(record in told for record in records(observer)), "in order, and nothing twice"
 
     with (
         holdfast.open(tmp_path / "log", settings=settings, clock=clock) as log,
-        holdfast.open(tmp_path / "log", settings=settings, clock=clock, read_only=True) as looker,
+        holdfast.open(tmp_path / "log", settings=settings, clock=clock, read_only=True) as observer,
     ):
-        asyncio.run(talk(log, looker))
+        asyncio.run(talk(log, observer))
         return log.stats().journal.failed_groups_total, refused
 
 
@@ -516,9 +516,9 @@ def some_step(rng: Random, number: int) -> steps.Input:
     return steps.Receive(NIM.decode(wire(f"b{number}", *causes)))
 
 
-def look(looker: Log, past: list[ChannelData], at: int) -> int:
+def look(observer: Log, past: list[ChannelData], at: int) -> int:
     """After which step the channel on disk is; it is a whole one, and not an earlier one than before."""
-    data = bare(looker.kept_channel("alice", ROOM))
+    data = bare(observer.kept_channel("alice", ROOM))
     found = [number for number, state in enumerate(past) if state == data and number >= at]
     assert found, f"no step left it so: {[one.message_id for one in data.history]}, lamport={data.meta.lamport}"
     return found[0]

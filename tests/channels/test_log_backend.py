@@ -204,18 +204,18 @@ def test_a_handle_that_only_reads_looks_at_channels_beside_their_owner(open_log)
     alice = log.channels("alice")
     alice.ensure_channel(ROOM)
     alice.wrap_outgoing_message(b"one", ROOM, "a1")
-    looker = open_log(read_only=True)
+    observer = open_log(read_only=True)
     with pytest.raises(Invalid, match="reading only"):
-        looker.channels("alice")
-    assert looker.kept_channels() == [("alice", ROOM)]
+        observer.channels("alice")
+    assert observer.kept_channels() == [("alice", ROOM)]
     for number in range(2, 5):
         alice.wrap_outgoing_message(b"more", ROOM, f"a{number}")
-        kept = looker.kept_channel("alice", ROOM)
+        kept = observer.kept_channel("alice", ROOM)
         assert [one.message_id for one in kept.history] == [f"a{n}" for n in range(1, number + 1)]
         assert [one.message for one in kept.meta.outgoing] == list(kept.history)
     alice.remove_channel(ROOM)
-    assert looker.kept_channels() == []
-    assert looker.kept_channel("alice", ROOM) == ChannelData()
+    assert observer.kept_channels() == []
+    assert observer.kept_channel("alice", ROOM) == ChannelData()
 
 
 def test_what_happens_is_in_the_topic_in_the_same_commit(open_log):

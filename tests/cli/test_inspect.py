@@ -390,10 +390,10 @@ def test_a_tree_out_of_order_does_not_hold_it_up(log: Path, monkeypatch: pytest.
 
     class Stuck:
         def __init__(self, connection: apsw.Connection) -> None:
-            self._connection = connection
+            self._real, self.connection = connection, self
 
         def execute(self, sql: str, values: tuple[int, ...] = ()) -> apsw.Cursor:
-            return self._connection.execute(sql, (*values[:-1], 2) if values else ())
+            return self._real.execute(sql, (*values[:-1], 2) if values else ())
 
     @contextmanager
     def stuck(backend: SqliteBackend) -> Iterator[Stuck]:

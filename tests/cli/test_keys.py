@@ -141,5 +141,5 @@ def test_a_log_without_keys(run: Run, log: Path) -> None:
 def test_the_library_does_not_overwrite_either(tmp_path: Path) -> None:
     """`save(replace=False)` refuses what is there, with one of our errors."""
     Keyring.generate().save(tmp_path / "k")
-    with pytest.raises(holdfast.Invalid, match="there is something already"):
+    with pytest.raises(holdfast.Invalid, match="a file is already there"):
         Keyring.generate().save(tmp_path / "k", replace=False)

@@ -571,8 +571,8 @@ def test_a_closed_or_reading_handle_changes_nothing(open_log, tmp_path):
     """Invalid for whoever only looks, Closed afterwards."""
     log = open_log()
     changed(log, "s", [item("k")])
-    with holdfast.open(tmp_path / "log", read_only=True) as looker, pytest.raises(Invalid, match="reading only"):
-        change(looker, "s", [item("l")])
+    with holdfast.open(tmp_path / "log", read_only=True) as observer, pytest.raises(Invalid, match="reading only"):
+        change(observer, "s", [item("l")])
     log.close()
     with pytest.raises(Closed):
         change(log, "s", [item("l")])
@@ -694,13 +694,13 @@ def test_a_reader_in_another_process_sees_whole_commits_while_the_owner_writes(o
 def test_a_reader_that_was_there_before_sees_new_spaces(open_log, tmp_path):
     """Loading asks the database, not what was recovered when the handle was opened."""
     log = open_log()
-    with holdfast.open(tmp_path / "log", read_only=True) as looker:
-        assert looker._journal.spaces.names() == []
+    with holdfast.open(tmp_path / "log", read_only=True) as observer:
+        assert observer._journal.spaces.names() == []
         changed(log, "s", [item("k")])
-        assert loaded(looker, "s") == [item("k")]
-        assert looker._journal.spaces.names() == ["s"]
+        assert loaded(observer, "s") == [item("k")]
+        assert observer._journal.spaces.names() == ["s"]
         changed(log, "s", drop=True)
-        assert (loaded(looker, "s"), looker._journal.spaces.names()) == ([], [])
+        assert (loaded(observer, "s"), observer._journal.spaces.names()) == ([], [])
 
 
 def test_a_damaged_space_fails_alone_and_can_be_dropped(open_log, tmp_path):

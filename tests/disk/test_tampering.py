@@ -494,10 +494,10 @@ def looker_faults(subject: Subject, harmed: set[Span], refusals: tuple[type[Hold
         note(error)
         return []
     except Exception as error:
-        return [f"looker: {type(error).__name__}: {error}"]
+        return [f"observer: {type(error).__name__}: {error}"]
     lost = [span for span in subject.spans if span not in harmed and found[span] != subject.expected(span)]
-    return [f"looker: {found[s]} at {s}" for s in lost] + [
-        f"looker: other records at {s}" for s in wrong(subject, found)
+    return [f"observer: {found[s]} at {s}" for s in lost] + [
+        f"observer: other records at {s}" for s in wrong(subject, found)
     ]
 
 
@@ -1588,7 +1588,7 @@ def test_a_cut_database_is_refused(subject: Subject, sample: int | None) -> None
 
 
 @pytest.mark.parametrize("length", [0, 1])
-@pytest.mark.parametrize("read_only", [False, True], ids=["owner", "looker"])
+@pytest.mark.parametrize("read_only", [False, True], ids=["owner", "observer"])
 def test_an_emptied_database_is_corrupt(subject: Subject, read_only: bool, length: int) -> None:
     """FORMAT says that there is a log; a database without anything in it has lost it."""
     subject.restore(durable_db=subject.files["durable.db"][:length])
@@ -1725,7 +1725,7 @@ WRONG_KEYS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("read_only", [False, True], ids=["owner", "looker"])
+@pytest.mark.parametrize("read_only", [False, True], ids=["owner", "observer"])
 @pytest.mark.parametrize("case", list(WRONG_KEYS))
 def test_wrong_keys_are_refused(subjects: dict[str, Subject], case: str, read_only: bool) -> None:
     """The wrong key, no key, or a key too many: Invalid, with a remedy, and nothing was written."""

@@ -711,16 +711,16 @@ def test_a_handle_that_only_looks_reconciles_from_another_process(plain):
 
 def test_a_looker_takes_the_owners_next_segment_for_in_flight_and_a_dead_owners_for_dead(plain, open_log):
     planted(folder(plain, "orders") / layout.temporary_name(3))
-    looker = open_log(read_only=True)
-    report = looker.reconcile()
+    observer = open_log(read_only=True)
+    report = observer.reconcile()
     assert (report.findings, report.in_flight) == ((), 1)
     plain.close()
-    assert {finding.number for finding in looker.reconcile().findings} == {3}
+    assert {finding.number for finding in observer.reconcile().findings} == {3}
 
 
 def test_a_looker_that_the_owner_overtakes_sees_only_segments_in_flight(plain, open_log, monkeypatch):
     """Between mark and listing the owner seals one segment and begins the next."""
-    looker = open_log(read_only=True)
+    observer = open_log(read_only=True)
     look = segment_folders.listing
     pending = [True]
 
@@ -732,7 +732,7 @@ def test_a_looker_that_the_owner_overtakes_sees_only_segments_in_flight(plain, o
         return look(place)
 
     monkeypatch.setattr(segment_folders, "listing", be_overtaken)
-    report = looker.reconcile(deep=True)
+    report = observer.reconcile(deep=True)
     assert (report.findings, report.in_flight) == ((), 2)
 
 

@@ -19,7 +19,7 @@ import pytest
 from holdfast import Keyring, Log
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.store import layout
-from tests.looker import looking
+from tests.observer import observing
 from tests.segments.planting import files, folder
 
 BATCH = 4
@@ -115,7 +115,7 @@ class Busy:
         if self._keyring is not None:
             keys = str(self.log.path.with_name("keys"))
             self._keyring.save(keys)
-        with looking(LOOKER, str(self.log.path), keys, looks=self.looks):
+        with observing(LOOKER, str(self.log.path), keys, looks=self.looks):
             yield
 
 

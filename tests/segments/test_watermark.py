@@ -151,12 +151,12 @@ def test_marks_never_contradict_each_other_while_everything_moves(open_log):
                 wrong.append((last, mark))
             last = mark
 
-    looker = threading.Thread(target=look)
-    looker.start()
+    observer = threading.Thread(target=look)
+    observer.start()
     for _ in range(60):
         topic.append(b"x")
     stop.set()
-    looker.join()
+    observer.join()
     assert wrong == []
 
 

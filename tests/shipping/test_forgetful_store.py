@@ -15,8 +15,8 @@ import holdfast
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument, LogDocument, StartDocument
+from holdfast.shipping.refill.partition_gaps import examine
 from holdfast.shipping.refill.store_loss import LostSpan, StoreForgot
-from holdfast.shipping.refill.store_standing import examine
 from holdfast.store import layout
 from holdfast.store.port import Body
 from tests.segments.planting import ROWS, TEN, fill, wait_for
@@ -703,8 +703,8 @@ def test_a_log_that_was_taken_over_does_not_move_to_another_store(open_shipped, 
 
 def noted(log: Log) -> tuple[str, str]:
     """What a process that only looks reads about shipping."""
-    with holdfast.open(log.path, read_only=True) as looker:
-        row = looker._journal.shipping
+    with holdfast.open(log.path, read_only=True) as observer:
+        row = observer._journal.shipping
         return row.alarm, row.last_error
 
 

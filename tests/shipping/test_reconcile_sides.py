@@ -177,10 +177,10 @@ def test_the_right_to_repair_is_given_back_on_an_error(side):
 
 
 def test_a_handle_that_only_looks_repairs_nothing(side, open_shipped):
-    looker = Compared(open_shipped(read_only=True), side.root, side.where)
+    observer = Compared(open_shipped(read_only=True), side.root, side.where)
     with pytest.raises(Invalid, match="reading only"):
-        looker.reconcile(fix=True)
-    assert looker.reconcile().clean
+        observer.reconcile(fix=True)
+    assert observer.reconcile().clean
 
 
 # -- races ----------------------------------------------------------------------------------------------------

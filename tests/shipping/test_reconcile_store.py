@@ -32,7 +32,7 @@ from holdfast.root.objects.documents import (
 )
 from holdfast.store import layout
 from holdfast.store.port import Body, Store
-from tests.looker import looking
+from tests.observer import observing
 from tests.segments.planting import ROWS, TEN, edit, files, fill, wait_for
 from tests.shipping.conftest import Root, mark
 
@@ -116,11 +116,11 @@ def test_a_handle_that_only_looks_compares_too(log, root, open_shipped):
     """From the database alone; the owner goes on."""
     wait_for(lambda: not log.unshipped())
     log.close()
-    looker = open_shipped(read_only=True)
-    assert looker.reconcile(remote=True, deep=True).clean
+    observer = open_shipped(read_only=True)
+    assert observer.reconcile(remote=True, deep=True).clean
     key = segment_keys(root)[1]
     root.store.delete([key])
-    assert found(looker.reconcile(remote=True)) == {("missing", "orders", 0, 1, key)}
+    assert found(observer.reconcile(remote=True)) == {("missing", "orders", 0, 1, key)}
 
 
 def test_segments_that_only_the_store_has_are_no_finding(open_shipped, root):
@@ -956,7 +956,7 @@ class Busy:
         acts += [lambda: self._compare(deep=False), lambda: self._compare(deep=True)]
         acts += [lambda: self._compare(deep=True, fix=True)]
         threads = [threading.Thread(target=self._guarded, args=(act,)) for act in acts]
-        with looking(LOOKER, str(self.log.path), str(self.store), looks=self.looks):
+        with observing(LOOKER, str(self.log.path), str(self.store), looks=self.looks):
             for thread in threads:
                 thread.start()
             deadline = time.monotonic() + seconds + PATIENCE

@@ -80,13 +80,13 @@ def contents(log: Log) -> dict[str, list[object]]:
 
 def facts(log: Log) -> dict[str, object]:
     """What is known about topics besides their records."""
-    topics = log._journal.topics
+    journal = log._journal
     return {
         name: (
             [m.durable for m in log.marks(name)],
-            [row.definition for row in topics.schemas.get(name, ())],
-            topics.policies[name][1:4] if name in topics.policies else None,
-            [partition.sealed.first_offset for partition in topics.partitions[name]],
+            [row.definition for row in journal.schemas.get(name, ())],
+            journal.policies[name][1:4] if name in journal.policies else None,
+            [partition.sealed.first_offset for partition in journal.topics[name]],
         )
         for name in log.topics()
     }

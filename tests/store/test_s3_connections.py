@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import Invalid
 from holdfast.store.port import StoreUnavailable
 from holdfast.store.s3 import async_pool as pooling
-from holdfast.store.s3.async_pool import Pool
+from holdfast.store.s3.async_pool import AsyncPool
 from holdfast.store.s3.connections import Endpoint
 from holdfast.testing.manual_clock import ManualClock
 
@@ -82,7 +82,7 @@ async def silent(connection):
 
 @asynccontextmanager
 async def pool_at(port, ask=fine, *, target=4, connect_timeout=5.0, heartbeat=60.0, tls=False, host="127.0.0.1"):
-    pool = Pool(
+    pool = AsyncPool(
         Endpoint(host, port, tls), ask,
         target=target, connect_timeout=connect_timeout, heartbeat=heartbeat, clock=ManualClock(),
     )  # fmt: skip
@@ -534,7 +534,7 @@ def test_a_server_with_several_addresses_is_reached_at_the_one_that_answers():
 def test_certificates_that_cannot_be_loaded_are_told_at_once(tmp_path):
     """Not with the first connection."""
     with pytest.raises(Invalid):
-        Pool(
+        AsyncPool(
             Endpoint("x", 1, True), fine,
             target=1, connect_timeout=1, heartbeat=1, clock=ManualClock(), ca_file=str(tmp_path / "none"),
         )  # fmt: skip

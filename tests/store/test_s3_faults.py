@@ -24,8 +24,8 @@ from holdfast.clock import SystemClock
 from holdfast.store.credentials import CredentialSource
 from holdfast.store.port import AlreadyExists, Body, StoreRefused, StoreUnavailable
 from holdfast.store.s3 import http
-from holdfast.store.s3.async_pool import Pool
-from holdfast.store.s3.async_store import S3Remote
+from holdfast.store.s3.async_pool import AsyncPool
+from holdfast.store.s3.async_store import AsyncS3Store
 from holdfast.store.s3.bucket_address import S3Address
 from holdfast.store.s3.connections import Endpoint
 from holdfast.testing.manual_clock import ManualClock
@@ -119,7 +119,7 @@ async def connected(script, **options):
     """One connection to a scripted server."""
     async with Server(script, **options) as server:
         endpoint = Endpoint("127.0.0.1", server.port, False)
-        pool = Pool(endpoint, nobody, target=1, connect_timeout=5, heartbeat=60, clock=ManualClock())
+        pool = AsyncPool(endpoint, nobody, target=1, connect_timeout=5, heartbeat=60, clock=ManualClock())
         pool.start()
         try:
             yield server, await pool.acquire(5)
@@ -288,7 +288,7 @@ def test_a_slow_line_gets_through_as_long_as_it_moves():
 
         server = await asyncio.start_server(trickle, "127.0.0.1", 0)
         endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], False)
-        pool = Pool(endpoint, nobody, target=1, connect_timeout=5, heartbeat=60, clock=ManualClock())
+        pool = AsyncPool(endpoint, nobody, target=1, connect_timeout=5, heartbeat=60, clock=ManualClock())
         pool.start()
         response = await ask(await pool.acquire(5), timeout=2)
         assert len(response.body) == 65536
@@ -340,7 +340,7 @@ async def remote_at(endpoint, keys, clock=None, **options):
     settings = {"pool_size": 2, "request_timeout": 5, "connect_timeout": 5, "heartbeat": 60} | options
     ca_file = settings.pop("ca_file", "")
     address = S3Address("logs", "root", endpoint, settings.pop("region", "us-east-1"), True, ca_file)
-    remote = S3Remote(address, CredentialSource(f"file:{keys}"), clock=clock or SystemClock(), **settings)
+    remote = AsyncS3Store(address, CredentialSource(f"file:{keys}"), clock=clock or SystemClock(), **settings)
     await remote.start()
     try:
         yield remote
@@ -350,7 +350,7 @@ async def remote_at(endpoint, keys, clock=None, **options):
 
 async def warm(remote):
     """All connections are open and credentials at hand: requests that start together are under way together."""
-    remote._bearings.credentials.get()
+    remote._endpoint_state.credentials.get()
     while remote.pool().healthy < remote.pool().target:
         await asyncio.sleep(0.005)
 
@@ -517,7 +517,7 @@ def test_credentials_that_are_refused_are_loaded_anew(tmp_path, monkeypatch, cod
         async with Server(script) as server:
             address = S3Address("logs", "", server.endpoint, "r", True)
             source = CredentialSource("env:SHOP")
-            remote = S3Remote(
+            remote = AsyncS3Store(
                 address, source, pool_size=1, request_timeout=5, connect_timeout=5, heartbeat=60, clock=SystemClock()
             )
             await remote.start()
@@ -662,7 +662,7 @@ def test_the_heartbeat_is_a_signed_head_of_the_logs_own_object(keys):
             assert (asked.method, asked.path) == ("HEAD", "/logs/root/log.json")
             assert "authorization" in asked.headers
             keys.unlink()
-            remote._bearings.credentials.invalidate()
+            remote._endpoint_state.credentials.invalidate()
             beats = remote.pool().heartbeats_total
             while remote.pool().heartbeats_total < beats + 3:
                 await asyncio.sleep(0.005)

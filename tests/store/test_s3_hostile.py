@@ -22,7 +22,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
 from holdfast.store.port import Body, StoreRefused, StoreUnavailable
 from holdfast.store.s3 import http, listing
-from holdfast.store.s3.async_store import S3Remote
+from holdfast.store.s3.async_store import AsyncS3Store
 from holdfast.store.s3.blocking_pool import run_now
 from holdfast.store.s3.bucket_address import S3Address
 from holdfast.store.s3.s3_store import EMPTY_PAGES_MAX, S3Store
@@ -128,7 +128,7 @@ def test_the_shippers_connections_are_not_diverted(
 
     async def run() -> None:
         address = S3Address(BUCKET, prefix, proxy.endpoint, REGION, True)
-        remote = S3Remote(
+        remote = AsyncS3Store(
             address, GivenCredentials(), pool_size=3, request_timeout=5, connect_timeout=5, heartbeat=0.01,
             clock=SystemClock(),
         )  # fmt: skip

@@ -16,7 +16,7 @@ from holdfast.store import port
 from holdfast.store.credentials import CredentialSource
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo, StoreRefused, StoreUnavailable
 from holdfast.store.s3 import answers
-from holdfast.store.s3.async_store import S3Remote
+from holdfast.store.s3.async_store import AsyncS3Store
 from holdfast.store.s3.bucket_address import S3Address
 from holdfast.store.s3.connections import Connection
 from holdfast.store.s3.http import PIECE_BYTES
@@ -54,7 +54,7 @@ def connect(s3_server, prefix):
     async def open_remote(endpoint="", bucket=BUCKET, who="OWNER", **options):
         settings = {"pool_size": 4, "request_timeout": 10, "connect_timeout": 5, "heartbeat": 60} | options
         address = S3Address(bucket, prefix, endpoint or s3_server.endpoint, REGION, True)
-        remote = S3Remote(address, CredentialSource(f"env:{who}"), clock=SystemClock(), **settings)
+        remote = AsyncS3Store(address, CredentialSource(f"env:{who}"), clock=SystemClock(), **settings)
         await remote.start()
         try:
             yield remote

@@ -382,7 +382,7 @@ def test_no_secret_is_shown_anywhere(open_s3: OpenS3) -> None:
     assert caught.value.cause == "credentials"
     assert caught.value.__cause__ is None
     assert secret not in shown
-    assert SECRET_KEY not in repr(vars(open_s3()._live().bearings))
+    assert SECRET_KEY not in repr(vars(open_s3()._live().endpoint_state))
 
 
 def test_credentials_are_asked_for_again_after_the_server_called_them_expired(

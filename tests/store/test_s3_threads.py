@@ -110,7 +110,7 @@ def test_a_forked_child_connects_anew(open_s3: OpenS3, fault_proxy: Proxy) -> No
     store = open_s3(proxy.endpoint)
     store.create("k", BODY)
     live = store._live()
-    with live.pool._free, live.bearings._lock, store._credentials._lock:
+    with live.pool._free, live.endpoint_state._lock, store._credentials._lock:
         child = os.fork()
         if child == 0:
             signal.alarm(30)

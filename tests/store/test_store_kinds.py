@@ -154,7 +154,7 @@ def test_each_store_loads_its_own_client_and_no_other(url: str, loaded: list[str
 def test_the_bucket_stands_in_the_host_or_in_the_path(url: str, settings: dict[str, str], endpoint: str) -> None:
     store = opened(url, **settings)
     assert isinstance(store, S3Store)
-    place = store._live().bearings.route.place
+    place = store._live().endpoint_state.route.place
     assert f"{place.scheme}://{place.host_header}" == endpoint
     in_path = f"/{url.split('/')[2]}/x"
     assert place.folder == ("/x" if "logs." in endpoint else in_path)
@@ -164,9 +164,9 @@ def test_the_region_comes_from_the_environment_when_it_is_not_set(monkeypatch: p
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     store = opened("s3://logs/x")
     assert isinstance(store, S3Store)
-    store._live().bearings.settle_region()
-    assert store._live().bearings.route.region == "eu-north-1"
-    assert store._live().bearings.route.place.host == "logs.s3.eu-north-1.amazonaws.com"
+    store._live().endpoint_state.settle_region()
+    assert store._live().endpoint_state.route.region == "eu-north-1"
+    assert store._live().endpoint_state.route.place.host == "logs.s3.eu-north-1.amazonaws.com"
 
 
 def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def checked_content(content: bytes) -> bytes:
 def checked_ids(values: Iterable[str]) -> list[str]:
     """Several message ids."""
     if isinstance(values, str):
-        raise Invalid("message_ids must be several ids, not one", hint="give a list: [message_id]")
+        raise Invalid("message_ids must be a list of ids, not a single id", hint="give a list: [message_id]")
     return [checked_id("message_id", value, empty=True) for value in values]
 
 
@@ -35,5 +35,8 @@ def checked_hint(hint: bytes) -> bytes:
     """A retrieval hint that both wire formats carry."""
     given = checked_content(hint)
     if len(given) > HINT_BYTES_MAX:
-        raise Invalid(f"a retrieval hint is longer than {HINT_BYTES_MAX} bytes", hint="give a reference, not the thing")
+        raise Invalid(
+            f"a retrieval hint is longer than {HINT_BYTES_MAX} bytes",
+            hint="give a reference",
+        )
     return given

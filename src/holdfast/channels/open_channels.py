@@ -163,7 +163,7 @@ class OpenChannels:
         found = detect(data)
         if found is None:
             raise Invalid(
-                "these bytes are no message of a channel", hint="drop them; see the reference of wire formats"
+                "these bytes are not a message of a channel", hint="drop them; see the reference of wire formats"
             )
         message, written = dialect(found).read(data)
         channel = self._channels.get(message.channel_id)
@@ -220,7 +220,7 @@ class OpenChannels:
             if data.meta.encrypted:  # else it would go on in the clear, with everybody who listens
                 raise Invalid(
                     f"the channel was used with a key, and none is given channel={channel_id!r}",
-                    hint="give keys=… as before; or remove_channel() to begin anew without",
+                    hint="give keys=… as before; or remove_channel() to start over without one",
                 )
             return Rules(channel_id, self._participant_id, spoken, self._settings), data
         # Answers that somebody else kept are plain bytes: they are not sent.
@@ -236,8 +236,8 @@ class OpenChannels:
             failure = as_failure(error)
             if isinstance(failure, Corrupt) and self._recover == "empty":
                 logger.error(
-                    "channel starts from nothing, as told: what is kept of it is damaged channel=%s: %s", channel_id,
-                    failure.message, extra={"action": "channel_recovered_empty", "channel": channel_id},
+                    "channel starts from nothing (recover='empty'): what was kept of it is damaged channel=%s: %s",
+                    channel_id, failure.message, extra={"action": "channel_recovered_empty", "channel": channel_id},
                 )  # fmt: skip
                 self._drop(channel_id)
                 return ChannelData()

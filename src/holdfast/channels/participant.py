@@ -290,7 +290,7 @@ class Channels:
         if message_id is None:
             return self._ids.new()
         if self.settings.derived_ids:
-            raise Invalid("ids are derived from what they name here", hint="leave message_id out: channels.derived_ids")
+            raise Invalid("ids are derived from their messages here", hint="leave message_id out: channels.derived_ids")
         return checked_id("message_id", message_id)
 
     def _decoded(self, data: bytes) -> Taken:
@@ -359,11 +359,12 @@ class Channels:
         Callbacks come from that thread. On an event loop, use `run_periodic_tasks_async` instead.
         """
         self._check_open()
-        self._sweeps.start()
+        self._sweeps.start(self.run_buffer_sweep, self.run_repair_sweep, self.run_periodic_sync)
 
     async def run_periodic_tasks_async(self) -> None:
         """Sweep and sync on this event loop, until it is cancelled or the channels are closed."""
-        await self._sweeps.run_periodically(lambda: self._closed)
+        tasks = self.run_buffer_sweep_async, self.run_repair_sweep_async, self.run_periodic_sync_async
+        await self._sweeps.run_periodically(lambda: self._closed, *tasks)
 
     def stop_periodic_tasks(self) -> None:
         """Stop sweeping; returns when the last sweep has ended."""

@@ -7,8 +7,10 @@ somebody is far behind are swept for repairs more often than the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from threading import Lock
+from typing import Any
 
 from holdfast.channels.channel import Channel, Flight
 from holdfast.channels.channel_settings import ChannelSettings
@@ -20,6 +22,8 @@ from holdfast.channels.protocol.steps import Input, Step
 from holdfast.clock import Clock
 from holdfast.errors import Closed
 
+Sync = Callable[[], None]
+Coro = Callable[[], Coroutine[Any, Any, None]]
 NewInput = Callable[[], Input]
 """Makes what a sweep gives to each channel."""
 
@@ -70,30 +74,17 @@ class Sweeps:
 
     # -- at their intervals
 
-    def start(self) -> None:
+    def start(self, buffers: Sync, repairs: Sync, sync: Sync) -> None:
         """Sweep from a thread of their own; starting again changes nothing."""
         with self._lock:
             if self._thread is None:
-                self._thread = PeriodicThread(
-                    self._schedule(
-                        lambda: self.run(steps.SweepBuffers),
-                        lambda: self.run(steps.SweepRepairs),
-                        lambda: self.run(self._new_sync),
-                        lambda: self.run(steps.SweepRepairs, hurried=True),
-                    )
-                )
+                hurry = partial(self.run, steps.SweepRepairs, hurried=True)
+                self._thread = PeriodicThread(self._schedule(buffers, repairs, sync, hurry))
 
-    async def run_periodically(self, is_over: Callable[[], bool]) -> None:
+    async def run_periodically(self, is_over: Callable[[], bool], buffers: Coro, repairs: Coro, sync: Coro) -> None:
         """Sweep on this event loop, until it is over, or cancelled."""
-        await run_until(
-            is_over,
-            self._schedule(
-                lambda: self.run_async(steps.SweepBuffers),
-                lambda: self.run_async(steps.SweepRepairs),
-                lambda: self.run_async(self._new_sync),
-                lambda: self.run_async(steps.SweepRepairs, hurried=True),
-            ),
-        )
+        hurry = partial(self.run_async, steps.SweepRepairs, hurried=True)
+        await run_until(is_over, self._schedule(buffers, repairs, sync, hurry))
 
     def stop(self) -> None:
         """Stop sweeping; returns when the last sweep has ended."""

@@ -168,7 +168,7 @@ class Keyring:
                 disk.write_new_file(place, content, mode=0o600, token=token)
         except FileExistsError:
             raise Invalid(
-                f"there is something already path={place}",
+                f"a file is already there path={place}",
                 hint="a keyring is never overwritten; give another name, or rotate this one",
             ) from None
         except OSError as error:
@@ -209,5 +209,5 @@ def _text(value: object, what: str) -> str:
 def _called(fetch: object) -> object:
     if not callable(fetch):
         hint = "give a function that returns the keyring's text; a file is Keyring.from_file(path)"
-        raise Invalid(f"this is no function: {type(fetch).__name__}", hint=hint)
+        raise Invalid(f"this is not a function: {type(fetch).__name__}", hint=hint)
     return fetch()

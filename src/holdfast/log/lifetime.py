@@ -43,7 +43,7 @@ class Lifetime:
         process_lifetime.keep(self)
 
     @property
-    def _patience(self) -> float:
+    def _wait_seconds(self) -> float:
         return self._context.settings.journal.close_timeout_ms / 1000
 
     def close(self, timeout: float | None = None) -> None:
@@ -51,14 +51,14 @@ class Lifetime:
         if not self.is_open:
             return
         journal, clock = self._context.journal, self._context.clock
-        patience = self._patience if timeout is None else timeout
-        deadline = clock.monotonic() + patience
+        wait_seconds = self._wait_seconds if timeout is None else timeout
+        deadline = clock.monotonic() + wait_seconds
         self._channels.close()
         try:
-            self._maintenance.close(patience)
+            self._maintenance.close(wait_seconds)
             self._store.close()
             # A seal that hangs may have used all the time; the writer has nothing left to do and ends at once.
-            journal.close(max(patience / 10, deadline - clock.monotonic()))
+            journal.close(max(wait_seconds / 10, deadline - clock.monotonic()))
         finally:
             if journal.end is not None and journal.end.reason == "clean":
                 self._release()
@@ -74,7 +74,7 @@ class Lifetime:
     def settle_at_exit(self) -> None:
         """Make durable, seal and ship what is there, while threads can still be started."""
         self._queued_at_exit = self._context.journal.pending_records
-        self._maintenance.settle(self._patience)
+        self._maintenance.settle(self._wait_seconds)
         self._store.close()
 
     def close_at_exit(self) -> None:

@@ -170,7 +170,7 @@ class Log:
         Raises what kept it from being sealed, and Unavailable after `timeout` seconds (default: 60); the records
         are durable in any case.
         """
-        self._maintenance.seal(self._topics.partitions(topic), _patience(timeout))
+        self._maintenance.seal(self._topics.partitions(topic), _wait_seconds(timeout))
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
         """Apply retention now; with `dry_run` only say what would be removed."""
@@ -220,7 +220,7 @@ class Log:
         Raises Unavailable after `timeout` seconds (default: 60), and what ended shipping, if it ended. To have all
         records there, not only sealed ones, call `seal()` first, or wait for `ticket.shipped()`.
         """
-        self._store.shipper.ship(_patience(timeout))
+        self._store.shipper.ship(_wait_seconds(timeout))
 
     def subscribe(self) -> Subscription:
         """What happens to commits from now on: `accepted` when they were sent, `shipped` when the store has them.
@@ -244,7 +244,7 @@ class Log:
         which says what that is, and does nothing, unless `accept_loss` gives it up. Raises Unavailable after `timeout`
         seconds (default: 60), and Closed if another process has taken the log over.
         """
-        return self._store.rebuild(accept_loss=flag(accept_loss, "accept_loss"), timeout=_patience(timeout))
+        return self._store.rebuild(accept_loss=flag(accept_loss, "accept_loss"), timeout=_wait_seconds(timeout))
 
     # -- the whole ----------------------------------------------------------------------------------------
 
@@ -317,5 +317,5 @@ class Log:
         return f"Log({str(self.path)!r}, {'open' if self._lifetime.is_open else 'closed'})"
 
 
-def _patience(timeout: float | None) -> float:
+def _wait_seconds(timeout: float | None) -> float:
     return _PATIENCE_S if timeout is None else seconds(timeout)

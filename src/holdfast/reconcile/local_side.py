@@ -71,8 +71,10 @@ class LocalSide:
         """Everything under the root that lies in no partition's segment folder."""
         for path in segment_folders.walk(self._root, self._is_known):
             key = path.relative_to(self._root).as_posix()
+            if self._is_document(key) or self._is_known(path.parent):  # in this order: most files are documents
+                continue
             size = segment_folders.size(path)
-            if size is None or self._is_known(path.parent) or self._is_document(key):
+            if size is None:
                 continue
             work.counts["files"] += 1
             if work.fix:

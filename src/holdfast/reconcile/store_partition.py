@@ -23,7 +23,7 @@ from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument, SegmentDocument
 from holdfast.root.objects.manifest_chain import is_linked
 from holdfast.segments.manifest.manifest_documents import expired_document, segment_document
-from holdfast.shipping.refill.store_standing import lost_start
+from holdfast.shipping.refill.partition_gaps import lost_start
 from holdfast.store import layout
 
 _PAGE = 256

@@ -183,8 +183,8 @@ class _Restore:
         if attempt.report is not None and self._directory.log_id() is not None:
             return self._tidy(attempt.report)
         takeover = Takeover(self._store, self._log, bytes.fromhex(attempt.owner), self._clock)
-        standing = takeover.standing()
-        self._own = 0 if standing is None else standing.epoch
+        current = takeover.current()
+        self._own = 0 if current is None else current.epoch
         seen = self._gather(attempt.owner)
         if self._options.copy:
             return self._make(seen, attempt, 0)

@@ -117,14 +117,14 @@ class _Move:
         try:
             log = _require_old(old)
             try:
-                standing = new.log()
+                current = new.log()
             except NotFound:
                 new.form.begin(_renewed(log))
-                standing = None
-            if standing is not None and standing.log != log.log:
+                current = None
+            if current is not None and current.log != log.log:
                 raise Invalid(f"another log is at the new root store={new.url}", hint="give a root of its own")
-            report = self._copied(old, new, log, is_finished=standing is not None)
-            if standing is None:
+            report = self._copied(old, new, log, is_finished=current is not None)
+            if current is None:
                 new.create(layout.LOG, Body.of(documents.encode(_renewed(log))))
             return report
         finally:

@@ -30,10 +30,10 @@ from holdfast.shipping.lanes.topic_documents import TopicDocuments
 from holdfast.shipping.lanes.uploading import Requests, Uploader
 from holdfast.shipping.ownership.earlier_epochs import EarlierEpochs
 from holdfast.shipping.ownership.fence import Claimant, Fence
+from holdfast.shipping.refill.partition_gaps import PartitionGaps
 from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
 from holdfast.shipping.refill.refilling import Refilling, lost_spans
 from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
-from holdfast.shipping.refill.store_standing import Standing
 from holdfast.shipping.remote_store import Remote
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import ShippedMarks, say, shipment_of, shipping_of
@@ -106,24 +106,24 @@ class Session:
         if self._calls.stop.is_set() and not self._has_work():
             return
         await self._earlier.inherited(self.fence)  # before the claim: whoever was rolled back overtakes nobody
-        standings = await self._refilling.find(thorough=self._calls.is_suspicious)
-        self._refilling.require_no_loss(standings)
+        gaps = await self._refilling.find(thorough=self._calls.is_suspicious)
+        self._refilling.require_no_loss(gaps)
         self._calls.is_suspicious = False
-        await self._ship(await self.fence.claim("open"), standings)
+        await self._ship(await self.fence.claim("open"), gaps)
 
     async def rebuild(self, order: RebuildOrder, remembered: Callable[[], None]) -> None:
         """Bring back what the store has lost, and ship on."""
         is_missing = await self.fence.introduce(rebuild=True)
         if not self.fence.is_forgotten:
             await self._earlier.inherited(self.fence)
-        standings = await self._find_all()
+        gaps = await self._find_all()
         if not order.accept_loss:
-            self._refilling.require_no_loss(standings)
+            self._refilling.require_no_loss(gaps)
         fallen = 0
         if self.fence.is_forgotten:
             # Before the claim, or whoever is killed in between would take what it finds there for its own.
             marks = ShippedMarks(self._journal)
-            fallen = self._fall(marks, _NOTHING, standings)
+            fallen = self._fall(marks, _NOTHING, gaps)
             await marks.noted()
         if is_missing:
             await self.fence.introduce_anew(replace=True)
@@ -133,14 +133,14 @@ class Session:
 
         def answer(again: int) -> None:
             records = fallen + again
-            files = sum(len(standing.files) + standing.behind for standing in standings)
-            manifests = sum(len(standing.objects) + standing.slots_behind for standing in standings)
-            lost = lost_spans(standings)
+            files = sum(len(gap.files) + gap.behind for gap in gaps)
+            manifests = sum(len(gap.objects) + gap.slots_behind for gap in gaps)
+            lost = lost_spans(gaps)
             order.finish(RebuildReport(self._store.url, claim.epoch, is_missing, manifests, files, records, lost))
 
-        await self._ship(claim, standings, answer)
+        await self._ship(claim, gaps, answer)
 
-    async def _find_all(self) -> list[Standing]:
+    async def _find_all(self) -> list[PartitionGaps]:
         try:
             return await self._refilling.find(thorough=True, strict=True, anew=self.fence.is_forgotten)
         except Corrupt as damage:  # not the end of shipping: somebody has to look, and can try again
@@ -177,7 +177,7 @@ class Session:
     # -- at work ------------------------------------------------------------------------------------------
 
     async def _ship(
-        self, claim: EpochDocument, standings: Sequence[Standing], answer: Callable[[int], None] = lambda records: None
+        self, claim: EpochDocument, gaps: Sequence[PartitionGaps], answer: Callable[[int], None] = lambda records: None
     ) -> None:
         context, fence, put = self._context, self.fence, self._uploader.put
         journal, settings = context.journal, context.settings
@@ -194,15 +194,15 @@ class Session:
         tail = self.lane = TailLane(context, source, put, topics.describe, fence, marks)
         segments = SegmentLane(context, put, topics.describe, fence, marks, self._requests, self._remote.head)
         janitor = Janitor(context, put, self._requests, fence, tail.sent, keys)
-        await self._refilling.refill(standings)
+        await self._refilling.refill(gaps)
         # Where the claims are lost, somebody else may have written what is there: all of the tail is sent again.
         inherited = _NOTHING if fence.is_forgotten else await self._earlier.inherited(fence)
         shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
-        records = self._fall(marks, inherited, standings)
+        records = self._fall(marks, inherited, gaps)
         self._counters.backlog_bytes = journal.bytes_after(marks.shipped_seq) - journal.commits.bytes
-        source.start(inherited.frontier, waits=bool(standings))
+        source.start(inherited.frontier, waits=bool(gaps))
         keys.inherit(inherited, inherited.frontier)
-        if inherited.frontier > marks.shipped_seq or standings:
+        if inherited.frontier > marks.shipped_seq or gaps:
             tail.adopt(journal.ends_upto(inherited.frontier), source.unsettled(), inherited.frontier)
         janitor.inherit(inherited)
         # What the store acknowledged before counts, also behind a hole that is about to be filled.
@@ -244,14 +244,14 @@ class Session:
                 self._calls.is_suspicious = True
                 raise RebuildOrdered
 
-    def _fall(self, marks: ShippedMarks, inherited: Inherited, standings: Sequence[Standing]) -> int:
+    def _fall(self, marks: ShippedMarks, inherited: Inherited, gaps: Sequence[PartitionGaps]) -> int:
         """Where the store has lost something, the marks say what is there; returns how many records are sent again."""
         shipped, frontier = marks.shipped_seq, inherited.frontier
-        if frontier >= shipped and not standings:
+        if frontier >= shipped and not gaps:
             return 0
         rows = {partition: shipment_of(partition) for partition in self._journal.partitions.values()}
         before = sum(row.shipped_offset for row in rows.values())
-        rows |= {standing.partition: standing.shipment for standing in standings}
+        rows |= {gap.partition: gap.shipment for gap in gaps}
         if frontier < shipped:
             ends = self._journal.ends_upto(frontier)
             rows = {partition: _fallen(row, ends.get(partition, 0)) for partition, row in rows.items()}

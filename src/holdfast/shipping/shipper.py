@@ -107,7 +107,7 @@ class Shipper:
         """How many records are not on the store, by what was told at the end."""
         self._thread = Thread(target=self._work, name="holdfast-shipper", daemon=True)
 
-    def start(self, patience: float) -> None:
+    def start(self, wait_seconds: float) -> None:
         """Begin; waits a moment for the store's first word, so that a root which is not ours is refused at once.
 
         A log that was taken over opens, for reading; one that already knows it does not even ask.
@@ -119,11 +119,11 @@ class Shipper:
             self.subscribers.end(fenced)
             return
         self._thread.start()
-        self.first_word(patience)
+        self.first_word(wait_seconds)
 
-    def first_word(self, patience: float) -> None:
+    def first_word(self, wait_seconds: float) -> None:
         """Wait a moment for the store's first word; raises Invalid where the root is not ours."""
-        self._contacted.wait(patience)
+        self._contacted.wait(wait_seconds)
         if isinstance(self._shipping_state.end, Invalid):
             raise self._shipping_state.end.again()
 

@@ -45,7 +45,7 @@ _TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = ".holdfast-", ".tmp"
 _TEMPORARY_AGE_MAX_US = 86_400 * 10**6
 
 NAMES_MAX = 2**22
-"""Names in one folder: four million segments of a partition, far more than memory and patience allow elsewhere."""
+"""Names in one folder: four million segments of a partition, far more than memory and time allow elsewhere."""
 
 _FORBIDDEN = (errno.EACCES, errno.EROFS)
 _UNSUPPORTED = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)

@@ -1,8 +1,9 @@
 """What holdfast asks of an object store: a few verbs, and two ways in which they fail.
 
 Objects are created once and never changed, so `create` is the only way to write: it fails with `AlreadyExists` where
-the key is taken, and whoever gets that answer reads back and compares, because it may be his own object whose reply
-was lost. When `create` returns, the object is as durable as the store makes anything. No verb retries a `create`.
+the key is taken, and whoever gets that answer reads back and compares, because it may be the caller's own object,
+whose reply was lost. When `create` returns, the object is as durable as the store makes anything. No verb retries a
+`create`.
 
 Failures have two kinds, because the caller acts differently: `StoreUnavailable` may pass (of a `create` the outcome is
 unknown then), `StoreRefused` will not pass by itself (no such bucket, not allowed, not supported). Both carry a `cause`
@@ -122,7 +123,7 @@ class Store(Protocol):
 
     def get(self, key: str, bytes_max: int | None = None) -> bytes:
         """The whole object; raises NotFound. One that has more than `bytes_max`, or by default more than an object
-        under this key may have (`limits`), is Corrupt, found before its bytes are read.
+        under this key may have (`object_limits`), is Corrupt, found before its bytes are read.
         """
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -140,7 +141,7 @@ class Store(Protocol):
         """The names of the folders right below a prefix (which ends in `/` or is empty), sorted."""
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are not there are none of our business."""
+        """Remove objects; a key that has none is ignored."""
 
     def close(self) -> None:
         """Let go of connections and threads."""

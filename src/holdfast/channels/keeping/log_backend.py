@@ -124,7 +124,7 @@ class LogPersistence(Persistence):
                 blocks.append(decode_known(body))
                 places.known.found(number, len(blocks[-1]))
             else:
-                raise Corrupt(f"an item of a channel is none that was ever kept channel={channel_id!r}")
+                raise Corrupt(f"an item of a channel is not one that was ever kept channel={channel_id!r}")
         meta = ChannelMeta()
         if snapshot is not None:
             meta = decode_meta(snapshot, self._migrations, {**waiting, **history})

@@ -222,7 +222,7 @@ def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
     t_max = rules.t_max_ms
     # Sync messages ask for a few at a time: each request has had its turn before it is given up.
     turns = -(-len(state.requests) // max(1, rules.settings.repair_requests_max))
-    patience = max(t_max, turns * rules.settings.sync_interval_ms)
+    wait_max_ms = max(t_max, turns * rules.settings.sync_interval_ms)
     _answer(state, now, effects)
     for message_id, response in state.responses.items():
         if response.due_ms - now > t_max + state.guard.cooldown_ms:  # the clock went back
@@ -233,7 +233,7 @@ def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
         if request.due_ms - now > t_max:
             ask_later(state, message_id, now)
             effects.changed = True
-        elif now - request.due_ms > patience and message_id not in state.waiting:
+        elif now - request.due_ms > wait_max_ms and message_id not in state.waiting:
             del state.requests[message_id]
             effects.changed = True
     state.asked = {message_id: times for message_id, times in state.asked.items() if message_id in state.requests}

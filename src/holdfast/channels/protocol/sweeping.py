@@ -41,14 +41,14 @@ def sweep_buffers(state: ChannelState, now: int, effects: Step) -> None:
 
 
 def _give_up_lost(state: ChannelState, now: int, effects: Step) -> None:
-    patience = state.rules.settings.lost_after_ms
-    if not patience:
+    wait_max_ms = state.rules.settings.lost_after_ms
+    if not wait_max_ms:
         return
     for message_id, buffered in state.incoming.items():
         if buffered.received_ms > now:  # the clock went back: begin to wait again
             state.incoming[message_id] = msgspec.structs.replace(buffered, received_ms=now)
             effects.changed = True
-    overdue = [buffered for buffered in state.incoming.values() if now - buffered.received_ms > patience]
+    overdue = [buffered for buffered in state.incoming.values() if now - buffered.received_ms > wait_max_ms]
     overdue.sort(key=lambda buffered: (buffered.message.lamport or 0, buffered.message.message_id))
     for message_id in [found.message.message_id for found in overdue]:
         waiting = state.incoming.get(message_id)
@@ -60,15 +60,15 @@ def _give_up_lost(state: ChannelState, now: int, effects: Step) -> None:
         effects.events.append(DependenciesLost(state.rules.channel_id, message_id, entries))
         effects.notes.append(note("lost", waiting.message, now, missing=tuple(lost)))
         mark_met(state, lost, now, effects, lost=True)
-    _break_cycles(state, patience, now, effects)
+    _break_cycles(state, wait_max_ms, now, effects)
 
 
-def _break_cycles(state: ChannelState, patience: int, now: int, effects: Step) -> None:
+def _break_cycles(state: ChannelState, wait_max_ms: int, now: int, effects: Step) -> None:
     """Messages that wait only for each other, which no honest sender makes: the first of them goes ahead."""
     stuck = [
         (state.incoming[message_id].message.lamport or 0, message_id)
         for message_id in _hopeless(state)
-        if now - state.incoming[message_id].received_ms > patience
+        if now - state.incoming[message_id].received_ms > wait_max_ms
     ]
     for _, message_id in sorted(stuck):
         buffered = state.incoming.get(message_id)

@@ -90,7 +90,9 @@ class Bus:
     def join(self, name: str, receive: Callable[[bytes], object]) -> None:
         """Hear what others send; packets that were under way to a member of this name arrive, too."""
         if name in self._members:
-            raise Invalid(f"there is such a member already name={name!r}", hint="leave() first, or use another name")
+            raise Invalid(
+                f"a member of that name is already there name={name!r}", hint="leave() first, or use another name"
+            )
         self._members[name] = receive
 
     def leave(self, name: str) -> None:

@@ -40,4 +40,4 @@ def dialect(name: DialectName) -> Dialect:
         return NIM
     if name == "rfc":
         return RFC
-    raise Invalid(f"there is no such dialect name={name!r}", hint='use "nim" or "rfc"')
+    raise Invalid(f"the dialect is unknown name={name!r}", hint='use "nim" or "rfc"')

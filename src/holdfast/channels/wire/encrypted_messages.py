@@ -41,7 +41,8 @@ def route_of(data: bytes) -> bytes:
     """Which channel and key a packet is of; Invalid if it is none that we know how to read."""
     if data[: len(MAGIC)] != MAGIC or not _HEAD_BYTES <= len(data) <= _PACKET_BYTES_MAX:
         raise Invalid(
-            "these bytes are no encrypted message that is understood", hint="drop them; or a newer holdfast sent them"
+            "these bytes are not an encrypted message of a known version",
+            hint="drop them; or a newer holdfast sent them",
         )
     return data[len(MAGIC) : _HEAD_BYTES]
 

@@ -49,7 +49,7 @@ class AnyTopic(Generic[Item]):
         self._shape = shape
         self._now = clock.now_us
         self._monotonic = clock.monotonic
-        self._patience = self._journal.settings.ack_timeout_ms / 1000
+        self._wait_seconds = self._journal.settings.ack_timeout_ms / 1000
         self._checks = Validation(name, self._journal.settings)
 
     @property
@@ -67,8 +67,8 @@ class AnyTopic(Generic[Item]):
             )
         if durability != "durable":
             self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else seconds(timeout)
-        return patience, self._monotonic() + patience
+        wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
+        return wait_seconds, self._monotonic() + wait_seconds
 
     def _wait(self, ticket: _Queued[Given], deadline: float, durability: Durability) -> Given:
         """Wait until it is durable, or shipped; waiting for room has used some of the time."""
@@ -81,8 +81,8 @@ class AnyTopic(Generic[Item]):
         """Queue and wait without blocking the event loop; `put` is called again until there is room."""
         if durability != "durable":
             self._journal.check_durability(durability)
-        patience = self._patience if timeout is None else seconds(timeout)
-        ticket = await self._journal.when_room(put, patience)
+        wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
+        ticket = await self._journal.when_room(put, wait_seconds)
         return await (ticket if durability == "durable" else ticket.when_shipped)
 
     def flush(self, timeout: float | None = None) -> None:

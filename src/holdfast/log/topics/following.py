@@ -30,7 +30,7 @@ def has_ended(journal: Journal) -> bool:
     return end is not None
 
 
-def patience(journal: Journal) -> float:
+def wait_seconds(journal: Journal) -> float:
     """How long to sleep before looking again; only an owner is woken by a signal."""
     return _LOOK_AGAIN_S if journal.read_only else _SLEEP_S
 
@@ -55,7 +55,7 @@ class Follower(Generic[Item]):
             if not self._fill():
                 if has_ended(self._journal):
                     raise StopIteration
-                self._signal.sleep(self._news, patience(self._journal))
+                self._signal.sleep(self._news, wait_seconds(self._journal))
         return self._page.popleft()
 
     def __aiter__(self) -> AsyncIterator[Item]:
@@ -66,7 +66,7 @@ class Follower(Generic[Item]):
             if not await to_thread(self._fill):
                 if has_ended(self._journal):
                     raise StopAsyncIteration
-                future = self._signal.future(get_running_loop(), patience(self._journal))
+                future = self._signal.future(get_running_loop(), wait_seconds(self._journal))
                 if not self._news():
                     await future
         return self._page.popleft()

@@ -65,10 +65,10 @@ class Topic(AnyTopic[Record]):
         returns the original receipt, which then says that it is `repeated`; with another payload, key, kind or headers
         than the first time it is Invalid.
         """
-        patience, deadline = self._begin("append", timeout, durability)
+        wait_seconds, deadline = self._begin("append", timeout, durability)
         ticket = self.submit(
             payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
-            idempotency_key=idempotency_key, timeout=patience,
+            idempotency_key=idempotency_key, timeout=wait_seconds,
         )  # fmt: skip
         return self._wait(ticket, deadline, durability)
 
@@ -125,7 +125,7 @@ class Topic(AnyTopic[Record]):
             extra, size = self._checks.extras(key, kind, headers, size)
         if idempotency_key is not None:
             idempotency_key, unique = self._checks.unique_record(idempotency_key, payload, extra)
-        patience = self._patience if timeout is None else seconds(timeout)
+        wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
         run, index = self._journal.put(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
@@ -134,9 +134,9 @@ class Topic(AnyTopic[Record]):
             unique,
             size,
             True,
-            patience,
+            wait_seconds,
         )
-        return Ticket(run, index, patience, idempotency_key)
+        return Ticket(run, index, wait_seconds, idempotency_key)
 
     def offer(
         self,
@@ -186,8 +186,8 @@ class Topic(AnyTopic[Record]):
 
         Records with keys go to their partitions; those without a key stay together, in order.
         """
-        patience, deadline = self._begin("append_batch", timeout, durability)
-        return self._wait(self.submit_batch(records, partition=partition, timeout=patience), deadline, durability)
+        wait_seconds, deadline = self._begin("append_batch", timeout, durability)
+        return self._wait(self.submit_batch(records, partition=partition, timeout=wait_seconds), deadline, durability)
 
     async def append_batch_async(
         self,
@@ -209,16 +209,18 @@ class Topic(AnyTopic[Record]):
         """Queue records as one unit and return its ticket."""
         records = records if isinstance(records, list) else list(several(records, "records", "append_batch([b'one'])"))
         self._checks.batch(records)
-        patience = self._patience if timeout is None else seconds(timeout)
+        wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
         if set(map(type, records)) == {bytes}:
             columns = Columns(records, [self._now()] * len(records))  # type: ignore[arg-type]
             sizes = list(map(len, columns.payloads))
             size = self._checks.batch_size(sum(sizes), max(sizes))
-            unit = self._journal.put_runs([(self._choose(partition, None), columns)], size, patience)
-            return BatchTicket(unit, Receipts(unit.runs(), range(len(records))), patience)
-        return self._submit_mixed(records, partition, patience)
+            unit = self._journal.put_runs([(self._choose(partition, None), columns)], size, wait_seconds)
+            return BatchTicket(unit, Receipts(unit.runs(), range(len(records))), wait_seconds)
+        return self._submit_mixed(records, partition, wait_seconds)
 
-    def _submit_mixed(self, records: Sequence[bytes | Record], partition: int | None, patience: float) -> BatchTicket:
+    def _submit_mixed(
+        self, records: Sequence[bytes | Record], partition: int | None, wait_seconds: float
+    ) -> BatchTicket:
         now = self._now()
         keyless: Partition | None = None
         parts: dict[Partition, tuple[list[bytes], list[int], dict[int, Extra]]] = {}
@@ -239,11 +241,11 @@ class Topic(AnyTopic[Record]):
             size += weight
         self._checks.batch_size(size)
         batches = [(target, Columns(*columns)) for target, columns in parts.items()]
-        unit = self._journal.put_runs(batches, size, patience)
+        unit = self._journal.put_runs(batches, size, wait_seconds)
         ends = list(accumulate((len(payloads) for payloads, _, _ in parts.values()), initial=0))
         starts = dict(zip(parts, ends, strict=False))
         positions = [starts[target] + index for target, index in places]
-        return BatchTicket(unit, Receipts(unit.runs(), positions, ends[:-1]), patience)
+        return BatchTicket(unit, Receipts(unit.runs(), positions, ends[:-1]), wait_seconds)
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"

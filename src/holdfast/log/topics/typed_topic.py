@@ -88,9 +88,9 @@ class TypedTopic(AnyTopic[Row]):
         A repeated `idempotency_key` writes nothing and returns the original receipts; with other rows than the first
         time it is Invalid.
         """
-        patience, deadline = self._begin("append", timeout, durability)
+        wait_seconds, deadline = self._begin("append", timeout, durability)
         ticket = self.submit(
-            rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=patience
+            rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=wait_seconds
         )  # fmt: skip
         return self._wait(ticket, deadline, durability)
 
@@ -125,19 +125,19 @@ class TypedTopic(AnyTopic[Row]):
     ) -> BatchTicket:
         """Queue rows as one unit and return its ticket; `ticket.result()` or `await ticket`."""
         schema, batch = self._conformed(rows)
-        patience = self._patience if timeout is None else seconds(timeout)
+        wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
         unique: bytes | None = None
         if idempotency_key is not None:
             from holdfast.segments.typed.row_times import content_of
 
             _, unique = self._checks.unique(idempotency_key, content_of(batch))
         if partition is None and self._partitions.only is None and self.key is not None:
-            return self._submit_parts(schema, batch, time, unique, patience)
+            return self._submit_parts(schema, batch, time, unique, wait_seconds)
         encoded, size = self._encode(schema, batch, time)
         encoded.key = unique
         part = self._partitions.choose(partition, None)
-        unit = self._journal.put_runs([(part, encoded)], size, patience)
-        return BatchTicket(unit, Receipts(unit.runs(), range(encoded.count)), patience)
+        unit = self._journal.put_runs([(part, encoded)], size, wait_seconds)
+        return BatchTicket(unit, Receipts(unit.runs(), range(encoded.count)), wait_seconds)
 
     def _submit_parts(
         self,
@@ -145,7 +145,7 @@ class TypedTopic(AnyTopic[Row]):
         batch: pa.RecordBatch,
         time: int | datetime | str | None,
         unique: bytes | None,
-        patience: float,
+        wait_seconds: float,
     ) -> BatchTicket:
         """Rows by their keys, as one unit. Those without a key stay together; a repeat sends them to the same place."""
         from holdfast.segments.typed.key_column import split
@@ -162,8 +162,8 @@ class TypedTopic(AnyTopic[Row]):
             runs.append((self._partitions.explicit(number), encoded))
             size += weight
         self._checks.batch_size(size)
-        unit = self._journal.put_runs(runs, size, patience)
-        return BatchTicket(unit, Receipts(unit.runs(), parts.positions, parts.starts), patience)
+        unit = self._journal.put_runs(runs, size, wait_seconds)
+        return BatchTicket(unit, Receipts(unit.runs(), parts.positions, parts.starts), wait_seconds)
 
     def offer(
         self, rows: object, *, time: int | datetime | str | None = None, partition: int | None = None

@@ -62,7 +62,7 @@ class FileBytes:
         try:
             self._descriptor = disk.open_file(path)
         except (disk.NotRegular, IsADirectoryError):
-            raise Corrupt("the segment file is not a file", path=str(path)) from None
+            raise Corrupt("the segment is not a regular file", path=str(path)) from None
         self.size = os.fstat(self._descriptor).st_size
 
     def read(self, start: int, end: int) -> memoryview:

@@ -70,7 +70,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for field, column in zip(schema, batch.columns, strict=True):
         if _has_forbidden_null(field, column):
             raise Invalid(
-                f"a column that has no nulls has one column={field.name}", hint="fill it, or make it nullable"
+                f"a null in a column that allows none column={field.name}", hint="fill it, or make it nullable"
             )
     return batch
 

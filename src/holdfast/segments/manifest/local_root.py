@@ -135,8 +135,8 @@ class Publishing:
         folder = self._place(layout.topic_folder(topic))
         numbers = [layout.parse_number(path.name) for path in folder.iterdir()] if folder.is_dir() else []
         newest = max((number for number in numbers if number is not None), default=0)
-        standing = self._read(layout.topic_key(topic, newest)) if newest else None
-        document = next_topic_document(self._journal, self._manifest, topic, newest, standing)
+        current = self._read(layout.topic_key(topic, newest)) if newest else None
+        document = next_topic_document(self._journal, self._manifest, topic, newest, current)
         if document is not None:
             self._write(layout.topic_key(topic, document.version), documents.encode(document))
 

@@ -39,10 +39,10 @@ def topic_state(journal: Journal, topic: str) -> tuple[int, bytes]:
 
 
 def next_topic_document(
-    journal: Journal, manifest: Manifest, topic: str, newest: int, standing: bytes | None
+    journal: Journal, manifest: Manifest, topic: str, newest: int, current: bytes | None
 ) -> TopicDocument | None:
     """The document to be written about a topic; None if the newest one there says it already."""
-    if standing == documents.encode(topic_document(journal, manifest, topic, newest)):
+    if current == documents.encode(topic_document(journal, manifest, topic, newest)):
         return None
     return topic_document(journal, manifest, topic, newest + 1)
 

@@ -65,8 +65,8 @@ class TopicDocuments:
     async def _put_newest(self, topic: str) -> bool:
         """Put the present document where the newest one says something else; False if another one took its place."""
         newest = await self._newest(topic)
-        version, standing = (0, None) if newest is None else (newest.version, documents.encode(newest))
-        document = next_topic_document(self._journal, self._manifest, topic, version, standing)
+        version, current = (0, None) if newest is None else (newest.version, documents.encode(newest))
+        document = next_topic_document(self._journal, self._manifest, topic, version, current)
         if document is None:
             return True
         try:

@@ -48,14 +48,14 @@ class Takeover:
 
     def claim(self) -> EpochDocument:
         """Claim the epoch; one that an interrupted attempt claimed is still ours if nobody has claimed since."""
-        standing = self.standing()
-        if standing is not None:
-            return standing
+        current = self.current()
+        if current is not None:
+            return current
         # In a thread of its own: whoever calls may be running an event loop.
         with ThreadPoolExecutor(1, thread_name_prefix="holdfast-claim") as thread:
             return thread.submit(lambda: asyncio.run(self._claim_anew())).result()
 
-    def standing(self) -> EpochDocument | None:
+    def current(self) -> EpochDocument | None:
         """The claim that an interrupted attempt of this directory made, if nobody has claimed since."""
         newest = newest_epoch(self._store)
         claim = self._read_claim(newest) if newest else None

@@ -16,8 +16,8 @@ from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import documents
 from holdfast.segments.manifest.manifest_documents import expired_document
 from holdfast.shipping.ownership.fence import Asking
+from holdfast.shipping.refill.partition_gaps import PartitionGaps, examine, is_newest, newest_file, newest_key
 from holdfast.shipping.refill.store_loss import REBUILD, LostSpan, StoreForgot
-from holdfast.shipping.refill.store_standing import Standing, examine, is_newest, newest_file, newest_key
 from holdfast.shipping.remote_store import Remote
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.store import layout
@@ -42,7 +42,7 @@ class Refilling:
         self._put = put
         self._clock = context.clock
 
-    async def find(self, *, thorough: bool = False, strict: bool = False, anew: bool = False) -> list[Standing]:
+    async def find(self, *, thorough: bool = False, strict: bool = False, anew: bool = False) -> list[PartitionGaps]:
         """The partitions of which the store has lost something: those whose newest objects are gone, or (`thorough`)
         any. With `anew` the store may be an old copy, and is not compared with the marks. Damage is logged and left to
         reconciliation, or (`strict`) raised.
@@ -53,7 +53,7 @@ class Refilling:
             whole = await asyncio.gather(*(self._seems_whole(partition, room) for partition in partitions))
             partitions = [partition for partition, is_whole in zip(partitions, whole, strict=True) if not is_whole]
         found = [await self._examined(partition, strict, anew) for partition in partitions]
-        return [standing for standing in found if standing is not None and not standing.is_whole]
+        return [gap for gap in found if gap is not None and not gap.is_whole]
 
     async def _seems_whole(self, partition: Partition, room: asyncio.Semaphore) -> bool:
         """Whether the newest manifest object, and the newest segment, are what they were."""
@@ -72,7 +72,7 @@ class Refilling:
                 return True
             return await self._asking.until_answered(f"look for {file}", lambda: self._remote.head(file)) is not None
 
-    async def _examined(self, partition: Partition, strict: bool, anew: bool) -> Standing | None:
+    async def _examined(self, partition: Partition, strict: bool, anew: bool) -> PartitionGaps | None:
         loop, log = asyncio.get_running_loop(), self._journal.log_id.hex()
         try:
             return await self._asking.until_answered(
@@ -88,9 +88,9 @@ class Refilling:
             logger.error("the store is damaged: %s", damage.message, extra={"action": "store_damaged"})
             return None
 
-    def require_no_loss(self, standings: Iterable[Standing]) -> None:
+    def require_no_loss(self, gaps: Iterable[PartitionGaps]) -> None:
         """Raise StoreForgot where something is lost everywhere."""
-        lost = lost_spans(standings)
+        lost = lost_spans(gaps)
         if lost:
             records, places = sum(span.records for span in lost), ", ".join(map(_words, lost[:5]))
             raise StoreForgot(
@@ -99,51 +99,51 @@ class Refilling:
                 hint=f"if no copy of the store can be found: {REBUILD} --accept-loss retires them",
             )
 
-    async def refill(self, standings: Iterable[Standing]) -> None:
+    async def refill(self, gaps: Iterable[PartitionGaps]) -> None:
         """Put back what can be; what is lost is retired."""
         loop = asyncio.get_running_loop()
-        for standing in standings:
-            outdated = standing.checkpoints
+        for gap in gaps:
+            outdated = gap.checkpoints
             if outdated:
                 await self._asking.until_answered(
                     "remove outdated checkpoints",
                     lambda keys=outdated: loop.run_in_executor(None, self._store.delete, keys),  # type: ignore[misc]
                 )
-            await self._retire(standing)
-            for row in standing.files:
-                path = self._manifest.path(standing.partition, row)
-                key = layout.segment_key(standing.partition.topic, standing.partition.number, row.number, row.sha256)
+            await self._retire(gap)
+            for row in gap.files:
+                path = self._manifest.path(gap.partition, row)
+                key = layout.segment_key(gap.partition.topic, gap.partition.number, row.number, row.sha256)
                 await self._put(key, Body.file(path, row.size, row.sha256))
-            for slot, body in sorted(standing.objects.items()):
-                key = layout.manifest_key(standing.partition.topic, standing.partition.number, slot)
+            for slot, body in sorted(gap.objects.items()):
+                key = layout.manifest_key(gap.partition.topic, gap.partition.number, slot)
                 await self._put(key, Body.of(body))
-            self._tell(standing)
+            self._tell(gap)
 
-    async def _retire(self, standing: Standing) -> None:
-        if not standing.lost:
+    async def _retire(self, gap: PartitionGaps) -> None:
+        if not gap.lost:
             return
-        partition, last = standing.partition, standing.lost[-1]
+        partition, last = gap.partition, gap.lost[-1]
         key = layout.expired_key(partition.topic, partition.number, last.number + 1)
         if await self._asking.until_answered(f"look for {key}", lambda: self._remote.head(key)) is None:
             document = expired_document(self._journal, partition, last.number + 1, last.end, self._clock.now_us())
             await self._put(key, Body.of(documents.encode(document)))
 
-    def _tell(self, standing: Standing) -> None:
-        partition, lost = standing.partition, sum(row.rows for row in standing.lost)
-        segments = len(standing.files) + standing.behind
+    def _tell(self, gap: PartitionGaps) -> None:
+        partition, lost = gap.partition, sum(row.rows for row in gap.lost)
+        segments = len(gap.files) + gap.behind
         logger.warning(
             "the store had lost %d manifest objects and %d segments of %s/%d; they are sent again, %d records are lost",
-            len(standing.objects), segments, partition.topic, partition.number, lost,
+            len(gap.objects), segments, partition.topic, partition.number, lost,
             extra={
                 "action": "store_refilled", "topic": partition.topic, "partition": partition.number,
-                "objects": len(standing.objects), "segments": segments, "records_lost": lost,
+                "objects": len(gap.objects), "segments": segments, "records_lost": lost,
             },
         )  # fmt: skip
 
 
-def lost_spans(standings: Iterable[Standing]) -> tuple[LostSpan, ...]:
+def lost_spans(gaps: Iterable[PartitionGaps]) -> tuple[LostSpan, ...]:
     """What is lost everywhere."""
-    return tuple(span for standing in standings if (span := standing.span) is not None)
+    return tuple(span for gap in gaps if (span := gap.span) is not None)
 
 
 def _words(span: LostSpan) -> str:

@@ -33,13 +33,13 @@ from holdfast.store.s3.connections import Connection, Endpoint, cause_of, dial, 
 PAUSE_BASE = 0.1
 PAUSE_CAP = 5.0
 
-_BYE_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0
 
 Ask = Callable[[Connection], Awaitable[None]]
 Result = TypeVar("Result")
 
 
-class Pool:
+class AsyncPool:
     """Keeps connections to one endpoint open, and lends them out."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Pool:
             self._remove(connection)
         self._replenish()
 
-    async def aside(self, call: Callable[[], Result]) -> Result:
+    async def off_loop(self, call: Callable[[], Result]) -> Result:
         """Call it in another thread: the loop goes on."""
         return await asyncio.to_thread(call)
 
@@ -156,7 +156,7 @@ class Pool:
         for connection in connections:
             connection.abort()
         if connections:
-            await asyncio.wait([connection.gone for connection in connections], timeout=_BYE_SECONDS)
+            await asyncio.wait([connection.gone for connection in connections], timeout=_CLOSE_SECONDS)
 
     def abandon(self) -> None:
         """In a forked child, where the loop does not run: let go of all sockets."""

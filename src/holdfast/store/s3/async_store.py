@@ -10,14 +10,14 @@ from holdfast.clock import Clock
 from holdfast.store.credentials import CredentialSource
 from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Body, ObjectInfo
-from holdfast.store.s3.async_pool import Pool
+from holdfast.store.s3.async_pool import AsyncPool
 from holdfast.store.s3.blocking_pool import BlockingPool
 from holdfast.store.s3.bucket_address import S3Address
 from holdfast.store.s3.client import S3Client
-from holdfast.store.s3.endpoint import Bearings, Request
+from holdfast.store.s3.endpoint import EndpointState, Request
 
 
-class S3Remote:
+class AsyncS3Store:
     """One root on S3, over a pool of connections on the running loop."""
 
     def __init__(
@@ -30,15 +30,15 @@ class S3Remote:
         connect_timeout: float,
         heartbeat: float,
         clock: Clock,
-        bearings: Bearings | None = None,
+        endpoint_state: EndpointState | None = None,
         beside: BlockingPool | None = None,
     ) -> None:
-        """`bearings` and `beside`: of the store whose threads speak to the same root, and its pool."""
-        self._bearings = bearings or Bearings(address, credentials, clock)
+        """`endpoint_state` and `beside`: of the store whose threads speak to the same root, and its pool."""
+        self._endpoint_state = endpoint_state or EndpointState(address, credentials, clock)
         self._beside = beside
-        self._client = S3Client(self._bearings, request_timeout=request_timeout, connect_timeout=connect_timeout)
-        self._pool = Pool(
-            self._bearings.route.place.endpoint,
+        self._client = S3Client(self._endpoint_state, request_timeout=request_timeout, connect_timeout=connect_timeout)
+        self._pool = AsyncPool(
+            self._endpoint_state.route.place.endpoint,
             self._client.ask,
             target=pool_size,
             connect_timeout=connect_timeout,
@@ -50,9 +50,9 @@ class S3Remote:
 
     async def start(self) -> None:
         """Begin to open connections."""
-        if self._bearings.needs_region:  # files may say it: that is quick, but not for the loop
-            await asyncio.to_thread(self._bearings.settle_region)
-            self._pool.move(self._bearings.route.place.endpoint)
+        if self._endpoint_state.needs_region:  # files may say it: that is quick, but not for the loop
+            await asyncio.to_thread(self._endpoint_state.settle_region)
+            self._pool.move(self._endpoint_state.route.place.endpoint)
         self._pool.start()
 
     async def create(self, key: str, body: Body) -> None:
@@ -74,7 +74,7 @@ class S3Remote:
 
     def requests(self) -> dict[Request, int]:
         """All requests to this root, by kind: those of the loop and of the threads beside it."""
-        return self._bearings.requests()
+        return self._endpoint_state.requests()
 
     async def close(self) -> None:
         """Close all connections."""

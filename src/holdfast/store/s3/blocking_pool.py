@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from holdfast.clock import SystemClock
 from holdfast.store.pool_state import PoolState
 from holdfast.store.port import StoreUnavailable
-from holdfast.store.s3.connections import Endpoint, alternating, cause_of, patience_for, tls_context
+from holdfast.store.s3.connections import Endpoint, alternating, cause_of, seconds_per_address, tls_context
 
 CONNECTIONS_MAX = 32
 IDLE_MAX = 16
@@ -73,7 +73,7 @@ class BlockingConnection:
         """The machine's monotonic clock."""
         return _monotonic()
 
-    async def aside(self, call: Callable[[], Result]) -> Result:
+    async def off_loop(self, call: Callable[[], Result]) -> Result:
         """Call it here: this thread has nothing else to do."""
         return call()
 
@@ -233,7 +233,7 @@ class BlockingPool:
             self._endpoint = endpoint
             self._drop_idle()
 
-    async def aside(self, call: Callable[[], Result]) -> Result:
+    async def off_loop(self, call: Callable[[], Result]) -> Result:
         """Call it here."""
         return call()
 
@@ -299,12 +299,12 @@ class BlockingPool:
     def _dial(self, endpoint: Endpoint, timeout: float) -> socket.socket:
         """A socket to the first of a server's addresses that answers, the families in turn."""
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-        patience = patience_for(found, timeout)
+        seconds = seconds_per_address(found, timeout)
         error: OSError = socket.gaierror("the name has no address")
         for family, _, protocol, _, address in alternating(found):
             dialled = socket.socket(family, socket.SOCK_STREAM, protocol)
             try:
-                dialled.settimeout(patience)
+                dialled.settimeout(seconds)
                 dialled.connect(address)
                 dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return self._secured(dialled, endpoint, timeout) if endpoint.tls else dialled

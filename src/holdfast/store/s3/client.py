@@ -1,12 +1,12 @@
 """The verbs of S3 over a pool of connections: each request is sent once, and every answer has one meaning.
 
 An answer is success, *not there*, *already exists*, or one of the two failures of the port; nothing is retried here.
-What an answer teaches is kept (`bearings`); a request that taught something fails with StoreUnavailable all the same,
+What an answer teaches is kept (`endpoint`); a request that taught something fails with StoreUnavailable all the same,
 so that only one place counts attempts.
 
 Objects travel with their sha256, which the store checks before it keeps them, and which is checked here when they are
 read whole. Replies to HEAD have no body: when one does not explain itself, the same is asked once more as a GET of one
-byte. The pool may belong to a loop (`pool`) or to threads (`blocking`); what is written here is the same for both.
+byte. The pool may belong to a loop (`async_pool`) or to threads (`blocking_pool`); these verbs serve both.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from holdfast.store.port import AlreadyExists, Body, ObjectInfo, StoreRefused, S
 from holdfast.store.s3 import http, listing
 from holdfast.store.s3.answers import checked, date_us, is_missing
 from holdfast.store.s3.connections import Endpoint
-from holdfast.store.s3.endpoint import Asked, Bearings, Request, Route
-from holdfast.store.s3.http import ANSWER_BYTES_MAX, AnswerTooLarge, Line, Response
-from holdfast.store.s3.off_loop import Aside
+from holdfast.store.s3.endpoint import Asked, EndpointState, Request, Route
+from holdfast.store.s3.http import ANSWER_BYTES_MAX, AnswerTooLarge, AnyConnection, Response
+from holdfast.store.s3.off_loop import OffLoop
 from holdfast.store.s3.signature_v4 import EMPTY_SHA256, canonical_query, encode_path, sign
 
 _HASHED_AT_ONCE = 64 * 1024
@@ -38,8 +38,8 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)
 Query = Sequence[tuple[str, str]]
 
 
-class Lines(Aside, Protocol):
-    """A pool of connections, of whatever kind."""
+class ConnectionPool(OffLoop, Protocol):
+    """A pool of connections, for a loop or for threads."""
 
     async def acquire(self, timeout: float) -> Any:
         """A connection that lives."""
@@ -54,16 +54,16 @@ class Lines(Aside, Protocol):
 class S3Client:
     """One root on S3."""
 
-    def __init__(self, bearings: Bearings, *, request_timeout: float, connect_timeout: float) -> None:
-        self._bearings = bearings
+    def __init__(self, endpoint_state: EndpointState, *, request_timeout: float, connect_timeout: float) -> None:
+        self._endpoint_state = endpoint_state
         self._request_timeout, self._connect_timeout = request_timeout, connect_timeout
-        prefix = bearings.address.prefix
+        prefix = endpoint_state.address.prefix
         self._root = f"{prefix}/" if prefix else ""
-        self._lines: Lines
+        self._pool: ConnectionPool
 
-    def use(self, lines: Lines) -> None:
+    def use(self, pool: ConnectionPool) -> None:
         """Take the connections from here; a pool may want to ask through its client, so it comes second."""
-        self._lines = lines
+        self._pool = pool
 
     async def create(self, key: str, body: Body) -> None:
         """Create an object; raises AlreadyExists."""
@@ -77,7 +77,7 @@ class S3Client:
             return
         if asked.response.status == 412:
             raise AlreadyExists(key)
-        raise self._bearings.learn(asked)
+        raise self._endpoint_state.learn(asked)
 
     async def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         """A whole object's bytes; None when it is not there. Raises Corrupt where it has more than it may have."""
@@ -91,7 +91,7 @@ class S3Client:
             return await self._checked(asked.response, key)
         if is_missing(asked.response):
             return None
-        raise self._bearings.learn(asked)
+        raise self._endpoint_state.learn(asked)
 
     async def get_range(self, key: str, start: int, length: int) -> bytes | None:
         """A part of an object, shorter where the object ends; None when it is not there."""
@@ -105,7 +105,7 @@ class S3Client:
             raise Corrupt("the object is shorter than it should be", path=key)
         if is_missing(response):
             return None
-        raise self._bearings.learn(asked)
+        raise self._endpoint_state.learn(asked)
 
     async def head(self, key: str) -> ObjectInfo | None:
         """What there is under a key."""
@@ -120,23 +120,23 @@ class S3Client:
             asked = await self._request("get", "GET", key, {"range": "bytes=0-0"})
             if is_missing(asked.response):
                 return None
-        raise self._bearings.learn(asked)
+        raise self._endpoint_state.learn(asked)
 
     async def page(self, prefix: str, after: str | None, token: str, *, folders_only: bool = False) -> listing.Page:
         """One page of a listing."""
         question = listing.query(self._root, prefix, after=after, token=token, folders_only=folders_only)
         asked = await self._request("list", "GET", None, {}, query=question, limit=listing.PAGE_BYTES_MAX, named=prefix)
         if asked.response.status != 200:
-            raise self._bearings.learn(asked)
+            raise self._endpoint_state.learn(asked)
         return listing.read_page(asked.response.body, self._root, after)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects, at most a page of them; what is not there is none of our business."""
+        """Remove objects, at most a page of them; a key that has none is ignored."""
         if len(keys) == 1:
             asked = await self._request("delete", "DELETE", keys[0], {})
             if asked.response.status in (200, 204) or is_missing(asked.response):
                 return
-            raise self._bearings.learn(asked)
+            raise self._endpoint_state.learn(asked)
         body = Body.of(listing.removal(self._root, keys)).hashed()
         assert body.data is not None
         checksums = {
@@ -145,28 +145,28 @@ class S3Client:
         }
         asked = await self._request("delete", "POST", None, checksums, body, query=[("delete", "")], named=keys[0])
         if asked.response.status != 200:
-            raise self._bearings.learn(asked)
+            raise self._endpoint_state.learn(asked)
         for key, code in listing.not_removed(asked.response.body):
             raise judged(403 if code == "AccessDenied" else 400, code, key.removeprefix(self._root))
 
-    async def ask(self, connection: Line) -> None:
+    async def ask(self, connection: AnyConnection) -> None:
         """A pool's question to a connection: any answer will do, so without credentials it goes unsigned."""
         credentials: Credentials | None
         try:
             credentials = await self._credentials()
         except (StoreRefused, StoreUnavailable):
             credentials = None
-        await self._send(connection, "head", "HEAD", layout.LOG, (), {}, None, self._bearings.route, credentials)
+        await self._send(connection, "head", "HEAD", layout.LOG, (), {}, None, self._endpoint_state.route, credentials)
 
     # -- hashing: what is large is hashed off the loop
 
     async def _hashed(self, body: Body) -> Body:
-        return body.hashed() if body.size <= _HASHED_AT_ONCE else await self._lines.aside(body.hashed)
+        return body.hashed() if body.size <= _HASHED_AT_ONCE else await self._pool.off_loop(body.hashed)
 
     async def _checked(self, response: Response, key: str) -> bytes:
         if len(response.body) <= _HASHED_AT_ONCE:
             return checked(response, key)
-        return await self._lines.aside(lambda: checked(response, key))
+        return await self._pool.off_loop(lambda: checked(response, key))
 
     # -- asking
 
@@ -183,36 +183,36 @@ class S3Client:
         named: str = "",
     ) -> Asked:
         """Ask about an object, or about the bucket (no key); `named` is what an error then speaks of."""
-        bearings = self._bearings
-        if bearings.needs_region:
-            await self._lines.aside(bearings.settle_region)
+        endpoint_state = self._endpoint_state
+        if endpoint_state.needs_region:
+            await self._pool.off_loop(endpoint_state.settle_region)
         credentials = await self._credentials()
         connection, route = await self._acquire()
         try:
             response = await self._send(connection, kind, method, key, query, headers, body, route, credentials, limit)
         finally:
-            self._lines.release(connection)
+            self._pool.release(connection)
         if response.status in _FINE:
-            bearings.succeeded()
+            endpoint_state.succeeded()
         return Asked(response, route, credentials, named if key is None else key)
 
-    async def _acquire(self) -> tuple[Line, Route]:
+    async def _acquire(self) -> tuple[AnyConnection, Route]:
         """A connection, and the route that it leads along: others may just have learned a new one."""
         while True:
-            self._lines.move(self._bearings.route.place.endpoint)
+            self._pool.move(self._endpoint_state.route.place.endpoint)
             try:
-                connection = await self._lines.acquire(self._connect_timeout)
+                connection = await self._pool.acquire(self._connect_timeout)
             except StoreUnavailable:
-                self._bearings.go_home()
+                self._endpoint_state.go_home()
                 raise
-            route = self._bearings.route
+            route = self._endpoint_state.route
             if connection.endpoint == route.place.endpoint:
                 return connection, route
-            self._lines.release(connection)
+            self._pool.release(connection)
 
     async def _send(
         self,
-        connection: Line,
+        connection: AnyConnection,
         kind: Request,
         method: str,
         key: str | None,
@@ -223,8 +223,8 @@ class S3Client:
         credentials: Credentials | None,
         limit: int = ANSWER_BYTES_MAX,
     ) -> Response:
-        place, address = route.place, self._bearings.address
-        host, now_us = place.host_header, self._bearings.now_us(route)
+        place, address = route.place, self._endpoint_state.address
+        host, now_us = place.host_header, self._endpoint_state.now_us(route)
         path = address.bucket_path(place) if key is None else f"{place.folder}/{encode_path(key)}"
         payload = EMPTY_SHA256 if body is None else body.sha256.hex()
         if credentials is None:
@@ -234,14 +234,14 @@ class S3Client:
         if body is not None:
             signed["content-length"] = str(body.size)
         signed["user-agent"] = "holdfast"
-        self._bearings.count(kind)
+        self._endpoint_state.count(kind)
         target = f"{path}?{canonical_query(query)}" if query else path
         return await http.request(connection, method, target, signed, body, timeout=self._request_timeout, limit=limit)
 
     async def _credentials(self) -> Credentials:
-        source = self._bearings.credentials
+        source = self._endpoint_state.credentials
         found = source.cached()
-        return found if found is not None else await self._lines.aside(source.get)
+        return found if found is not None else await self._pool.off_loop(source.get)
 
 
 def _part(response: Response, key: str, start: int) -> bytes:

@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
             filled += fits
         return filled
 
-    async def aside(self, call: Callable[[], Result]) -> Result:
+    async def off_loop(self, call: Callable[[], Result]) -> Result:
         """Call it in another thread: the loop goes on."""
         return await asyncio.to_thread(call)
 
@@ -210,13 +210,13 @@ async def dial(endpoint: Endpoint, timeout: float) -> socket.socket:
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    patience = patience_for(found, timeout)
+    seconds = seconds_per_address(found, timeout)
     error: OSError = socket.gaierror("the name has no address")
     for family, _, protocol, _, address in alternating(found):
         dialled = socket.socket(family, socket.SOCK_STREAM, protocol)
         dialled.setblocking(False)
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 await loop.sock_connect(dialled, address)
         except OSError as failure:
             dialled.close()
@@ -232,7 +232,7 @@ async def dial(endpoint: Endpoint, timeout: float) -> socket.socket:
 _AddressInfo = tuple[Any, Any, int, str, Any]
 
 
-def patience_for(found: list[_AddressInfo], timeout: float) -> float:
+def seconds_per_address(found: list[_AddressInfo], timeout: float) -> float:
     """How long each of a server's addresses gets."""
     return max(_ADDRESS_SECONDS, timeout / max(1, len(found)))
 

@@ -51,7 +51,7 @@ class Asked(NamedTuple):
     key: str
 
 
-class Bearings:
+class EndpointState:
     """What is known about one root; used from any thread."""
 
     def __init__(self, address: S3Address, credentials: CredentialSource, clock: Clock) -> None:

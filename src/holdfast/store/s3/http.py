@@ -10,7 +10,7 @@ and interim answers have bounds, whatever a peer says.
 Time: no step may stand still longer than `stall`, and the whole may take `timeout`, plus what the bytes moved so far
 take at a very slow line's pace; so a big object on a slow line gets through, and a dead peer is noticed all the same.
 
-The connection may belong to a loop or block its thread (`pool`, `blocking`): all waiting is its business.
+The connection may belong to a loop (`connections`) or block its thread (`blocking_pool`): it does all the waiting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from holdfast.errors import Invalid
 from holdfast.store.credentials import EXTRA_HINT
 from holdfast.store.port import Body, Cause, StoreRefused, StoreUnavailable
-from holdfast.store.s3.off_loop import Aside
+from holdfast.store.s3.off_loop import OffLoop
 
 try:
     import h11
@@ -54,7 +54,7 @@ _BODILESS = (204, 304)
 Result = TypeVar("Result")
 
 
-class Line(Aside, Protocol):
+class AnyConnection(OffLoop, Protocol):
     """A connection, as an exchange sees it: bytes out, bytes in. One user at a time."""
 
     served: int
@@ -96,7 +96,7 @@ class Response(NamedTuple):
 
 
 async def request(
-    line: Line,
+    connection: AnyConnection,
     method: str,
     target: str,
     headers: Mapping[str, str],
@@ -107,8 +107,8 @@ async def request(
     limit: int = ANSWER_BYTES_MAX,
 ) -> Response:
     """Ask and wait for the answer; raises StoreUnavailable, or StoreRefused when the answer is larger than `limit`."""
-    line.reusable = False
-    exchange = _Exchange(line, method, timeout, timeout if stall is None else stall, limit)
+    connection.reusable = False
+    exchange = _Exchange(connection, method, timeout, timeout if stall is None else stall, limit)
     try:
         await exchange.send(_head_of(method, target, headers), body)
         response = await exchange.receive()
@@ -116,8 +116,8 @@ async def request(
         raise _unavailable("the store did not answer in time", "timeout", method, target) from None
     except (h11.RemoteProtocolError, _Broken) as error:
         raise _unavailable(*exchange.what_broke(), method, target) from error
-    line.served += 1
-    line.reusable = exchange.is_over and not line.has_data
+    connection.served += 1
+    connection.reusable = exchange.is_over and not connection.has_data
     return response
 
 
@@ -144,11 +144,11 @@ class _Broken(Exception):
 class _Exchange:
     """One request and its answer, and the time that is left for it."""
 
-    def __init__(self, line: Line, method: str, timeout: float, stall: float, limit: int) -> None:
-        self._line = line
+    def __init__(self, connection: AnyConnection, method: str, timeout: float, stall: float, limit: int) -> None:
+        self._connection = connection
         self._method = method
         self._limit = limit
-        self._deadline = line.now() + timeout
+        self._deadline = connection.now() + timeout
         self._stall = stall
         self._is_asked = True
         """Whether all of the request went out."""
@@ -161,7 +161,7 @@ class _Exchange:
         """Why nothing can be made of the answer."""
         if not self._answered:
             return "the connection broke before the store answered", "reset"
-        if self._line.ended:
+        if self._connection.ended:
             return "the store's answer is cut short", "truncated"
         return "the store's answer is not HTTP", "other"
 
@@ -196,16 +196,16 @@ class _Exchange:
         return True
 
     async def _next(self, chunks: Iterator[bytes | memoryview], body: Body) -> bytes | memoryview | None:
-        """The next piece of a body; files are read aside, since a disk may take its time."""
+        """The next piece of a body; files are read off the loop, since a disk may take its time."""
         if body.data is not None:
             return next(chunks, None)
         try:
-            return await self._line.aside(lambda: next(chunks, None))
+            return await self._connection.off_loop(lambda: next(chunks, None))
         except OSError as error:
             raise StoreUnavailable(f"cannot read the file to send path={body.path}", cause="disk") from error
 
     async def _send(self, data: bytes | memoryview) -> bool:
-        goes_on = await self._line.send(data, self._patience())
+        goes_on = await self._connection.send(data, self._seconds_left())
         self._moved(len(data))
         return goes_on
 
@@ -214,7 +214,7 @@ class _Exchange:
     async def receive(self) -> Response:
         """The answer; what is beyond the limit of an error's body stays unread."""
         data = await self._receive()
-        while b"\r\n\r\n" not in data and data and len(data) < HEAD_BYTES_MAX and not self._line.ended:
+        while b"\r\n\r\n" not in data and data and len(data) < HEAD_BYTES_MAX and not self._connection.ended:
             data += await self._receive()
         plain = _PLAIN_ANSWER.match(data, 0, HEAD_BYTES_MAX)
         headers = {} if plain is None else _fields(plain[2])
@@ -236,7 +236,7 @@ class _Exchange:
             place[: len(begun)] = begun
             at = len(begun)
             while at < wanted:
-                count = await self._line.fill(place[at:], self._patience())
+                count = await self._connection.fill(place[at:], self._seconds_left())
                 if not count:
                     raise _Broken
                 self._moved(count)
@@ -287,7 +287,7 @@ class _Exchange:
         return event
 
     async def _receive(self) -> bytes:
-        data = await self._line.receive(self._patience())
+        data = await self._connection.receive(self._seconds_left())
         self._answered = self._answered or bool(data)
         self._moved(len(data))
         return data
@@ -297,8 +297,8 @@ class _Exchange:
     def _moved(self, count: int) -> None:
         self._deadline += count / SLOWEST_LINE
 
-    def _patience(self) -> float:
-        left = self._deadline - self._line.now()
+    def _seconds_left(self) -> float:
+        left = self._deadline - self._connection.now()
         if left <= 0:
             raise TimeoutError
         return min(left, self._stall)

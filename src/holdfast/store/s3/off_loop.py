@@ -1,4 +1,4 @@
-"""Work that may take its time, beside what must not stand still: in another thread for a loop, at once elsewhere."""
+"""Work that may take long, where it holds up nobody: in another thread for a loop, at once elsewhere."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 Result = TypeVar("Result")
 
 
-class Aside(Protocol):
-    """Knows where such work is done."""
+class OffLoop(Protocol):
+    """Whatever knows where such work is done."""
 
-    async def aside(self, call: Callable[[], Result]) -> Result:
-        """Call it where it harms nobody, and wait for what it returns."""
+    async def off_loop(self, call: Callable[[], Result]) -> Result:
+        """Call it where it holds up nobody, and wait for what it returns."""

@@ -22,11 +22,11 @@ from holdfast.store.credentials import CredentialSource
 from holdfast.store.object_keys import check_key, check_prefix
 from holdfast.store.port import Body, ObjectInfo, StoreUnavailable
 from holdfast.store.proven_body import proven_bytes
-from holdfast.store.s3.async_store import S3Remote
+from holdfast.store.s3.async_store import AsyncS3Store
 from holdfast.store.s3.blocking_pool import BlockingPool, run_now
 from holdfast.store.s3.bucket_address import S3Address
 from holdfast.store.s3.client import S3Client
-from holdfast.store.s3.endpoint import REDIRECTS_MAX, Bearings
+from holdfast.store.s3.endpoint import REDIRECTS_MAX, EndpointState
 from holdfast.store.s3.listing import PAGE_KEYS, Page
 from holdfast.store.store_settings import StoreSettings
 
@@ -45,7 +45,7 @@ class _Open(NamedTuple):
     """What belongs to one process."""
 
     pid: int
-    bearings: Bearings
+    endpoint_state: EndpointState
     pool: BlockingPool
     client: S3Client
 
@@ -117,12 +117,12 @@ class S3Store:
 
     def remote(
         self, *, pool_size: int, request_timeout: float, connect_timeout: float, heartbeat: float
-    ) -> S3Remote:  # fmt: skip
+    ) -> AsyncS3Store:  # fmt: skip
         """The same root for the running loop: with a pool of its own, and all that is known and counted in common."""
         live = self._live()
-        return S3Remote(
+        return AsyncS3Store(
             self._place, self._credentials, pool_size=pool_size, request_timeout=request_timeout,
-            connect_timeout=connect_timeout, heartbeat=heartbeat, clock=self._clock, bearings=live.bearings,
+            connect_timeout=connect_timeout, heartbeat=heartbeat, clock=self._clock, endpoint_state=live.endpoint_state,
             beside=live.pool,
         )  # fmt: skip
 
@@ -184,11 +184,11 @@ class S3Store:
 
     def _connect(self, credentials: CredentialSource) -> _Open:
         seconds = self._settings.timeout_ms / 1000
-        bearings = Bearings(self._place, credentials, self._clock)
-        client = S3Client(bearings, request_timeout=seconds, connect_timeout=min(seconds, CONNECT_SECONDS))
-        pool = BlockingPool(bearings.route.place.endpoint, wait=seconds, ca_file=self._place.ca_file)
+        endpoint_state = EndpointState(self._place, credentials, self._clock)
+        client = S3Client(endpoint_state, request_timeout=seconds, connect_timeout=min(seconds, CONNECT_SECONDS))
+        pool = BlockingPool(endpoint_state.route.place.endpoint, wait=seconds, ca_file=self._place.ca_file)
         client.use(pool)
-        return _Open(os.getpid(), bearings, pool, client)
+        return _Open(os.getpid(), endpoint_state, pool, client)
 
 
 def _found(found: Result | None, key: str) -> Result:

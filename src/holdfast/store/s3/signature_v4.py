@@ -47,8 +47,8 @@ def sign(
 ) -> dict[str, str]:
     """The headers to send: the given ones, all signed, and those that make up the signature.
 
-    Names of headers are given in lower case, the path percent-encoded. What a proxy may change, such as the length's
-    notation, is added behind the signature's back.
+    Names of headers are given in lower case, the path percent-encoded. What a proxy may change, such as the length,
+    is added afterwards and not signed.
     """
     timestamp = _timestamp(now_us // 1_000_000)
     signed = {

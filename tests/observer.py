@@ -13,21 +13,21 @@ from typing import Any
 
 
 @contextmanager
-def looking(script: str, *arguments: str, looks: list[Any]) -> Iterator[None]:
+def observing(script: str, *arguments: str, looks: list[Any]) -> Iterator[None]:
     """Run a script beside the block and gather what it tells; it must end well."""
     command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as looker:
-        lines = looker.stdout
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as observer:
+        lines = observer.stdout
         assert lines is not None
         reader = threading.Thread(target=lambda: looks.extend(map(json.loads, lines)))
         reader.start()
         try:
             yield
         finally:
-            assert looker.stdin is not None
-            looker.stdin.close()
+            assert observer.stdin is not None
+            observer.stdin.close()
             reader.join()
-            assert looker.stderr is not None
-            told = looker.stderr.read()
-            assert looker.wait(60) == 0, told
+            assert observer.stderr is not None
+            told = observer.stderr.read()
+            assert observer.wait(60) == 0, told

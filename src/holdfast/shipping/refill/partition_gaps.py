@@ -31,7 +31,7 @@ from holdfast.store import layout
 from holdfast.store.port import Store
 
 
-class Standing(NamedTuple):
+class PartitionGaps(NamedTuple):
     """One partition, as the store has it."""
 
     partition: Partition
@@ -92,7 +92,7 @@ def is_newest(data: bytes | None, log: str, partition: Partition) -> bool:
         return False
 
 
-def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *, anew: bool = False) -> Standing:
+def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *, anew: bool = False) -> PartitionGaps:
     """Compare listings with the log's own manifest. With `anew` the marks here say nothing about the slots there.
 
     Raises Corrupt where an object next to a hole, or the newest one, is damaged or another log's.
@@ -111,12 +111,12 @@ def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *,
         slots += 1
     settled = _end_of(manifest, partition, number)
     same = (slots, number) == (shipment.slots, shipment.settled_segments)
-    standing = shipment if same else ShipmentRow(partition.id, slots, number, settled, settled)
+    marks = shipment if same else ShipmentRow(partition.id, slots, number, settled, settled)
     missing, lost = _files(store, manifest, partition)
     files, behind = [row for row in missing if row.number < number], [row for row in missing if row.number >= number]
     outdated = min([*objects, slots]) if objects or not same else None
-    return Standing(
-        partition=partition, shipment=standing, is_moved=not same, objects=objects, files=files, behind=len(behind),
+    return PartitionGaps(
+        partition=partition, shipment=marks, is_moved=not same, objects=objects, files=files, behind=len(behind),
         slots_behind=max(0, shipment.settled_segments - number), lost=lost,
         checkpoints=_checkpoints(store, partition, outdated),
     )  # fmt: skip
