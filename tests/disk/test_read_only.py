@@ -240,6 +240,23 @@ def test_a_handle_that_looks_sees_the_owner_come_and_go(left_by, place):
         assert [record.payload for record in topic.read(-2)] == [b"more", b"and more"]
 
 
+def test_an_owner_that_dies_half_way_through_its_index_is_no_failure(place):
+    """A reader may not finish the index of the write-ahead log, and needs none to read on."""
+    process = owner(place / "log", "plain")
+    with holdfast.open(place / "log", read_only=True) as watching:
+        assert watching.topic("orders").read().to_arrow().num_rows == 4
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+        # By another process: this one would lose its locks on the file with the descriptor.
+        torn = "import sys; open(sys.argv[1], 'r+b').write(bytes(48))"
+        subprocess.run([sys.executable, "-c", torn, place / "log" / "durable.db-shm"], check=True)
+        assert watching.topic("orders").read().to_arrow().num_rows == 4
+        assert watching.topics() == ["orders"]
+        with holdfast.open(place / "log") as log:
+            log.topic("orders").append(b"more")
+            assert watching.topic("orders").read().to_arrow().num_rows == 5
+
+
 def test_a_handle_that_looks_at_a_copy_sees_the_owner_come(left_by, place):
     """A copy is taken anew when what was copied has changed."""
     left_by("copied", place / "log", "plain")

@@ -403,7 +403,7 @@ def test_marking_what_is_no_id_is_refused_before_anything_is_marked(bad):
 
 
 def test_one_id_is_not_taken_for_the_ids_of_its_letters():
-    with pytest.raises(Invalid, match="several"):
+    with pytest.raises(Invalid, match="must be a list of ids"):
         opened().mark_dependencies_met("b1", ROOM)
 
 

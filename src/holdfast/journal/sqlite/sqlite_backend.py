@@ -91,22 +91,43 @@ class SqliteBackend:
     @contextmanager
     def reading(self) -> Iterator[StoredRows]:
         """Rows as they are now: one short transaction on a read-only connection, during which nothing changes."""
-        with self._readers_lock:
-            if self._closed is not None:
-                raise self._closed.again()
-            self._reopen_if_replaced()
-            access = self._access
-            connection = self._readers.pop() if self._readers else None
         try:
-            connection = connection or (open_reader(self.path) if access is None else access.connect())
-            with self.translated(), _untorn(access):
-                connection.execute("BEGIN")
-                yield StoredRows(connection, self.path)
+            connection, access = self._begin_reading()
+            try:
+                with self.translated(), _untorn(access):
+                    yield StoredRows(connection, self.path)
+            finally:
+                self._give_back(connection, access)
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
-        finally:
-            if connection is not None:
-                self._give_back(connection, access)
+
+    def _begin_reading(self) -> tuple[apsw.Connection, ReadOnlyAccess | None]:
+        """A connection in a transaction of its own, and the way to it.
+
+        An owner that dies or starts leaves the write-ahead log's index unfinished for a moment, and a handle that only
+        reads may not finish it. So such a handle reads something at once, and if it cannot, chooses its way again.
+        """
+        for is_last in (False, False, True):
+            with self._readers_lock:
+                if self._closed is not None:
+                    raise self._closed.again()
+                self._reopen_if_replaced()
+                access = self._access
+                kept = self._readers.pop() if self._readers else None
+            connection = kept or (open_reader(self.path) if access is None else access.connect())
+            try:
+                connection.execute("BEGIN")
+                if access is not None:
+                    connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+                break
+            except apsw.Error as error:
+                close_quietly(connection)
+                if is_last or access is None or not isinstance(error, apsw.ReadOnlyError):
+                    self._raise(error)
+                with self._readers_lock:
+                    if self._access is access and self._closed is None:
+                        self._reopen()
+        return connection, access
 
     @contextmanager
     def tables(
@@ -118,8 +139,12 @@ class SqliteBackend:
 
     def _reopen_if_replaced(self) -> None:
         """Of a handle that only reads: if the files were replaced, open the new ones; under the lock."""
-        if self._access is None or not self._access.has_moved():
-            return
+        if self._access is not None and self._access.has_moved():
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """Of a handle that only reads: choose the way to the files again; under the lock."""
+        assert self._access is not None
         access = ReadOnlyAccess(self.path)
         fresh = access.connect()
         for connection in (*self._readers, self.connection):
@@ -147,7 +172,12 @@ class SqliteBackend:
         with self.translated(), self._readers_lock:
             if self._closed is None:
                 self._reopen_if_replaced()
-            version = (self._reopenings, self.connection.pragma("data_version"))
+            try:
+                number = self.connection.pragma("data_version")
+            except apsw.ReadOnlyError:  # as in `_begin_reading`
+                self._reopen()
+                number = self.connection.pragma("data_version")
+            version = (self._reopenings, number)
         changed = bool(version != self._data_version)
         self._data_version = version
         return changed
