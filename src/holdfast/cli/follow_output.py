@@ -1,6 +1,6 @@
 """Following a topic from another process: what has become durable since, page after page, forever.
 
-The owner cannot ring a signal across processes, so we look again a few times per second. Positions carry over from one
+The owner cannot notify another process, so we look again a few times per second. Positions carry over from one
 look to the next, so every record comes once, whether it is sealed meanwhile or not.
 """
 

@@ -184,7 +184,7 @@ class Journal:
 
     @property
     def topic_changes(self) -> Signal:
-        """Rung when a topic was created or changed."""
+        """Notified when a topic was created or changed."""
         return self._state.topics.signal
 
     @property
@@ -329,7 +329,7 @@ class Journal:
     # -- sealing ------------------------------------------------------------------------------------------
 
     def notify_when_due(self, records: int, size: int) -> Signal:
-        """The signal that rings when a tail begins, and while one has this many records or bytes."""
+        """A signal that notifies when a tail begins, and while one has this many records or bytes."""
         assert self._writer is not None
         self._writer.due_records, self._writer.due_bytes = records, size
         return self._writer.due

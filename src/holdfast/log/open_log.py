@@ -78,7 +78,7 @@ def open_log(
         settings = msgspec.structs.replace(settings, store=address)
     keyring = _keyring(settings, Keyring.given(keyring), cipher if keyring is not None else check_cipher(cipher))
     asked = _Asked(Directory(place), settings, keyring, cipher, check_clock(clock) or SystemClock())
-    return _compose(asked, _look(asked) if flag(read_only, "read_only") else _own(asked))
+    return _compose(asked, _read(asked) if flag(read_only, "read_only") else _own(asked))
 
 
 def _keyring(settings: Settings, keyring: Keyring | None, cipher: PayloadCipher | None) -> Keyring | None:
@@ -111,7 +111,7 @@ def _own(asked: _Asked) -> Journal:
     return journal
 
 
-def _look(asked: _Asked) -> Journal:
+def _read(asked: _Asked) -> Journal:
     log_id = asked.directory.require_log()
     return Journal.open_read_only(asked.directory.database, log_id, asked.journal)
 

@@ -1,12 +1,12 @@
 """What subscribers see: `accepted` when a batch that is durable here was handed to a connection, `shipped` when it
 counts on the store, `resent` when the store has lost commits that it had acknowledged, and they are sent again.
 
-A subscription is a bounded buffer between the shipper and one consumer. Publishing appends and rings; it never waits
+A subscription is a bounded buffer between the shipper and one consumer. Publishing appends and notifies; it never waits
 for a consumer and never raises. When the buffer is full the oldest events make room, and the next one that is
 delivered says how many are missing before it (`missed`). Events come in the order in which they were published.
 
 Publishers share one lock, which numbers the events; consumers of one subscription share another; no lock is common to
-both, and none is held while signals are rung. Losses are seen by the consumer as gaps in the numbers. A subscription
+both, and none is held while signals are notified. Losses are seen by the consumer as gaps in the numbers. A subscription
 that nobody refers to any more is forgotten; `close()` says so at once.
 """
 
@@ -108,7 +108,7 @@ class Subscription:
     async def __anext__(self) -> Event:
         while (found := self._look()) is None:
             future = self._signal.future(get_running_loop(), _SLEEP_S)
-            if not self._has_news():  # look again: it may have rung before we registered
+            if not self._has_news():  # look again: it may have been done before we registered
                 await future
         if isinstance(found, _End):
             found.raise_error()

@@ -234,7 +234,7 @@ class Queue:
     async def _first_in_line(self, put: Callable[[float], Put], loop: AbstractEventLoop, deadline: float) -> Put:
         while True:
             left = max(1e-6, deadline - loop.time())
-            future = self._room.future(loop, left)  # first: a ring in between is not missed
+            future = self._room.future(loop, left)  # first: a notification in between is not missed
             try:
                 return put(left)
             except Full:

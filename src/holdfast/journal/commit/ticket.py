@@ -44,7 +44,7 @@ class Promise(Protocol[Gives_co]):
 def _awaited(group: Group, seconds: float) -> Generator[Any, None, bool]:
     """Wait on the running loop for a group's outcome; whether it is known."""
     future = group.signal.future(get_running_loop(), seconds)
-    if not group.done:  # look again: it may have rung before we registered
+    if not group.done:  # look again: it may have been done before we registered
         yield from future
     return group.done
 
@@ -221,7 +221,7 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
         """What `wait` does, for coroutines."""
         group = self.unit.group
         future = group.signal.future(get_running_loop(), timeout)
-        if not group.done:  # look again: it may have rung before we registered
+        if not group.done:  # look again: it may have been done before we registered
             await future
         return group.done
 

@@ -79,7 +79,7 @@ class Writer:
         self._in_doubt = False
         """A commit was asked for and has not answered."""
         self.due = Signal()
-        """Rung when a tail begins, and while one has reached these sizes:"""
+        """Notified when a tail begins, and while one has reached these sizes:"""
         self.due_records = self.due_bytes = _NEVER
         self.commits = Commits(state.row.next_seq - 1)
         self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)

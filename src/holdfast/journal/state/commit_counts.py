@@ -1,6 +1,6 @@
 """How far the journal has committed, for the shipper, which takes entries in the order of commits.
 
-The writer publishes after every commit that brought entries. It rings only once as much has come as the shipper asked
+The writer publishes after every commit that brought entries. It notifies once as much has come as the shipper asked
 for, so that a busy log does not wake it for each commit. Numbers are read without a lock: each is one reference, and
 the last sequence number is written last.
 """
@@ -13,7 +13,7 @@ _NEVER = 2**63
 
 
 class Commits:
-    """Counts of one writer; `ask` says when to ring."""
+    """Counts of one writer; `ask` says when to notify."""
 
     __slots__ = ("_bytes_wanted", "_groups_wanted", "bytes", "groups", "last_seq", "seals", "signal")
 
@@ -25,7 +25,7 @@ class Commits:
         self.bytes = 0
         self.signal = Signal()
         self.seals = Signal()
-        """Rung after each seal."""
+        """Notified after each seal."""
         self._groups_wanted = self._bytes_wanted = _NEVER
 
     def ask(self, groups: int, size: int) -> None:

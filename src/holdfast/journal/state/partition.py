@@ -65,7 +65,7 @@ class Partition:
         """How far it is on the store; the shipper replaces it. None: no store, what is sealed is settled."""
         self.shipping_state = shipping_state or ShippingState()
         self.signal = signal
-        """Rung after `durable` or `sealed` moved; all partitions of a topic share one."""
+        """Notified after `durable` or `sealed` moved; all partitions of a topic share one."""
 
     def advance(self, durable: int, link: bytes, size: int, now: float) -> bool:
         """Publish a committed head; True when this is where the tail begins."""

@@ -1,7 +1,7 @@
 """What anyone who waits for the store needs to know: whether the log ships at all, and why it has stopped.
 
 One per log, shared by all its partitions. How far each partition got stands in the partition itself (`shipment`); the
-shipper replaces that row and rings here, once for all that moved together.
+shipper replaces that row and notifies here, once for all that moved together.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Topics:
         """Where the log is shipped to; None when it never was."""
         self.shipping_state = ShippingState()
         self.signal = Signal()
-        """Rung when a topic was created or changed."""
+        """Notified when a topic was created or changed."""
         self.is_changed = False
         """Whether that has happened since the log was opened."""
 
