@@ -6,7 +6,7 @@ for a consumer and never raises. When the buffer is full the oldest events make 
 delivered says how many are missing before it (`missed`). Events come in the order in which they were published.
 
 Publishers share one lock, which numbers the events; consumers of one subscription share another; no lock is common to
-both, and none is held while signals are notified. Losses are seen by the consumer as gaps in the numbers. A subscription
+both, and none is held while they are notified. Losses are seen by the consumer as gaps in the numbers. A subscription
 that nobody refers to any more is forgotten; `close()` says so at once.
 """
 
