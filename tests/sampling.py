@@ -2,8 +2,8 @@
 
 Some promises are held against thousands of cases: every byte, every step, every kind of damage. With `--sample`
 
-* a function with `@pytest.mark.sampled(9)` runs nine of its cases; `sampled(1, each=("kind", "keyed"))` one of each
-  combination of those parameters;
+* a function runs at most eight of its cases, with `@pytest.mark.sampled(9)` nine; with `sampled(1, each=("kind",
+  "keyed"))` one of each combination of those parameters;
 * a test with a loop of its own takes what `some(cases, 9)` gives it;
 * functions with `@pytest.mark.full("why")` do not run. No other function is ever left out, and `tests/unit/
   test_sampling.py` says so.
@@ -31,6 +31,8 @@ Case = TypeVar("Case")
 Some = Callable[..., list[Case]]
 
 VARIABLE = "TESTS_SEED"
+CASES = 8
+"""What a function without a mark runs at most."""
 SEED = pytest.StashKey[int]()
 LEFT_OUT = pytest.StashKey[dict[str, str]]()
 """Functions of which not one case runs, and why."""
@@ -116,7 +118,7 @@ def chosen(config: pytest.Config, cases: list[pytest.Item]) -> list[pytest.Item]
         return []
     mark = wanted[0].get_closest_marker("sampled")
     if mark is None:
-        return wanted
+        return draw(config.stash[SEED], name(wanted), wanted, CASES)
     return [case for group in groups(wanted, mark) for case in draw(config.stash[SEED], name(group), group, *mark.args)]
 
 

@@ -16,6 +16,9 @@ import pytest
 @pytest.mark.parametrize("n", range(100))
 def test_many(n): pass
 
+@pytest.mark.parametrize("n", range(100))
+def test_unmarked(n): pass
+
 @pytest.mark.sampled(1, each="kind")
 @pytest.mark.parametrize("n", range(10))
 @pytest.mark.parametrize("kind", ["a", "b"])
@@ -51,6 +54,7 @@ def test_some_cases_are_taken_the_same_for_the_same_seed(run):
     assert len(cases(first, "test_many")) == 3
     assert cases(first, "test_many") == cases(again, "test_many") != cases(other, "test_many")
     assert [re.findall(r"\[(.)", case) for case in cases(first, "test_kinds")] == [["a"], ["b"]]
+    assert len(cases(first, "test_unmarked")) == sampling.CASES
     assert not cases(first, "test_long")
     assert [len(cases(everything, name)) for name in ("test_many", "test_kinds", "test_long")] == [100, 20, 1]
 
