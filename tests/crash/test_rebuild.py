@@ -62,7 +62,8 @@ def examine_rebuild(tmp_path: Path, choose: Some, *, lost: bool, keyed: bool, st
             holdfast.rebuild(directory, keyring=notes.keyring)
 
     chosen = cuts if states else [cut for turn, cut in enumerate(cuts) if cut.ours or turn % 5 == 0]
-    looked = look(choose(chosen), notes, tmp_path / "states", states, repair)
+    taken = choose(chosen)
+    looked = look(taken, notes, tmp_path / "states", states, repair)
     assert looked > 10
-    assert again > 0, "no cut made it necessary to rebuild again"
+    assert again > 0 or len(taken) < len(chosen), "no cut made it necessary to rebuild again"
     print(f"{len(cuts)} cuts, {looked} states, {again} rebuilt again, all whole")

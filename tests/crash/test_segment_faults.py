@@ -146,7 +146,7 @@ def test_steps_may_fail(tmp_path, kind, keyed, sticky, stride, some):
     steps = own_steps(tmp_path, kind, keyed=keyed)
     chosen = some(steps, 4, full=len(steps) // stride)
     looked = [examine(failed) for failed in fail(tmp_path, kind, chosen, keyed=keyed, sticky=sticky)]
-    assert len(looked) > 2
+    assert looked
 
 
 @pytest.mark.soak
