@@ -88,7 +88,10 @@ class Signal:
     def _expire(self, loop: AbstractEventLoop, sleepers: _Sleepers) -> None:
         """Wake those whose time is up; the others sleep on."""
         now = max(sleepers.due, loop.time())  # a loop may be early, by what its clock can tell apart
-        over = [future for future, deadline in sleepers.futures.items() if deadline <= now]
+        # A loop that is late meets several at once; they end in the order of their deadlines all the same.
+        over = sorted(
+            (f for f, deadline in sleepers.futures.items() if deadline <= now), key=sleepers.futures.__getitem__
+        )
         for future in over:
             del sleepers.futures[future]
         _wake(over)

@@ -141,12 +141,12 @@ def require_new_files_after_failed_syncs(disk: FaultyDisk) -> None:
         ("fsync", True, False, 5),
     ],
 )
-def test_steps_may_fail(tmp_path, kind, keyed, sticky, stride, some):
+def test_steps_may_fail(tmp_path, kind, keyed, sticky, stride, some, is_sampled):
     """A fault at some of the steps, once or for good: typed errors, sealing goes on, nothing is lost."""
     steps = own_steps(tmp_path, kind, keyed=keyed)
     chosen = some(steps, 4, full=len(steps) // stride)
     looked = [examine(failed) for failed in fail(tmp_path, kind, chosen, keyed=keyed, sticky=sticky)]
-    assert looked
+    assert len(looked) > (0 if is_sampled else 2)
 
 
 @pytest.mark.soak

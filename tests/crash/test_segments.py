@@ -77,16 +77,17 @@ RECOVERIES = [
 
 
 @pytest.mark.parametrize("point", RECOVERIES)
-def test_a_cut_while_recovering_from_a_cut_loses_nothing(tmp_path, lives, point, some):
+def test_a_cut_while_recovering_from_a_cut_loses_nothing(tmp_path, lives, point, some, is_sampled):
     """What opening does about a crash may itself be cut at any step."""
     notes, cuts = lives(True)
     first, last = at(cuts, point)[0], at(cuts, point)[-1]
+    looked = 0
     for number, cut in enumerate(some([first, last], 1)):
         *_, everything = cut.power.states(limit=2)  # as kill -9 leaves it: what was done is there
         root = everything.materialise(tmp_path / f"left-{number}")
         again = [cut for cut in life(root, notes_at(notes, cut.promise), recover) if cut.ours]
-        assert len(again) > 5
-        assert look(some(again, 8), notes, tmp_path / f"states-{number}") > 5
+        looked += look(some(again, 8), notes, tmp_path / f"states-{number}")
+    assert looked > (5 if is_sampled else 20)
 
 
 def notes_at(notes: Notes, promise: Promise) -> Notes:

@@ -103,8 +103,10 @@ def run(query: Callable[..., StreamingQuery]) -> Callable[..., StreamingQuery]:
 
 @pytest.fixture
 def log(open_log: Callable[..., Log]) -> Log:
-    """A log whose segments hold ten records."""
+    """A log whose segments hold ten records, in which retention is applied when the test asks, and not before."""
     log: Log = open_log(segments=TEN, retention=NEVER)
+    assert log._maintenance._roller is not None
+    log._maintenance._roller.chores.clear()
     return log
 
 

@@ -67,7 +67,7 @@ def test_every_flipped_byte_is_found(small, encrypted, some):
     assert read(path, facts, opener(encrypted)).num_rows == 4
 
 
-def test_without_facts_a_flipped_byte_never_gives_wrong_data(small, encrypted, some):
+def test_without_facts_a_flipped_byte_never_gives_wrong_data(small, encrypted, some, is_sampled):
     """Without a manifest a change is found, or it is one that changes no record."""
     path, content, facts = small
     places = some(range(len(content)), 300)
@@ -87,7 +87,9 @@ def test_without_facts_a_flipped_byte_never_gives_wrong_data(small, encrypted, s
         except (Corrupt, Invalid):
             found += 1
         damaged[i] = content[i]
-    assert found > 0.5 * len(places)  # Arrow sees neither statistics nor the schema beside ours
+    assert found > (0.5 if is_sampled else 0.6) * len(
+        places
+    )  # Arrow sees neither statistics nor the schema beside ours
 
 
 def test_every_cut_is_found(small, encrypted):

@@ -27,7 +27,7 @@ from holdfast.crypto.cipher import (
     decrypting_cipher,
     encrypting_cipher,
 )
-from holdfast.crypto.key_hashes import DIGESTS, HashCipher
+from holdfast.crypto.key_hashes import DIGESTS, HashCipher, Purpose
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import EncryptedWith, SegmentKey, decrypting_key, encrypting_key
 from holdfast.crypto.signatures import Signer
@@ -70,7 +70,7 @@ class Vault:
         self._random = random
         self._fetch: Callable[[int], KeyEpoch | None] = lambda number: None
         self._ciphers: dict[int, AnyCipher] = {}
-        self._hash_ciphers: dict[int, HashCipher] = {}
+        self._hash_ciphers: dict[tuple[int, Purpose], HashCipher] = {}
         self._proved: set[str] = set()
         """Ids of keys that reproduced a stored epoch's commitment: they are the keys that they should be."""
         self.epoch = PLAIN
@@ -150,12 +150,12 @@ class Vault:
         """How epoch `number` stamps."""
         return digests.plain_stamp if number == PLAIN else self.cipher(number).mac
 
-    def hash_cipher(self, number: int) -> HashCipher:
-        """What encrypts digests under epoch `number`."""
-        found = self._hash_ciphers.get(number)
+    def hash_cipher(self, number: int, purpose: Purpose = DIGESTS) -> HashCipher:
+        """What encrypts digests, or hashes of keys, under epoch `number`."""
+        found = self._hash_ciphers.get((number, purpose))
         if found is None:
             mac = None if number == PLAIN else self.stamp_under(number)
-            found = self._hash_ciphers[number] = HashCipher(self.log_id, mac, DIGESTS)
+            found = self._hash_ciphers[number, purpose] = HashCipher(self.log_id, mac, purpose)
         return found
 
     def verify(self, number: int, message: bytes, stamp: bytes) -> bool:

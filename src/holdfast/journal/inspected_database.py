@@ -89,7 +89,7 @@ class InspectedDatabase:
     def control_rows(self, newest: int | None = None) -> ControlRows:
         """The control rows as they are stored, nothing proved; of epochs and key epochs only the `newest`."""
         with self._tables() as tables:
-            return tables.control_rows(-1 if newest is None else max(1, newest))
+            return tables.control_rows(newest)
 
     def bytes_of(self, control: ControlRows) -> dict[int, PartitionBytes]:
         """The sizes of tails and segments, by partition; this goes through the manifest once."""
@@ -109,7 +109,7 @@ class InspectedDatabase:
         What is damaged is added to `problems`, as long as the inspection goes on.
         """
         with self._tables() as tables:
-            control = tables.control_rows(-1 if newest is None else max(1, newest))
+            control = tables.control_rows(newest)
             keys = tables.number("idempotency", "count(*)")
             proofs = Proofs(self._backend, control, log_id, keyring, tolerant=True)
             findings = list(Examination(tables, control, proofs, log_id).findings())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Sequence
 
-from holdfast.crypto.key_hashes import HashCipher
+from holdfast.crypto.key_hashes import KEYS
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.errors import Corrupt
 from holdfast.journal.backend import Backend
@@ -27,7 +27,6 @@ class RememberedKeys:
         self._backend = backend
         self._vault = vault
         self._partitions = partitions
-        self._hash_ciphers: dict[int, HashCipher] = {}
         self._epochs: dict[int, KeyEpoch] = {}
 
     @property
@@ -64,10 +63,7 @@ class RememberedKeys:
 
     def encrypt(self, epoch: int, hashes: Sequence[bytes]) -> list[bytes]:
         """Hashes as they may lie on the store; under the key epoch of what they lie in."""
-        if epoch not in self._hash_ciphers:
-            vault = self._vault
-            self._hash_ciphers[epoch] = HashCipher(vault.log_id, vault.stamp_under(epoch) if epoch else None)
-        content = self._hash_ciphers[epoch].encrypt(b"".join(hashes))
+        content = self._vault.hash_cipher(epoch, KEYS).encrypt(b"".join(hashes))
         return [content[at : at + 16] for at in range(0, len(content), 16)]
 
     def digests(self, epoch: int, rows: Sequence[KeyRow]) -> list[bytes]:

@@ -10,6 +10,8 @@ Of entries and segments only sums and ends are taken: there may be millions.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -36,7 +38,7 @@ from holdfast.model.control_rows import (
 )
 
 NEWEST = 2**31
-_SINCE = {
+SINCE = {
     "idempotency": 2, "segments": 3, "watermarks": 3, "schemas": 3, "policies": 3, "shipping": 4, "shipments": 4,
     "spaces": 5,
 }  # fmt: skip
@@ -112,14 +114,15 @@ class Tables:
         self.damage = [] if damage is None else damage
         self._unreadable = apsw.Error if tolerant else ()
 
-    def control_rows(self, newest: int = -1) -> ControlRows:
-        """All control rows; of epochs and key epochs only the `newest`, or all (-1)."""
+    def control_rows(self, newest: int | None = None) -> ControlRows:
+        """All control rows; of epochs and key epochs only the `newest`, but one at least (None: all)."""
+        limit = -1 if newest is None else max(1, newest)
         return ControlRows(
             self.path,
             self.version,
             next(iter(self.rows("log", LogRow, "WHERE id=1")), None),
-            self.rows("epochs", EpochRow, "ORDER BY number DESC LIMIT ?", newest)[::-1],
-            self.rows("key_epochs", KeyEpoch, "ORDER BY number DESC LIMIT ?", newest)[::-1],
+            self.rows("epochs", EpochRow, "ORDER BY number DESC LIMIT ?", limit)[::-1],
+            self.rows("key_epochs", KeyEpoch, "ORDER BY number DESC LIMIT ?", limit)[::-1],
             self.rows("topics", TopicRow, "ORDER BY id"),
             self.rows("heads", HeadRow, "ORDER BY topic_id, number"),
             {row.partition_id: row for row in self.rows("watermarks", WatermarkRow, "ORDER BY partition_id")},
@@ -134,18 +137,14 @@ class Tables:
     def rows(self, table: str, row: type[Row], rest: str, *bound: int) -> list[Row]:
         """The rows of a table that can be read and are what they must be; the others are damage."""
         found: list[Row] = []
-        if self.version < _SINCE.get(table, 0):
+        if self.version < SINCE.get(table, 0):
             return found
-        try:
+        with self._reading(table):
             for values in self.connection.execute(f"SELECT {self._columns(table, row)} FROM {table} {rest}", bound):
                 try:
                     found.append(stored_rows.checked(row, values, self.path, table))
                 except Corrupt as damage:
                     self.damage.append(damage)
-        except (apsw.BusyError, apsw.LockedError):
-            raise
-        except self._unreadable:
-            self._note(f"a table cannot be read to its end table={table}")
         return found
 
     def last_entry(self, partition_id: int) -> LastEntry | None:
@@ -178,15 +177,10 @@ class Tables:
 
     def number(self, table: str, what: str, where: str = "1", *bound: int) -> int:
         """A number about a table; 0 if there is none."""
-        if self.version < _SINCE.get(table, 0):
-            return 0
-        try:
-            found = self.connection.execute(f"SELECT {what} FROM {table} WHERE {where}", bound).get
-        except (apsw.BusyError, apsw.LockedError):
-            raise
-        except self._unreadable:
-            self._note(f"a table cannot be read to its end table={table}")
-            return 0
+        found: object = 0
+        if self.version >= SINCE.get(table, 0):
+            with self._reading(table):
+                found = self.connection.execute(f"SELECT {what} FROM {table} WHERE {where}", bound).get
         return found if isinstance(found, int) else 0
 
     def bytes_of(self, partition_id: int, control: ControlRows) -> PartitionBytes:
@@ -205,7 +199,7 @@ class Tables:
         entries, segments = Counter[str](), Counter[str]()
         for number, count in self.connection.execute("SELECT key_epoch, count(*) FROM entries GROUP BY key_epoch"):
             entries[names.get(number, "")] += count
-        if self.version >= _SINCE["segments"]:
+        if self.version >= SINCE["segments"]:
             sql = f"SELECT key_id, count(*) FROM segments WHERE state={LIVE} GROUP BY key_id"
             segments.update(dict(self.connection.execute(sql)))
         return entries, segments
@@ -220,16 +214,23 @@ class Tables:
 
     def _columns(self, table: str, row: type[object]) -> str:
         if table == "log":
-            return stored_rows.columns(row, frozenset(name for name, since in _SINCE.items() if self.version < since))
+            return stored_rows.columns(row, frozenset(name for name, since in SINCE.items() if self.version < since))
         if table == "shipping" and self.version < _SHIPPING_STATE_SINCE:
             return stored_rows.columns(row, _SHIPPING_STATE)
         return stored_rows.columns(row)
 
     def _count(self, table: str, what: str) -> str:
-        return "0" if self.version < _SINCE.get(table, 0) else f"(SELECT {what} FROM {table})"
+        return "0" if self.version < SINCE.get(table, 0) else f"(SELECT {what} FROM {table})"
 
-    def _note(self, message: str) -> None:
-        self.damage.append(Corrupt(message, path=str(self.path)))
+    @contextmanager
+    def _reading(self, table: str) -> Iterator[None]:
+        """If this goes on after damage, a table that cannot be read is noted; one that is locked is no damage."""
+        try:
+            yield
+        except (apsw.BusyError, apsw.LockedError):
+            raise
+        except self._unreadable:
+            self.damage.append(Corrupt(f"a table cannot be read to its end table={table}", path=str(self.path)))
 
 
 _COUNTED = (

@@ -15,19 +15,17 @@ import msgspec
 
 from holdfast.crypto import digests
 from holdfast.errors import Corrupt
+from holdfast.journal.sqlite.control_tables import SINCE
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
+from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS
 from holdfast.model.entry import Entry
 
 _PAGE_ENTRIES = 256
 _PAGE_BYTES = 4 * 2**20
 _LOST_MAX = 10_000
 """After so many numbers in a row that cannot be read the rest is given up: they are not dense, so they are forged."""
-_SEGMENTS_SINCE = 3
 _UNREADABLE = (apsw.Error, UnicodeDecodeError, msgspec.ValidationError)
 """What a damaged row raises: SQLite, text that is none, a column of another type."""
-_COLUMNS = (
-    "seq, partition_id, first_offset, count, group_number, kind, codec, key_epoch, time_min, time_max, link, digest"
-)
 
 
 class StoredEntry(NamedTuple):
@@ -59,7 +57,7 @@ class EntryWalk:
         self._ends: dict[int, tuple[int, bytes]] = {}
         """Where the entry before ended, and its digest, by partition."""
         self._lost: list[int] = []
-        self._has_segments = version >= _SEGMENTS_SINCE
+        self._has_segments = version >= SINCE["segments"]
         self._first_seq, self._last_seq = 1, 0
 
     def newest(self, count: int | None, partitions: Collection[int] | None) -> Iterator[StoredEntry]:
@@ -136,7 +134,7 @@ class EntryWalk:
         """
         schema = "schema" if self._has_segments else "x''"
         sql = (
-            f"SELECT {_COLUMNS}, CASE WHEN length(body) <= ? AND {chosen} THEN body ELSE x'' END, {schema},"
+            f"SELECT {ENTRY_COLUMNS}, CASE WHEN length(body) <= ? AND {chosen} THEN body ELSE x'' END, {schema},"
             f" length(body), length(body) > ?, {chosen} FROM entries WHERE seq >= ? ORDER BY seq LIMIT 1"
         )
         try:

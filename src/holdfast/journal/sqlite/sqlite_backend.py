@@ -26,7 +26,7 @@ from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
 from holdfast.journal.sqlite.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
 from holdfast.journal.sqlite.control_tables import NEWEST, Tables
 from holdfast.journal.sqlite.read_only import ReadOnlyAccess
-from holdfast.journal.sqlite.stored_rows import StoredRows
+from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, StoredRows
 from holdfast.model.control_rows import (
     Capabilities,
     DiskFailed,
@@ -47,10 +47,6 @@ from holdfast.model.control_rows import (
 from holdfast.model.entry import Entry
 
 _READERS_KEPT = 8
-_ENTRY = (
-    "seq, partition_id, first_offset, count, group_number, kind, codec, key_epoch, time_min, time_max, link, digest"
-)
-
 _LOG = ", ".join(LogRow._fields)
 _KEY = ", ".join(KeyRow._fields)
 _SHIPPING = ", ".join(ShippingRow._fields)
@@ -282,7 +278,7 @@ class SqliteBackend:
 
     def insert_entries(self, entries: Sequence[Entry]) -> None:
         """Add entries."""
-        self._run_many(f"INSERT INTO entries ({_ENTRY}, body, schema) VALUES ({_marks(Entry)})", entries)
+        self._run_many(f"INSERT INTO entries ({ENTRY_COLUMNS}, body, schema) VALUES ({_marks(Entry)})", entries)
 
     def trim_entries(self, partition_id: int, upto: int, slice_max: int) -> int:
         """Remove a slice of a partition's oldest entries that begin below an offset; returns how many."""

@@ -87,6 +87,8 @@ _NUMBERS = (
     "seq", "partition_id", "first_offset", "count", "group_number", "kind", "codec", "key_epoch", "time_min",
     "time_max",
 )  # fmt: skip
+ENTRY_COLUMNS = ", ".join((*_NUMBERS, "link", "digest"))
+"""The columns of an entry before its body, as `Entry` has them."""
 
 
 class StoredRows:
