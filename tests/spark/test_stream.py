@@ -105,8 +105,10 @@ def run(query: Callable[..., StreamingQuery]) -> Callable[..., StreamingQuery]:
 def log(open_log: Callable[..., Log]) -> Log:
     """A log whose segments hold ten records, in which retention is applied when the test asks, and not before."""
     log: Log = open_log(segments=TEN, retention=NEVER)
-    assert log._maintenance._roller is not None
-    log._maintenance._roller.chores.clear()
+    maintenance = log._maintenance
+    assert maintenance._roller is not None
+    assert maintenance._retention is not None
+    maintenance._roller.chores.remove(maintenance._retention.check)
     return log
 
 

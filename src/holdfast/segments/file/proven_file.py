@@ -21,6 +21,7 @@ import pyarrow as pa
 from holdfast import disk
 from holdfast.crypto.digests import DIGEST_BYTES
 from holdfast.errors import Corrupt
+from holdfast.segments.file import arrow_file
 from holdfast.segments.file.hashing_sink import BLOCK_BYTES, hash_block
 
 _TAIL_BYTES = 8
@@ -90,8 +91,6 @@ class FileBytes:
 class ProvenFile:
     """A finished segment file, open for reading."""
 
-    closed = False  # Arrow asks
-
     def __init__(self, source: Bytes, *, compare_blocks: bool = True) -> None:
         self._source = source
         self._compare_blocks = compare_blocks
@@ -100,10 +99,11 @@ class ProvenFile:
         """Where the footer begins; block hashes cover everything before."""
         self._hashes = b""
         self._held: list[Piece] = []
-        self._position = 0
+        self.is_shut = False
 
     def shut(self) -> None:
         """Close the file; closing again does nothing."""
+        self.is_shut = True
         self._held = []
         self._source.close()
 
@@ -154,31 +154,15 @@ class ProvenFile:
 
     def as_arrow(self) -> pa.PythonFile:
         """This file for `pq.ParquetFile`."""
-        return pa.PythonFile(self, mode="r")
+        return arrow_file.lend(self)
 
-    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a position; called by Arrow."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
-        self._position = base + position
-        return self._position
-
-    def tell(self) -> int:
-        """The position; called by Arrow."""
-        return self._position
-
-    def read(self, count: int) -> memoryview:
-        """Proved bytes at the position, without a copy where they are held; called by Arrow."""
-        start = self._position
-        end = start + count
+    def read_at(self, start: int, end: int) -> memoryview:
+        """Proved bytes, without a copy where they are held."""
         if not 0 <= start <= end <= self.data_end:
             raise Damaged("has a footer that points outside of it")
         piece = next((p for p in self._held if p[0] <= start and end <= p[0] + len(p[1])), None)
         at, content = piece or next(iter(self.fetch([(start, end)])), (start, memoryview(b"")))
-        self._position = end
         return content[start - at : end - at]
-
-    def close(self) -> None:
-        """Closing is not Arrow's business."""
 
 
 def _in_blocks(ranges: Iterable[Range], limit: int) -> list[Range]:
