@@ -1,6 +1,6 @@
 """A long file that a store has lost, made again from the log's own files and swapped in like any rewrite.
 
-    an intent → the file → a rewrite with the next number, whose only output takes the lost one's place → the intent goes
+    an intent → the file → a rewrite with the next number, whose one output takes the lost one's place → the intent goes
 
 The rewrite that named the lost file stays as it is: rewrites are created once, and readers may know it already. The new
 file need not have the old one's bytes, and mostly has not; its rows are read from files that are proved while they are
@@ -29,18 +29,18 @@ from holdfast.store.port import Body
 
 def remake(objects: StoreObjects, partition: Partition, lost: LongFile, rewritten: RewrittenFiles) -> str | None:
     """Put a new file in the place of a long one; its key, or None where what it held is not here."""
-    folder = objects.manifest.folder(partition)
+    folder, nonce = objects.manifest.folder(partition), objects.journal.clock.random_bytes(8).hex()
     temporary = folder / layout.temporary_name(lost.row.number, objects.journal.epoch)
     try:
         disk.make_directory(folder)
-        output = _written(objects, partition, lost, rewritten, temporary)
-        return None if output is None else _swapped_in(objects, partition, lost, rewritten.count, output, temporary)
+        output = _written(objects, partition, lost, _slot(rewritten, lost), temporary, nonce)
+        return None if output is None else _swapped_in(objects, lost, rewritten.count, output, temporary, nonce)
     finally:
         disk.discard(temporary)
 
 
 def _written(
-    objects: StoreObjects, partition: Partition, lost: LongFile, rewritten: RewrittenFiles, path: Path
+    objects: StoreObjects, partition: Partition, lost: LongFile, slot: int, path: Path, nonce: str
 ) -> Rewritten | None:
     """The file, written here from the log's own; None where one of those is missing or damaged."""
     from holdfast.segments.file.segment_writer import FileShape, SegmentWriter
@@ -55,7 +55,7 @@ def _written(
     try:
         for file in manifest.files(partition, lost.row.number, lost.upto):
             with manifest.open(partition, file) as reader:
-                writer = writer or SegmentWriter(path, head, reader.schema, FileShape(), key)
+                writer = writer or SegmentWriter(path, head, reader.schema, FileShape(), key, rewrite=nonce)
                 for batch in reader.batches(head.first, lost.row.end):
                     writer.write(batch)
         assert writer is not None  # a long file holds something
@@ -67,7 +67,6 @@ def _written(
             writer.abandon()
     if segment.end != lost.row.end:
         return None
-    slot = _slot(rewritten, lost)
     sealed_us = max(row.sealed_us for row in rows)
     return Rewritten(
         upto=lost.upto, segment=SegmentDocument.of(segment, slot=slot, chain=segment.chain, sealed_us=sealed_us)
@@ -85,24 +84,21 @@ def _slot(rewritten: RewrittenFiles, lost: LongFile) -> int:
 
 
 def _swapped_in(
-    objects: StoreObjects, partition: Partition, lost: LongFile, number: int, output: Rewritten, path: Path
+    objects: StoreObjects, lost: LongFile, number: int, output: Rewritten, path: Path, nonce: str
 ) -> str | None:
     """Announce, upload, swap in; None where somebody else was faster."""
-    journal, place = objects.journal, (partition.topic, partition.number)
-    nonce, segment = journal.clock.random_bytes(8).hex(), output.segment
-    about = {"log": objects.log_id, "topic": partition.topic, "partition": partition.number}
+    segment, now_us, claim = output.segment, objects.journal.clock.now_us(), objects.claim()
+    log, topic, partition = segment.log, segment.topic, segment.partition
     intent = IntentDocument(
-        **about, number=number, nonce=nonce, runs=((lost.row.number, lost.upto),), begun_us=journal.clock.now_us(),
-        host=objects.claim().host, pid=objects.claim().pid,
-    )  # type: ignore[arg-type]  # fmt: skip
+        log=log, topic=topic, partition=partition, number=number, nonce=nonce,
+        runs=((lost.row.number, lost.upto),), begun_us=now_us, host=claim.host, pid=claim.pid,
+    )  # fmt: skip
     rewrite = RewriteDocument(
-        **about, number=number, nonce=nonce, outputs=(output,), rewritten_us=journal.clock.now_us()
-    )  # type: ignore[arg-type]  # fmt: skip
-    announced, key = layout.intent_key(*place, number, nonce), layout.rewrite_key(*place, number)
+        log=log, topic=topic, partition=partition, number=number, nonce=nonce, outputs=(output,), rewritten_us=now_us
+    )
+    announced, key = layout.intent_key(topic, partition, number, nonce), layout.rewrite_key(topic, partition, number)
     objects.create(announced, Body.of(documents.encode(intent)))
-    try:
-        body = Body.file(path, segment.size, bytes.fromhex(segment.sha256))
-        is_there = objects.create(segment.key, body) or objects.store.head(segment.key) is not None
-        return segment.key if is_there and objects.create(key, Body.of(documents.encode(rewrite))) else None
-    finally:
-        objects.remove(announced)
+    body = Body.file(path, segment.size, bytes.fromhex(segment.sha256))
+    is_swapped = objects.create(segment.key, body) and objects.create(key, Body.of(documents.encode(rewrite)))
+    objects.remove(announced, *(() if is_swapped else (segment.key,)))
+    return segment.key if is_swapped else None

@@ -63,6 +63,8 @@ class Footer(msgspec.Struct, frozen=True):
     schema: bytes
     """The Arrow schema of the records, serialized."""
     encrypted_with: EncryptedWith | None
+    rewrite: str = ""
+    """The nonce of the rewrite that made the file; empty for one that was sealed. It makes the file's name its own."""
 
     @property
     def end(self) -> int:
@@ -101,6 +103,8 @@ class Footer(msgspec.Struct, frozen=True):
         }
         if self.encrypted_with is not None:
             values |= msgspec.structs.asdict(self.encrypted_with)
+        if self.rewrite:
+            values["rewrite"] = self.rewrite
         return {PREFIX + name: v.hex() if isinstance(v, bytes) else str(v) for name, v in values.items()}
 
     def stamped(self, stamp: Callable[[bytes], bytes]) -> dict[str, str]:
@@ -161,6 +165,7 @@ def parse(pairs: Mapping[str, str]) -> Footer:
         blocks=take.hex("blocks"),
         schema=take.base64("arrow_schema"),
         encrypted_with=_encrypted_with(take) if shape in (ENCRYPTED_RAW, ENCRYPTED_TYPED) else None,
+        rewrite=pairs.get(PREFIX + "rewrite", ""),
     )
     _require_agreement(footer, take.hex("chain", 32))
     return footer

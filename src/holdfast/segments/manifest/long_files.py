@@ -88,7 +88,7 @@ class LongFiles:
             last = held
 
     def _apply(self, rewrite: RewriteDocument, row: FindRow) -> None:
-        if not 0 < len(rewrite.outputs) <= OUTPUTS_MAX:
+        if len(rewrite.outputs) > OUTPUTS_MAX:
             raise misfit(rewrite, None)
         for output in rewrite.outputs:
             segment, upto = output.segment, output.upto

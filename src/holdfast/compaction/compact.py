@@ -1,0 +1,140 @@
+"""`holdfast.compact`: many small segments of a root into few large ones, without the log that ships there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from holdfast.arguments import flag, texts
+from holdfast.clock import Clock, SystemClock
+from holdfast.compaction.compaction_plan import TARGET_BYTES
+from holdfast.compaction.compaction_report import CompactionReport, report_of
+from holdfast.compaction.compactor import Compactor, Progress, ThreadWorkers
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.signatures import Signer
+from holdfast.errors import Invalid
+from holdfast.model.topic_name import check_name
+from holdfast.quantity import parse_bytes
+from holdfast.reader.open_root import SettledRoot, shared_store
+from holdfast.reader.read_options import ReadOptions
+from holdfast.reader.settled_reading import root_place, store_settings
+from holdfast.root.objects.documents import OLD_ROOT, TopicDocument
+from holdfast.root.rewrite_sweep import Grace
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
+from holdfast.store.store_settings import StoreSettings
+
+_DAY_MS = 24 * 3600 * 1000.0
+_WORKERS_MAX = 4
+
+
+def compact(
+    root: str,
+    topic: str | Sequence[str] = (),
+    *,
+    target_size: int | str = TARGET_BYTES,
+    dry_run: bool = False,
+    keyring: str | None = None,
+    delete_after_ms: float = 7 * _DAY_MS,
+    lease_delay_max_ms: float = 30 * _DAY_MS,
+    workers: int | None = None,
+    store: Mapping[str, Any] | StoreSettings | None = None,
+    progress: Progress | None = None,
+) -> CompactionReport:
+    """Join small segments of a root into files of about `target_size` bytes; all topics, or those that are named.
+
+    Rows, offsets, marks and checkpoints of streams stay as they are. Every file is compared with what it replaces
+    before one object per partition puts it in place; readers see the files from before or those from after. Replaced
+    files are removed by a later call, or by the log, `delete_after_ms` later. It can run beside the log, beside readers
+    and beside another compaction, and can be ended at any time.
+
+        report = holdfast.compact("s3://bucket/prefix", "orders")
+        print(report.files_before, report.files_after)
+    """
+    target, moment = _target(target_size), SystemClock()
+    opened = open_for_compaction(root, keyring=keyring, store=store, clock=moment)
+    begun = moment.monotonic()
+    with TemporaryDirectory(prefix="holdfast-compact-") as folder:
+        count = min(_WORKERS_MAX, os.cpu_count() or 1) if workers is None else _positive(workers, "workers")
+        hands = ThreadWorkers(Path(folder), count, opened.settings.read_bytes_max)
+        grace = Grace(_microseconds(delete_after_ms), _microseconds(lease_delay_max_ms))
+        compactor = Compactor(opened.store, opened.log, target, moment, hands, grace=grace)
+        done = [
+            compactor.compact(one.topic, number, dry_run=flag(dry_run, "dry_run"), progress=progress or _silent)
+            for one in opened.topics(topic)
+            for number in range(one.partitions)
+        ]
+    seconds = moment.monotonic() - begun
+    return report_of(opened.store.url, opened.log, done, dry_run=dry_run, target_bytes=target, seconds=seconds)
+
+
+class OpenedRoot(NamedTuple):
+    """A root that may be compacted."""
+
+    store: RootStore
+    settled: SettledRoot
+    settings: StoreSettings
+
+    @property
+    def log(self) -> str:
+        """The log's id."""
+        return self.settled.log
+
+    def topics(self, asked: str | Sequence[str]) -> list[TopicDocument]:
+        """The topics that are asked for, or all."""
+        names = (asked,) if isinstance(asked, str) else texts(asked, "topic", "orders")
+        return self.settled.topics(
+            ReadOptions(topics=tuple(map(check_name, names))) if names else ReadOptions(topic_pattern=".*")
+        )
+
+
+def open_for_compaction(
+    root: str, *, keyring: str | None, store: Mapping[str, Any] | StoreSettings | None, clock: Clock
+) -> OpenedRoot:
+    """Open a root, and refuse one that cannot be compacted; nothing is written."""
+    settings = store if isinstance(store, StoreSettings) else store_settings({} if store is None else store)
+    keys = Keyring.from_reference(keyring) if keyring else None
+    opened = RootStore(shared_store(root_place(root), settings, clock), RootForm(Signer.of(keys)))
+    settled = SettledRoot(opened, is_keyed=keys is not None)
+    if opened.form.format == OLD_ROOT:
+        raise Invalid(
+            "this root has the format of an older holdfast, which knows no rewrites",
+            hint="move it to the present format: holdfast migrate-root",
+        )
+    if opened.form.is_signed and not opened.form.is_authentic:
+        raise Invalid(
+            "this root is signed, and there is no key to sign with",
+            hint="name the log's keyring: keyring='file:PATH' or 'env:NAME', --keyring on the command line",
+        )
+    if not settled.is_shipped_to():
+        raise Invalid(
+            f"this is a log's own directory, and no store root={opened.url}",
+            hint="the log compacts its own files: log.compact()",
+        )
+    return OpenedRoot(opened, settled, settings)
+
+
+def _target(size: int | str) -> int:
+    target = parse_bytes(size) if isinstance(size, str) else size
+    if isinstance(target, bool) or not isinstance(target, int) or not 2**16 <= target <= 2**33:
+        raise Invalid("target_size is between 64KiB and 8GiB", hint="for instance target_size='128MiB'")
+    return target
+
+
+def _positive(count: object, name: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise Invalid(f"{name} must be above zero", hint=f"for instance {name}=2")
+    return count
+
+
+def _microseconds(milliseconds: object) -> int:
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float) or not 0 <= milliseconds < 2**50:
+        raise Invalid("a time in milliseconds is a number, and not negative", hint="for instance 604800000, a week")
+    return int(milliseconds * 1000)
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
