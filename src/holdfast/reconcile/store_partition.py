@@ -16,7 +16,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LOST, SegmentRow, ShipmentRow
 from holdfast.reconcile.classify import Kind
 from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
-from holdfast.reconcile.rewritten_files import BadRewrite, RewrittenFiles
+from holdfast.reconcile.rewritten_files import RewrittenFiles
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.root import store_manifest
 from holdfast.root.numbered_objects import segments_below
@@ -188,25 +188,22 @@ class PartitionObjects:
     def _compare_rewrites(self) -> None:
         """All rewrites say something that fits the manifest; of intents, only names are ours to judge."""
         rewritten = self._rewritten.look()
-        self._objects.work.counts["files"] += rewritten.count
+        listing = self._objects.numbered(layout.rewrites_folder(*self._where), **self._place)
+        self._objects.work.counts["files"] += len(listing)
         bad = rewritten.bad
-        if bad is not None and not self._take_back(bad):
+        if bad is not None and not self._take_back([listing[n].key for n in sorted(listing) if n >= bad.number]):
             self._objects.find(bad.kind, bad.key, bad.detail, **self._place, actual=bad.size)
         for info in self._store.list(layout.intents_folder(*self._where)):
             if layout.parse_intent_key(info.key) is None:
                 self._objects.find_foreign(info, **self._place)
 
-    def _take_back(self, bad: BadRewrite) -> bool:
+    def _take_back(self, keys: list[str]) -> bool:
         """Remove a rewrite that says nothing, and those that build on it, if everything can be read without them.
 
         A rewrite adds nothing to a log: without it the files from before count. They are there, or were uploaded again
         a moment ago.
         """
-        if not self._objects.work.fix or not self._is_all_there():
-            return False
-        folder = layout.rewrites_folder(*self._where)
-        keys = {number: info.key for number, info in self._objects.numbered(folder, **self._place).items()}
-        return self._objects.try_remove(*(key for number, key in sorted(keys.items()) if number >= bad.number))
+        return self._objects.work.fix and self._is_all_there() and self._objects.try_remove(*keys)
 
     def _is_all_there(self) -> bool:
         """Whether all files are there that count by the sound rewrites alone."""
