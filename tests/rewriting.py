@@ -27,6 +27,8 @@ from holdfast.store import layout
 from holdfast.store.port import Body, Store
 
 NONCE = "0123456789abcdef"
+NOW_US = 2**60
+"""Later than any clock of a test: nothing is old unless a test says so."""
 
 
 class Compactor:
@@ -42,7 +44,7 @@ class Compactor:
     def rewrites(self) -> list[RewriteDocument]:
         return rewrites.read_rewrites(self.store, self.log, *self.where)
 
-    def rewrite(self, *runs: tuple[int, int], remove: bool = False, now_us: int = 1) -> RewriteDocument:
+    def rewrite(self, *runs: tuple[int, int], remove: bool = False, now_us: int = NOW_US) -> RewriteDocument:
         """Write the files and swap them in; with `remove` the replaced ones go at once."""
         known = self.rewrites
         outputs = tuple(self.written(*run, known) for run in runs)
@@ -65,7 +67,7 @@ class Compactor:
         number = len(self.rewrites) if number is None else number
         intent = IntentDocument(
             log=self.log, topic=self.where[0], partition=self.where[1], number=number, nonce=NONCE, runs=runs,
-            begun_us=1, host="elsewhere", pid=1,
+            begun_us=NOW_US, host="elsewhere", pid=1,
         )  # fmt: skip
         key = layout.intent_key(*self.where, number, NONCE)
         self.store.create(key, Body.of(documents.encode(intent)))

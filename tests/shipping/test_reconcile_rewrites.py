@@ -54,7 +54,7 @@ def in_folder(key: str) -> str:
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_compacted_store_has_no_finding(log, compactor, root, deep):
-    """Before its replaced files go, and after; also where a rewrite replaces files of another, or only takes a number."""
+    """Before its replaced files go, and after; also where a rewrite replaces another's files, or has none."""
     compactor.rewrite((0, 2), (2, 4))
     assert check(log, deep=deep) == []
     compactor.rewrite((0, 5))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from holdfast import Log
+from holdfast import Closed, Log
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import EpochDocument, LeaseDocument
 from holdfast.store import layout
+from holdfast.store.port import Body
 from holdfast.testing.manual_clock import ManualClock
 from tests.rewriting import Compactor
 from tests.segments.planting import TEN, fill
@@ -85,3 +89,52 @@ def test_nothing_is_removed_where_a_rewrite_is_damaged(shipped, root, clock, swe
     root.replace(key, whole)
     retire(shipped, clock, sweep)
     assert root.segments("orders") == [0, 2, 3]
+
+
+# -- what was compacted, without retention --------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(open_quiet, clock, sweep):
+    """A log whose store keeps everything."""
+    log = open_quiet(segments=TEN, retention=NEVER, shipping={"delete_after_ms": DAY_S * 1000}, clock=clock)
+    fill(log, "orders", 4)
+    log.ship(20)
+    return log
+
+
+def test_the_owner_removes_what_was_replaced_once_readers_had_their_time(kept, root, clock, sweep):
+    """Nobody else may ever compact this root again."""
+    Compactor(root.store).rewrite((0, 3), now_us=clock.now_us())
+    clock.advance(DAY_S - 1)
+    sweep(kept)
+    assert root.segments("orders") == [0, 0, 1, 2, 3]
+    clock.advance(DAY_S)
+    sweep(kept)
+    assert root.segments("orders") == [0, 3]
+    assert kept.reconcile(remote=True, deep=True).clean
+
+
+def test_a_lease_keeps_what_was_replaced(kept, root, clock, sweep):
+    until = clock.now_us() + 3 * int(DAY_S) * 10**6
+    lease = LeaseDocument(log=kept.id, reader="spark", until_us=until, needs={"orders": {"0": 1}})
+    root.store.create(layout.lease_key("spark", 1), Body.of(documents.encode(lease)))
+    Compactor(root.store).rewrite((0, 3), now_us=clock.now_us())
+    clock.advance(2 * DAY_S)
+    sweep(kept)
+    assert root.segments("orders") == [0, 1, 2, 3]
+    clock.advance(2 * DAY_S)
+    sweep(kept)
+    assert root.segments("orders") == [0, 3]
+
+
+def test_nothing_is_swept_by_an_owner_that_was_overtaken(kept, root, clock, sweep, tmp_path):
+    """The fence is asked before anything goes."""
+    Compactor(root.store).rewrite((0, 3), now_us=clock.now_us())
+    claim = documents.decode(root.store.get(layout.epoch_key(1)), layout.epoch_key(1), EpochDocument)
+    other = msgspec.structs.replace(claim, epoch=2, purpose="restore", nonce="other", owner="f" * 32)
+    root.store.create(layout.epoch_key(2), Body.of(documents.encode(other)))
+    clock.advance(2 * DAY_S)
+    with pytest.raises(Closed):
+        sweep(kept)
+    assert root.segments("orders") == [0, 0, 1, 2, 3]
