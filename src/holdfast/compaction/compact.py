@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from holdfast.arguments import flag, texts
 from holdfast.clock import Clock, SystemClock
 from holdfast.compaction.compaction_plan import TARGET_BYTES
-from holdfast.compaction.compaction_report import CompactionReport, report_of
-from holdfast.compaction.compactor import Compactor, Progress, ThreadWorkers
+from holdfast.compaction.compaction_report import CompactionReport, PartitionCompaction, report_of
+from holdfast.compaction.compactor import Compactor, Progress, ThreadWorkers, Workers
+from holdfast.compaction.read_time import ReadTime
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Invalid
@@ -25,6 +26,7 @@ from holdfast.root.objects.documents import OLD_ROOT, TopicDocument
 from holdfast.root.rewrite_sweep import Grace
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.store_manifest import in_parallel
 from holdfast.store.store_settings import StoreSettings
 
 _DAY_MS = 24 * 3600 * 1000.0
@@ -37,6 +39,7 @@ def compact(
     *,
     target_size: int | str = TARGET_BYTES,
     dry_run: bool = False,
+    measure: bool = False,
     keyring: str | None = None,
     delete_after_ms: float = 7 * _DAY_MS,
     lease_delay_max_ms: float = 30 * _DAY_MS,
@@ -49,26 +52,57 @@ def compact(
     Rows, offsets, marks and checkpoints of streams stay as they are. Every file is compared with what it replaces
     before one object per partition puts it in place; readers see the files from before or those from after. Replaced
     files are removed by a later call, or by the log, `delete_after_ms` later. It can run beside the log, beside readers
-    and beside another compaction, and can be ended at any time.
+    and beside another compaction, and can be ended at any time. `measure` reads some of the rows before and after.
 
         report = holdfast.compact("s3://bucket/prefix", "orders")
         print(report.files_before, report.files_after)
     """
-    target, moment = _target(target_size), SystemClock()
-    opened = open_for_compaction(root, keyring=keyring, store=store, clock=moment)
-    begun = moment.monotonic()
+    settings = store if isinstance(store, StoreSettings) else store_settings({} if store is None else store)
+    count = min(_WORKERS_MAX, os.cpu_count() or 1) if workers is None else _positive(workers, "workers")
     with TemporaryDirectory(prefix="holdfast-compact-") as folder:
-        count = min(_WORKERS_MAX, os.cpu_count() or 1) if workers is None else _positive(workers, "workers")
-        hands = ThreadWorkers(Path(folder), count, opened.settings.read_bytes_max)
-        grace = Grace(_microseconds(delete_after_ms), _microseconds(lease_delay_max_ms))
-        compactor = Compactor(opened.store, opened.log, target, moment, hands, grace=grace)
-        done = [
-            compactor.compact(one.topic, number, dry_run=flag(dry_run, "dry_run"), progress=progress or _silent)
-            for one in opened.topics(topic)
-            for number in range(one.partitions)
-        ]
-    seconds = moment.monotonic() - begun
-    return report_of(opened.store.url, opened.log, done, dry_run=dry_run, target_bytes=target, seconds=seconds)
+        hands = ThreadWorkers(Path(folder), count, settings.read_bytes_max)
+        return compact_with(
+            hands, root, topic, target_size=target_size, dry_run=dry_run, measure=measure, keyring=keyring,
+            delete_after_ms=delete_after_ms, lease_delay_max_ms=lease_delay_max_ms, store=settings, progress=progress,
+        )  # fmt: skip
+
+
+def compact_with(
+    workers: Workers,
+    root: str,
+    topic: str | Sequence[str] = (),
+    *,
+    target_size: int | str = TARGET_BYTES,
+    dry_run: bool = False,
+    measure: bool = False,
+    keyring: str | None = None,
+    delete_after_ms: float = 7 * _DAY_MS,
+    lease_delay_max_ms: float = 30 * _DAY_MS,
+    store: StoreSettings,
+    progress: Progress | None = None,
+    at_once: int = 1,
+) -> CompactionReport:
+    """The same with other hands: `workers` rewrite runs, of `at_once` partitions at a time."""
+    target, is_dry, clock = _target(target_size), flag(dry_run, "dry_run"), SystemClock()
+    grace = Grace(_microseconds(delete_after_ms), _microseconds(lease_delay_max_ms))
+    opened = open_for_compaction(root, keyring=keyring, store=store, clock=clock)
+    begun = clock.monotonic()
+    compactor = Compactor(opened.store, opened.log, target, clock, workers, grace=grace)
+    places = [(one.topic, number) for one in opened.topics(topic) for number in range(one.partitions)]
+    times = ReadTime(root_place(root), store, keyring or "", clock) if flag(measure, "measure") else None
+    if times is not None and not is_dry:
+        for place in places:
+            times.before(compactor.look(*place).runs)
+
+    def done(place: tuple[str, int]) -> PartitionCompaction:
+        return compactor.compact(*place, dry_run=is_dry, progress=progress or _silent)
+
+    partitions = in_parallel(done, places, at_once) if at_once > 1 else [done(place) for place in places]
+    seconds = clock.monotonic() - begun
+    return report_of(
+        opened.store.url, opened.log, partitions, dry_run=is_dry, target_bytes=target, seconds=seconds,
+        speed_up=None if times is None else times.speed_up(),
+    )  # fmt: skip
 
 
 class OpenedRoot(NamedTuple):

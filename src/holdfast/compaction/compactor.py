@@ -15,13 +15,14 @@ from pathlib import Path
 from threading import Event
 from typing import NamedTuple, Protocol
 
+from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.compaction.compaction_plan import Run, plan
 from holdfast.compaction.compaction_report import PartitionCompaction
 from holdfast.compaction.run_rewrite import Cancelled, rewrite
 from holdfast.compaction.source_files import SourceFiles
 from holdfast.compaction.swap import Lost, Swap, upload
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Unavailable
 from holdfast.process_lifetime import Threads
 from holdfast.root.leased_segments import needed
 from holdfast.root.objects.documents import Rewritten
@@ -29,10 +30,12 @@ from holdfast.root.rewrite_sweep import Grace, Swept, sweep
 from holdfast.root.rewrites import InEffect, in_effect, read_rewrites
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_manifest
+from holdfast.store.port import Store
 
 RUNS_AT_ONCE = 64
 _LOST_MAX = 3
-ENCRYPTED = "encrypted"
+ENCRYPTED, OVERTAKEN = "encrypted", "another compaction was faster"
+"""Why files were left as they are."""
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how many files are done, and how many there are."""
@@ -44,13 +47,17 @@ class Made(NamedTuple):
     run: Run
     output: Rewritten | None
     problem: str = ""
+    """What is damaged; empty where a source is gone, because somebody else was faster."""
 
 
 class Workers(Protocol):
     """Whoever rewrites runs and uploads what comes out: threads here, or executors of Spark."""
 
+    may_repeat: bool
+    """Whether a file may be made more than once."""
+
     def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
-        """One file for each run, on the store; raises FileNotFoundError if a source is gone."""
+        """One file for each run, on the store."""
 
 
 class Settled(NamedTuple):
@@ -99,26 +106,16 @@ class Compactor:
         before = now = self.look(topic, partition)
         counts: Counter[str] = Counter()
         problems: dict[str, str] = {}
-        lost = 0
-        while now.runs and lost <= _LOST_MAX and not dry_run:
-            chunk = now.runs[:RUNS_AT_ONCE]
-            files = sum(len(run.files) for run in chunk)
-            progress(f"{topic}/{partition}", counts["files"], counts["files"] + sum(len(r.files) for r in now.runs))
+        while now.runs and counts["lost"] <= _LOST_MAX and not dry_run:
+            done, left = counts["files"], sum(len(run.files) for run in now.runs)
+            progress(f"{topic}/{partition}", done, done + left)
             try:
-                made = self._swap(topic, partition, now.rewrites, chunk)
-            except (Lost, FileNotFoundError):
-                lost += 1
+                made = self._swap(topic, partition, now.rewrites, now.runs[:RUNS_AT_ONCE])
+            except Lost:
+                counts["lost"] += 1
             else:
-                failed = {one.run.first.key: one.problem for one in made if one.output is None}
-                problems |= failed
-                done = [one for one in made if one.output is not None]
-                counts += Counter(
-                    runs=len(done), files=sum(len(one.run.files) for one in done),
-                    rows=sum(one.run.rows for one in done),
-                )  # fmt: skip
-                if not done and not failed:
-                    break
-            del files
+                counts += _counted(made)
+                problems |= {one.run.first.key: one.problem for one in made if one.problem}
             now = self.look(topic, partition, frozenset(problems))
         swept = Swept() if dry_run or self._grace is None else self._sweep(topic, partition)
         return _report(topic, partition, before, now, counts, swept, tuple(problems.values()), dry_run=dry_run)
@@ -132,7 +129,7 @@ class Compactor:
             swap.give_up([])
             return made
         try:
-            swap.commit(outputs)
+            swap.commit(outputs, may_repeat=self._workers.may_repeat)
         except Lost:
             swap.give_up(outputs)
             raise
@@ -145,8 +142,18 @@ class Compactor:
         return sweep(self._store, self._log, topic, partition, now_us, self._grace, leases)
 
 
+def _counted(made: Sequence[Made]) -> Counter[str]:
+    done = [one.run for one in made if one.output is not None]
+    return Counter(
+        runs=len(done), files=sum(len(run.files) for run in done), rows=sum(run.rows for run in done),
+        lost=not all(one.output or one.problem for one in made),
+    )  # fmt: skip
+
+
 class ThreadWorkers:
     """Rewrites runs in threads of this process, a few at a time, with temporary files in one folder."""
+
+    may_repeat = False
 
     def __init__(self, folder: Path, count: int, read_bytes_max: int) -> None:
         self._folder, self._count, self._read_bytes_max = folder, count, read_bytes_max
@@ -155,33 +162,44 @@ class ThreadWorkers:
     def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
         """See `Workers`. Whatever ends it early, no thread of it is left working."""
         self._cancelled.clear()
+        opened = SourceFiles(store.files, self._read_bytes_max, trusted=store.form.is_authentic)
         with Threads(self._count, "holdfast-compact") as threads:
             try:
-                coming = [threads.submit(self._make, store, nonce, run) for run in runs]
+                coming = [threads.submit(self._make, store, opened, nonce, run) for run in runs]
                 return [one.result() for one in coming]
             except BaseException:
                 self._cancelled.set()
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _make(self, store: RootStore, nonce: str, run: Run) -> Made:
+    def _make(self, store: RootStore, opened: SourceFiles, nonce: str, run: Run) -> Made:
         path = self._folder / f"{nonce}-{run.numbers[0]}.parquet.tmp"
-        opened = SourceFiles(store, self._read_bytes_max)
-        return make_one(store, run, path, opened, nonce, self._cancelled.is_set)
+        return make_one(store.files, run, path, opened, nonce, self._cancelled.is_set)
 
 
 def make_one(
-    store: RootStore, run: Run, path: Path, opened: SourceFiles, nonce: str, cancelled: Callable[[], bool]
+    files: Store, run: Run, path: Path, opened: SourceFiles, nonce: str, cancelled: Callable[[], bool]
 ) -> Made:
-    """One run as one file on the store. Damage is told; everything else that is wrong is raised."""
+    """One run as one file on the store. Damage, and sources that are gone, are told; all else is raised."""
     try:
         if cancelled():
             raise Cancelled
         output = rewrite(run, path, opened, nonce, cancelled=cancelled)
-        upload(store, output, path)
+        upload(files, output, path)
         return Made(run, output)
     except Corrupt as damage:
         return Made(run, None, damage.message)
+    except FileNotFoundError as error:
+        if not path.parent.is_dir():
+            raise Unavailable(
+                f"the folder for temporary files is gone path={path.parent}", hint="compact again; TMPDIR says where"
+            ) from error
+        return Made(run, None)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot write a temporary file path={path}: {error.strerror}",
+            hint=disk.remedy(error, "check the disk; TMPDIR names another folder") + "; nothing was replaced",
+        ) from error
     finally:
         path.unlink(missing_ok=True)
 
@@ -192,11 +210,12 @@ def _report(
 ) -> PartitionCompaction:  # fmt: skip
     planned = before.runs if dry_run else []
     joined = sum(len(run.files) for run in planned)
-    skipped = sum(len(run.files) for run in now.encrypted)
+    left = {ENCRYPTED: now.encrypted, OVERTAKEN: [] if dry_run else now.runs}
+    skipped = {reason: sum(len(run.files) for run in runs) for reason, runs in left.items() if runs}
     return PartitionCompaction(
         topic=topic, partition=partition, files_before=len(before.files),
         files_after=len(now.files) - joined + len(planned), bytes_before=before.size, bytes_after=now.size,
         runs=counts["runs"] + len(planned), rewritten_files=counts["files"] + joined,
         rewritten_rows=counts["rows"] + sum(run.rows for run in planned), removed_files=swept.files,
-        removed_bytes=swept.bytes, skipped={ENCRYPTED: skipped} if skipped else {}, problems=problems,
+        removed_bytes=swept.bytes, skipped=skipped, problems=problems,
     )  # fmt: skip

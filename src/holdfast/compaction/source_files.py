@@ -13,23 +13,23 @@ from concurrent.futures import Future
 from holdfast.process_lifetime import Threads
 from holdfast.reader.object_bytes import open_bytes
 from holdfast.root.objects.documents import SegmentDocument
-from holdfast.root.root_store import RootStore
 from holdfast.segments.file.proven_file import Bytes
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.store.directory import DirectoryStore
+from holdfast.store.port import Store
 
 _AHEAD = 8
 
 
 class SourceFiles:
-    """Opens plain files of one root."""
+    """Opens plain files of one root; `trusted` says that a key has proved what is known of them."""
 
-    def __init__(self, store: RootStore, row_group_bytes_max: int) -> None:
-        self._store, self._bytes_max = store, row_group_bytes_max
+    def __init__(self, files: Store, row_group_bytes_max: int, *, trusted: bool) -> None:
+        self._files, self._bytes_max, self._trusted = files, row_group_bytes_max, trusted
 
     def __call__(self, segments: Sequence[SegmentDocument]) -> Generator[SegmentReader, None, None]:
         """Readers of these files, in order; raises FileNotFoundError where one is gone."""
-        if isinstance(self._store.files, DirectoryStore):
+        if isinstance(self._files, DirectoryStore):
             for segment in segments:
                 yield self._reader(segment, self._fetch(segment))
             return
@@ -48,11 +48,11 @@ class SourceFiles:
                 one.cancel()
 
     def _fetch(self, segment: SegmentDocument) -> Bytes:
-        return open_bytes(self._store.files, segment.key, segment.size)
+        return open_bytes(self._files, segment.key, segment.size)
 
     def _reader(self, segment: SegmentDocument, source: Bytes) -> SegmentReader:
         of = segment.segment
         return SegmentReader(
-            segment.key, of.head, of.facts, None, source=source, trusted=self._store.form.is_authentic,
+            segment.key, of.head, of.facts, None, source=source, trusted=self._trusted,
             row_group_bytes_max=self._bytes_max,
         )  # fmt: skip

@@ -27,7 +27,7 @@ from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rew
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import in_parallel
 from holdfast.store import layout
-from holdfast.store.port import AlreadyExists, Body, StoreRefused, StoreUnavailable
+from holdfast.store.port import AlreadyExists, Body, Store, StoreRefused, StoreUnavailable
 
 logger = logging.getLogger("holdfast")
 
@@ -58,12 +58,11 @@ class Swap:
         )  # fmt: skip
         _put(self._store, self._key, Body.of(documents.encode(intent)))
 
-    def upload(self, output: Rewritten, path: Path) -> None:
-        """Bring one file to the store."""
-        upload(self._store, output, path)
+    def commit(self, outputs: Sequence[Rewritten], *, may_repeat: bool = False) -> RewriteDocument:
+        """Swap: from now on these files are in effect; raises Lost if somebody else was faster.
 
-    def commit(self, outputs: Sequence[Rewritten]) -> RewriteDocument:
-        """Swap: from now on these files are in effect; raises Lost if somebody else was faster."""
+        `may_repeat`: files may have been made more than once, so the intent stays until a sweep has looked for others.
+        """
         log, topic, partition = self._place
         rewrite = RewriteDocument(
             log=log, topic=topic, partition=partition, number=self.number, nonce=self.nonce,
@@ -78,7 +77,8 @@ class Swap:
                 raise Lost
 
         _put(self._store, key, Body.of(documents.encode(rewrite)), require_own)
-        self._remove([self._key])
+        if not may_repeat:
+            self._remove([self._key])
         return rewrite
 
     def give_up(self, outputs: Sequence[Rewritten]) -> None:
@@ -106,19 +106,19 @@ class Swap:
                 )
 
 
-def upload(store: RootStore, output: Rewritten, path: Path) -> None:
+def upload(files: Store, output: Rewritten, path: Path) -> None:
     """Bring a file to the store. Its name is its own: what is there already under it came from here."""
     segment = output.segment
 
     def require_whole(key: str) -> None:
-        found = store.head(key)
+        found = files.head(key)
         if found is not None and found.size != segment.size:
             raise Corrupt("a file is in the place of another one", path=key, topic=segment.topic)
 
-    _put(store, segment.key, Body.file(path, segment.size, bytes.fromhex(segment.sha256)), require_whole)
+    _put(files, segment.key, Body.file(path, segment.size, bytes.fromhex(segment.sha256)), require_whole)
 
 
-def _put(store: RootStore, key: str, body: Body, there: Callable[[str], None] | None = None) -> None:
+def _put(store: Store, key: str, body: Body, there: Callable[[str], None] | None = None) -> None:
     """Create an object, several times if need be; `there` judges what stands under the key already."""
     for attempt in range(_ATTEMPTS):
         try:

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.errors import Corrupt, NotFound
+from holdfast.model.segment import Segment
 from holdfast.root.numbered_objects import numbered
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten, SegmentDocument
@@ -120,6 +121,14 @@ def segments_in_effect(
 def replaced(segments: Sequence[SegmentDocument], rewrites: Sequence[RewriteDocument]) -> dict[str, int]:
     """Keys of files that are not in effect any more, and the number of the rewrite that replaced each."""
     return _after(segments, rewrites)[1]
+
+
+def was_replaced(segment: Segment, rewrites: Sequence[RewriteDocument]) -> bool:
+    """Whether another file has taken the place of this one, which was in effect when somebody planned a read."""
+    number, sha256 = segment.head.number, segment.facts.sha256.hex()
+    outputs = (output for rewrite in reversed(rewrites) for output in rewrite.outputs)
+    newest = next((output for output in outputs if output.segment.number <= number < output.upto), None)
+    return newest is not None and not newest.segment.sha256.startswith(sha256)
 
 
 def _after(
