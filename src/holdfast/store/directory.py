@@ -52,6 +52,11 @@ _UNSUPPORTED = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTDIR, errn
 _NOTHING_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a file is one that a store in this directory is writing, or was when it died."""
+    return name.startswith(_TEMPORARY_PREFIX) and name.endswith(_TEMPORARY_SUFFIX)
+
+
 class DirectoryStore:
     """Objects as files below one directory, which is made with the first of them."""
 
