@@ -58,7 +58,8 @@ def bundle(path: Path, files: Sequence[File], shape: FileShape = SMALL) -> File:
         for file in files:
             with SegmentReader(file.path, file.head, file.facts, None) as reader:
                 writer.add(reader)
-        return File(path, *writer.finish())
+        facts = writer.finish()
+        return File(path, writer.head, facts)
 
 
 def rows_of(files: Sequence[File], vault: Vault = VAULT, **how: object) -> pa.Table:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from holdfast.stderr_warnings import StderrWarnings
 
 if TYPE_CHECKING:
+    from holdfast.compaction.compact import compact
     from holdfast.crypto.cipher import PayloadCipher
     from holdfast.crypto.keyring import Keyring
     from holdfast.errors import (
@@ -66,6 +67,7 @@ _HOMES = {
     "Topic": "log.topics.topic",
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
+    "compact": "compaction.compact",
     "open": "log.open_log:open_log",
     "read": "reader.settled_reading",
     "rebuild": "recovery.rebuild",
@@ -103,6 +105,7 @@ __all__ = [
     "Topic",
     "TypedTopic",
     "Unavailable",
+    "compact",
     "open",
     "read",
     "rebuild",

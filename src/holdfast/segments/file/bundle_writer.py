@@ -35,13 +35,16 @@ from holdfast.segments.file.stored_parts import PART_GROUPS_MAX, PARTS_MAX
 class BundleWriter:
     """Writes one bundle at a temporary `path`. Row groups are as large as `shape` says, if the sources' are not larger.
 
+    `rewrite` is the nonce of the rewrite that the file is for: without one, the same sources give the same bytes.
+
     >>> with BundleWriter(path, FileShape()) as bundle:  # doctest: +SKIP
     ...     for reader in readers:
     ...         bundle.add(reader)
-    ...     head, facts = bundle.finish()
+    ...     facts = bundle.finish()
     """
 
-    def __init__(self, path: Path, shape: FileShape) -> None:
+    def __init__(self, path: Path, shape: FileShape, *, rewrite: str = "") -> None:
+        self._rewrite = rewrite
         self._rows_max, self._bytes_max = shape.row_group_rows, shape.row_group_bytes
         self._parts: list[Part] = []
         self._part_groups = 0
@@ -83,23 +86,23 @@ class BundleWriter:
             self.abandon()  # some of its blocks may be there already
             raise
 
-    def finish(self) -> tuple[SegmentHead, SegmentFacts]:
+    def finish(self) -> SegmentFacts:
         """Write the footer, make the file durable and close it. It still has its temporary name."""
         self._file.require_open()
         self._write_pending()
-        facts = self._file.finish(self._footer, digests.plain_stamp)
-        return self._head, facts
+        return self._file.finish(self._footer, digests.plain_stamp)
 
     def abandon(self) -> None:
         """Close the file as it is; removing it is the caller's business. Does nothing after `finish`."""
         self._file.abandon()
 
     @property
-    def _head(self) -> SegmentHead:
+    def head(self) -> SegmentHead:
+        """Where the bundle belongs: in the place of its first segment."""
         return msgspec.structs.replace(self._parts[0].footer.head, epoch=self._parts[-1].footer.head.epoch)
 
     def _footer(self, blocks: bytes) -> Footer:
-        return bundled(self._parts, self._file.groups, blocks)
+        return bundled(self._parts, self._file.groups, blocks, self._rewrite)
 
     def _require_next(self, footer: Footer) -> None:
         if not self._parts:

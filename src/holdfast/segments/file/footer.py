@@ -74,6 +74,8 @@ class Footer(msgspec.Struct, frozen=True):
     """Of a bundle, that of its last part."""
     parts: tuple[Part, ...] = ()
     """The segments of a bundle, in order; empty in the file of one segment."""
+    rewrite: str = ""
+    """The nonce of the rewrite that made the file; empty for one that was sealed. It makes the file's name its own."""
 
     @property
     def end(self) -> int:
@@ -114,6 +116,8 @@ class Footer(msgspec.Struct, frozen=True):
             values["parts"] = stored_parts.encode([_stored(part, self.schema) for part in self.parts])
         elif self.encrypted_with is not None:
             values |= msgspec.structs.asdict(self.encrypted_with)
+        if self.rewrite:
+            values["rewrite"] = self.rewrite
         return {PREFIX + name: v.hex() if isinstance(v, bytes) else str(v) for name, v in values.items()}
 
     def stamped(self, stamp: Callable[[bytes], bytes]) -> dict[str, str]:
@@ -140,12 +144,13 @@ def part_of(footer: Footer, pairs: Mapping[str, str]) -> Part:
         part = Part(footer, bytes.fromhex(pairs.get(_MAC, "")))
     except ValueError:
         raise _malformed("mac") from None
-    if footer.parts or footer.encrypted_with is None or part.pairs != pairs:
+    # A file that a rewrite encrypted anew holds several segments under one number, and so does not fit in between.
+    if footer.parts or footer.rewrite or footer.encrypted_with is None or part.pairs != pairs:
         raise BadFooter("its footer cannot be a part of a bundle")
     return part
 
 
-def bundled(parts: Sequence[Part], groups: Iterable[Group], blocks: bytes) -> Footer:
+def bundled(parts: Sequence[Part], groups: Iterable[Group], blocks: bytes, rewrite: str = "") -> Footer:
     """The footer of a bundle of these parts, which follow each other."""
     footers = [part.footer for part in parts]
     first, last = footers[0], footers[-1]
@@ -161,6 +166,7 @@ def bundled(parts: Sequence[Part], groups: Iterable[Group], blocks: bytes) -> Fo
         schema=first.schema,
         encrypted_with=last.encrypted_with,
         parts=tuple(parts),
+        rewrite=rewrite,
     )
 
 
@@ -223,6 +229,7 @@ def parse(pairs: Mapping[str, str]) -> Footer:
         blocks=take.hex("blocks"),
         schema=take.base64("arrow_schema"),
         encrypted_with=_encrypted_with(take) if is_encrypted and version == VERSION else None,
+        rewrite=pairs.get(PREFIX + "rewrite", ""),
     )
     _require_agreement(footer, take.hex("chain", 32))
     return footer if version == VERSION else _bundle(footer, take.text("parts"))
@@ -250,7 +257,7 @@ def _bundle(footer: Footer, text: str) -> Footer:
         parts = _parts(footer, stored_parts.decode(text))
     except BadParts:
         raise _malformed("parts") from None
-    made = bundled(parts, footer.groups, footer.blocks)
+    made = bundled(parts, footer.groups, footer.blocks, footer.rewrite)
     if msgspec.structs.replace(footer, encrypted_with=made.encrypted_with, parts=made.parts) != made:
         raise BadFooter("its parts do not add up to what it says")
     if not _is_coarser(footer.groups, [group for part in parts for group in part.footer.groups]):

@@ -459,6 +459,8 @@ class SegmentReader:
                 f"a row group takes more memory than a reader may use path={self.path} max={self._bytes_max}",
                 hint="if you trust whoever wrote it, raise store.read_bytes_max",
             ) from None
+        except FileNotFoundError:  # an object that was removed while it was read: the caller knows why
+            raise
         except _ARROW_ERRORS as error:
             raise self._corrupt("cannot be decoded", offset) from error
 

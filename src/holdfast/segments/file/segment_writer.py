@@ -36,14 +36,16 @@ class SegmentWriter:
     """Writes the batches of one segment, once.
 
     `path` is the temporary file, `schema` RAW_SCHEMA or `typed_schema(…)`. With a `key` the records are encrypted.
+    `rewrite` is the nonce of the rewrite that the file is for, if it takes the place of others.
     """
 
     def __init__(
-        self, path: Path, head: SegmentHead, schema: pa.Schema, shape: FileShape, key: SegmentKey | None
-    ) -> None:
+        self, path: Path, head: SegmentHead, schema: pa.Schema, shape: FileShape, key: SegmentKey | None, *,
+        rewrite: str = "",
+    ) -> None:  # fmt: skip
         if is_raw(schema) != (head.schema == NO_SCHEMA):
             raise Invalid("columns and schema fingerprint do not fit", hint="raw records have RAW_SCHEMA and NO_SCHEMA")
-        self._head = head
+        self._head, self._rewrite = head, rewrite
         self._schema = stored_schema(schema)
         self._next = head.first
         file_schema = self._schema if key is None else encrypted_blocks.BLOCK_SCHEMA
@@ -107,6 +109,7 @@ class SegmentWriter:
             blocks=blocks,
             schema=self._schema.serialize().to_pybytes(),
             encrypted_with=encrypted_with,
+            rewrite=self._rewrite,
         )
 
 

@@ -16,12 +16,13 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from holdfast.clock import Clock
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
+from holdfast.root.leased_segments import needed
 from holdfast.root.numbered_objects import numbered, segments_below
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import ExpiredDocument, LeaseDocument
+from holdfast.root.objects.documents import ExpiredDocument
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import expired_document
 from holdfast.shipping.ownership.fence import Fence
@@ -148,31 +149,3 @@ def _expiry(store: Store, key: str) -> ExpiredDocument | None:
     except Corrupt as damage:
         logger.error("an expiry is ignored: %s", damage.message, extra={"action": "forged", "path": key})
         return None
-
-
-def needed(store: Store, now_us: int) -> dict[tuple[str, int], int]:
-    """The lowest segment of each partition that some reader's lease still needs."""
-    present: dict[str, tuple[int, str]] = {}
-    for info in store.list(layout.LEASES):
-        parsed = layout.parse_lease_key(info.key)
-        if parsed is not None:
-            present[parsed[0]] = max(present.get(parsed[0], (-1, "")), (parsed[1], info.key))
-    lowest: dict[tuple[str, int], int] = {}
-    for _, key in present.values():
-        for place, number in _needs(store, key, now_us).items():
-            lowest[place] = min(lowest.get(place, number), number)
-    return lowest
-
-
-def _needs(store: Store, key: str, now_us: int) -> dict[tuple[str, int], int]:
-    """What one lease needs; nothing where it has ended, or makes no sense."""
-    try:
-        lease = documents.decode(store.get(key), key, LeaseDocument)
-        if lease.until_us <= now_us:
-            return {}
-        return {(topic, int(part)): number for topic, parts in lease.needs.items() for part, number in parts.items()}
-    except NotFound:  # its reader has renewed or dropped it
-        return {}
-    except (Corrupt, Invalid, ValueError):
-        logger.warning("a lease makes no sense and is ignored key=%s", key, extra={"action": "lease_damaged"})
-        return {}
