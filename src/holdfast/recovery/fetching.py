@@ -194,9 +194,13 @@ class SegmentFetching:
                 _read_through(reader)
         if is_encrypted:
             # Without facts to believe, the reader proves the footer by its key: that this is the key, and that nobody
-            # else made the file. The footer has the hashes of the blocks, so nobody else made those.
+            # else made the file. The footer has the hashes of the blocks, so nobody else made those. A bundle's footer
+            # is nobody's but in its parts: there every block is decrypted.
             with SegmentReader(path, listed.head, None, opener, source=source) as reader:
-                _read_through(reader)
+                if reader.is_bundle:
+                    reader.verify()
+                else:
+                    _read_through(reader)
 
     def _fetch_whole(self, key: str, path: Path, segment: SegmentDocument) -> None:
         """A file that comes in one piece: proved, then written.
