@@ -16,12 +16,15 @@ import org.apache.spark.api.python.PythonFunction;
 import org.apache.spark.sql.ExperimentalMethods;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.datasources.SchemaPruning$;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
@@ -55,7 +58,7 @@ public class NativeRule extends Rule {
         return "holdfast.NativeRule";
     }
 
-    /** Put this rule into a session and into those that are made of it later; once, however often it is called. */
+    /** Put this rule into a session, and into those that are made of it later; once, however often it is called. */
     public synchronized void install(SparkSession session) {
         ExperimentalMethods methods = session.sessionState().experimentalMethods();
         if (!methods.extraOptimizations().contains(this)) {
@@ -64,6 +67,11 @@ public class NativeRule extends Rule {
         if (extended.put(session.extensions(), Boolean.TRUE) == null) {
             session.extensions().injectPreCBORule(new Giver(this));
         }
+    }
+
+    private synchronized boolean isIn(SparkSession session) {
+        return extended.containsKey(session.extensions())
+            || session.sessionState().experimentalMethods().extraOptimizations().contains(this);
     }
 
     /** The plan with Spark's own scans in it; the plan as it was, if anything is not as expected. */
@@ -100,6 +108,9 @@ public class NativeRule extends Rule {
     public String refusal(SparkSession session, Object node) {
         if (!(node instanceof DataSourceV2Relation) || !isOurs((DataSourceV2Relation) node)) {
             return null;
+        }
+        if (!isIn(session)) {
+            return "the session is not accelerated: pyspark_holdfast.accelerate(spark)";
         }
         if (!isOn(session)) {
             return SETTING + " is off";
@@ -139,6 +150,13 @@ public class NativeRule extends Rule {
             }
         }
         return load;
+    }
+
+    /** How many loads are remembered. */
+    public int kept() {
+        synchronized (loads) {
+            return loads.size();
+        }
     }
 
     /** All that Python must know, as JSON. */
@@ -194,8 +212,9 @@ public class NativeRule extends Rule {
         String asked;
         /** Null until it was planned; "" if Spark itself can read it. */
         volatile String refusal;
-        private BaseRelation relation;
-        private String where;
+        private LogicalRelation files;
+        /** Which of the files' rows; null for all. */
+        private Expression condition;
         private List names;
 
         public SparkSession session() {
@@ -212,27 +231,38 @@ public class NativeRule extends Rule {
 
         /** The files, a condition ("" for none), and the column of the files for each column of the format. */
         public void accept(BaseRelation relation, String where, List names) {
-            this.relation = relation;
-            this.where = where;
+            Dataset rows = session.baseRelationToDataFrame(relation);
+            this.files = (LogicalRelation) rows.queryExecution().analyzed();
+            this.condition = where.isEmpty() ? null : condition(rows.where(where));
             this.names = new ArrayList(names);
             this.refusal = "";
         }
 
-        /** A scan of its own, under the names and ids of these attributes. */
-        LogicalPlan scan(SparkSession session, DataSourceV2Relation loaded, Seq output) {
-            Dataset rows = session.baseRelationToDataFrame(relation);
-            LogicalPlan found = (where.isEmpty() ? rows : rows.where(where)).queryExecution().analyzed();
+        /** A scan under the names and ids of these attributes. Its own: both sides of a self-join have one. */
+        LogicalPlan scan(DataSourceV2Relation loaded, Seq output) {
+            LogicalRelation own = files.newInstance();
+            LogicalPlan found = own;
+            if (condition != null) {
+                found = new Filter((Expression) condition.transformUp(new Renewal(files.output(), own.output())), own);
+            }
             String[] columns = loaded.table().schema().fieldNames();
-            Map by_name = new HashMap();
+            Map byName = new HashMap();
             for (int at = 0; at < columns.length; at++) {
-                by_name.put(columns[at], attribute(found, (String) names.get(at)));
+                byName.put(columns[at], attribute(own, (String) names.get(at)));
             }
             List aliases = new ArrayList();
             for (scala.collection.Iterator all = output.iterator(); all.hasNext(); ) {
                 Attribute wanted = (Attribute) all.next();
-                aliases.add(alias((Attribute) by_name.get(wanted.name()), wanted));
+                aliases.add(alias((Attribute) byName.get(wanted.name()), wanted));
             }
             return new Project(CollectionConverters.asScala(aliases).toSeq(), found);
+        }
+
+        /** As the optimizer leaves it: the rule comes when constants are already computed. */
+        private static Expression condition(Dataset rows) {
+            LogicalPlan optimized = rows.queryExecution().optimizedPlan();
+            LogicalPlan found = optimized instanceof Filter ? optimized : rows.queryExecution().analyzed();
+            return ((Filter) found).condition();
         }
 
         private static Attribute attribute(LogicalPlan plan, String name) {
@@ -252,6 +282,26 @@ public class NativeRule extends Rule {
             Seq none = (Seq) scala.collection.immutable.Nil$.MODULE$;
             return new Alias(
                 found, wanted.name(), wanted.exprId(), wanted.qualifier(), Option.apply(wanted.metadata()), none);
+        }
+    }
+
+    /** Puts new attributes in the place of old ones. */
+    static class Renewal extends AbstractPartialFunction {
+        private final Map byId = new HashMap();
+
+        Renewal(Seq old, Seq renewed) {
+            scala.collection.Iterator all = renewed.iterator();
+            for (scala.collection.Iterator each = old.iterator(); each.hasNext(); ) {
+                byId.put(((Attribute) each.next()).exprId(), all.next());
+            }
+        }
+
+        public boolean isDefinedAt(Object node) {
+            return node instanceof Attribute && byId.containsKey(((Attribute) node).exprId());
+        }
+
+        public Object applyOrElse(Object node, Function1 otherwise) {
+            return isDefinedAt(node) ? byId.get(((Attribute) node).exprId()) : otherwise.apply(node);
         }
     }
 
@@ -282,7 +332,7 @@ public class NativeRule extends Rule {
                 return scanned;
             }
             try {
-                LogicalPlan found = load.scan(session, scanned.relation(), scanned.output());
+                LogicalPlan found = load.scan(scanned.relation(), scanned.output());
                 count++;
                 return found;
             } catch (RuntimeException error) {
@@ -293,7 +343,7 @@ public class NativeRule extends Rule {
         }
     }
 
-    /** Gives the rule to sessions that are made later. */
+    /** Gives the rule to sessions that are made later: sessions share extensions, and ask them whenever they plan. */
     static class Giver implements Function1 {
         private final NativeRule rule;
 
@@ -302,7 +352,8 @@ public class NativeRule extends Rule {
         }
 
         public Object apply(Object session) {
-            return rule;
+            rule.install((SparkSession) session);
+            return rule;  // this early it finds nothing to do
         }
     }
 }
