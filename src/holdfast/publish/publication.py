@@ -10,7 +10,7 @@ that somebody else has written to is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -35,8 +35,6 @@ _SEGMENTS_AT_ONCE = 50_000
 _AT_ONCE_LEAST = 100
 
 State = Literal["published", "unchanged", "refused", "foreign", "damaged"]
-Progress = Callable[[str, int, int], None]
-"""What is done, how much of it, and of how much."""
 
 
 class TableReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,13 +72,20 @@ class Publisher:
         self._root = root
         self._clock = clock
         self._keep, self._is_owner = int(delete_after_ms), is_owner
+        self._log = ""
 
     def topics(self) -> list[str]:
-        """The topics of the root that are somebody's own, by name; those of channels and their like are not."""
-        return [name for name in self._root.folders(layout.TOPICS) if is_name(name) and not name.startswith("_")]
+        """The topics of the root that users made, by name."""
+        return [name for name in self.all_topics() if not name.startswith("_")]
+
+    def all_topics(self) -> list[str]:
+        """All topics of the root, by name; those of channels and their like have an underscore in front."""
+        return [name for name in self._root.folders(layout.TOPICS) if is_name(name)]
 
     def require_publishable(self) -> str:
-        """The log's id, if topics of this root can be published; raises Invalid, NotFound."""
+        """The log's id, if topics of this root can be published; raises Invalid, NotFound. Asks the store once."""
+        if self._log:
+            return self._log
         log = self._root.log()
         if log.format == OLD_ROOT:
             raise Invalid(
@@ -92,7 +97,8 @@ class Publisher:
                 "an encrypted log cannot be published: nobody else can decrypt its topics",
                 hint="read it with holdfast.read or Spark's format('holdfast') and a keyring",
             )
-        return log.log
+        self._log = log.log
+        return self._log
 
     def publish(self, topic: str, *, dry_run: bool = False) -> TableReport:
         """Bring one topic's table up to date; raises Invalid, NotFound, Corrupt, Unavailable."""

@@ -20,7 +20,8 @@ from holdfast.root.rewrites import InEffect
 from holdfast.store import layout
 
 FORMAT = 1
-ENGINE = "holdfast"
+ENGINE = WRITER_FEATURE = "holdfast"
+_LOCAL_TIMES = "timestampNtz"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """The years 1 to 9999: what is written as text can be read everywhere."""
@@ -126,10 +127,13 @@ class CommitInfo(_Action, frozen=True):
 
 
 def protocol(columns: Columns) -> Protocol:
-    """The lowest level that the columns allow; nearly always one that every reader knows."""
+    """Every reader may read; no writer but us knows the feature that it would have to know, so none may write.
+
+    That keeps a VACUUM away, too: some delete whatever a table's log does not name, our manifests included.
+    """
     if not columns.has_local_times:
-        return Protocol(1, 2)
-    return Protocol(3, 7, ("timestampNtz",), ("appendOnly", "invariants", "timestampNtz"))
+        return Protocol(1, 7, None, (WRITER_FEATURE,))
+    return Protocol(3, 7, (_LOCAL_TIMES,), (WRITER_FEATURE, _LOCAL_TIMES))
 
 
 def metadata(columns: Columns, topic: str, table: str, created_ms: int, delete_after_ms: int) -> Metadata:

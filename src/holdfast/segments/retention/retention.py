@@ -12,7 +12,7 @@ has room. Without another store everything sealed is settled and may go.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
@@ -84,6 +84,8 @@ class Retention:
         self._seals = 0
         """Segments that were sealed when retention was applied last."""
         self.publishing: Publishing | None = None
+        self.before_removal: Callable[[str], None] | None = None
+        """Told the topic whose files are about to go, when readers of the directory have been told."""
         self._lock = Lock()
         self._sizes: dict[Partition, tuple[int, int, int]] = {}
         """Bytes of live segments, as counted from this segment up to that one."""
@@ -217,6 +219,8 @@ class Retention:
                 self.publishing.expire(partition)
             except OSError as error:
                 self._counters.last_error = f"cannot write an expiry: {error.strerror}"
+        if self.before_removal is not None:
+            self.before_removal(partition.topic)
 
     def _make_room(self, partition: Partition, oldest: int) -> None:
         """Free the space of the oldest file before the commit that expires it; its new name proves why."""
