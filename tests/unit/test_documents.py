@@ -39,6 +39,8 @@ def values_of(kind: object) -> st.SearchStrategy[object]:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return st.sampled_from(inner)
+    if origin is tuple and Ellipsis not in inner:
+        return st.tuples(*map(values_of, inner))
     if origin is tuple:
         return st.lists(values_of(inner[0]), max_size=3).map(tuple)
     if origin is dict:
@@ -62,6 +64,8 @@ def small(kind: type[AnyDocument]) -> AnyDocument:
     """Some document of a kind, always the same."""
     simple = {int: 3, str: "text", documents.Limits | None: documents.Limits(1, 2, 3), dict[str, dict[str, int]]: {}}
     simple[tuple[documents.SchemaVersion, ...]] = (documents.SchemaVersion("fingerprint", "definition"),)
+    simple[tuple[documents.Rewritten, ...]] = ()
+    simple[tuple[tuple[int, int], ...]] = ((1, 2),)
     fields = [f for f in msgspec.structs.fields(kind) if f.name not in ("format", "check")]
     return kind(**{f.name: "open" if f.name == "purpose" else simple[f.type] for f in fields})
 

@@ -11,6 +11,8 @@
     topics/<topic>/<partition>/_manifest/<20 digits>.json   one per segment, and one per takeover
     topics/<topic>/<partition>/_checkpoints/<20 digits>.parquet  all manifest objects up to this one, in one
     topics/<topic>/<partition>/_expired/<20 digits>.json    segments below this number are retired
+    topics/<topic>/<partition>/_rewrites/<20 digits>.json   these files took the place of those segments
+    topics/<topic>/<partition>/_intents/<20 digits>-<16 hex digits>.json  somebody is about to write that rewrite
     leases/<reader>/<20 digits>.json                        what a reader still needs
 
 Folders that hold no data begin with `_`: `topics/<topic>/` may also be the root of a table of another kind, whose
@@ -100,9 +102,10 @@ _FLOOR = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.floor\Z")
 _ADOPTED = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.adopted\Z")
 _KEYS = re.compile(r"tail/([0-9]{20})/([0-9]{20})-([0-9]{20})\.keys\Z")
 _DOCUMENT = re.compile(
-    r"(?:topics/([^/]+)/(?:_topic|[0-9]+/(?:_manifest|_checkpoints|_expired))|epochs|leases/[^/]+)"
-    r"/[0-9]{20}\.(?:json|parquet)\Z"
+    r"(?:topics/([^/]+)/(?:_topic|[0-9]+/(?:_manifest|_checkpoints|_expired|_rewrites|_intents))|epochs|leases/[^/]+)"
+    r"/[0-9]{20}(?:-[0-9a-f]{16})?\.(?:json|parquet)\Z"
 )
+_INTENT = re.compile(r"([0-9]{20})-([0-9a-f]{16})\.json\Z")
 _PARTITION = re.compile(r"topics/([^/]+)/([0-9]+)/")
 
 
@@ -204,6 +207,32 @@ def expired_folder(topic: str, partition: int) -> str:
 def expired_key(topic: str, partition: int, upto: int) -> str:
     """Says that segments below a number are retired."""
     return f"{expired_folder(topic, partition)}{upto:020d}.json"
+
+
+def rewrites_folder(topic: str, partition: int) -> str:
+    """Where one partition's rewrites are."""
+    return f"{partition_folder(topic, partition)}/_rewrites/"
+
+
+def rewrite_key(topic: str, partition: int, number: int) -> str:
+    """Says which files took the place of which segments."""
+    return f"{rewrites_folder(topic, partition)}{number:020d}.json"
+
+
+def intents_folder(topic: str, partition: int) -> str:
+    """Where those who are about to rewrite say so."""
+    return f"{partition_folder(topic, partition)}/_intents/"
+
+
+def intent_key(topic: str, partition: int, number: int, nonce: str) -> str:
+    """Says that somebody is about to write a rewrite; several may want the same number."""
+    return f"{intents_folder(topic, partition)}{number:020d}-{nonce}.json"
+
+
+def parse_intent_key(key: str) -> tuple[int, str] | None:
+    """The number and the nonce of an intent's key, or None."""
+    found = _INTENT.match(key.rpartition("/")[2])
+    return (int(found[1]), found[2]) if found else None
 
 
 def lease_key(reader: str, number: int) -> str:

@@ -13,6 +13,8 @@ DOCUMENT = 64 * 2**10
 """Claims, floors, adoptions, expiries, manifest objects, the log's own: a kilobyte or two."""
 TOPIC = 64 * 2**20
 """All versions of a schema of up to 16 MiB."""
+REWRITE = 32 * 2**20
+"""Ten thousand files that took the place of segments."""
 LEASE = 4 * 2**20
 """One number for every partition of every topic that a stream reads."""
 CHECKPOINT = 256 * 2**20
@@ -24,13 +26,15 @@ BATCH = 2**30 + 2**26
 ANY = 2**31
 """Keys that are not ours."""
 
+_LARGE_DOCUMENTS = {"topic": TOPIC, "rewrites": REWRITE, "intents": REWRITE}
+
 
 def largest(key: str) -> int:
     """The most bytes that an object under this key may have."""
     folder, _, name = key.rpartition("/")
     room = folder.rpartition("/")[2].removeprefix("_")
     if name.endswith(".json"):
-        return TOPIC if room == "topic" else LEASE if key.startswith("leases/") else DOCUMENT
+        return LEASE if key.startswith("leases/") else _LARGE_DOCUMENTS.get(room, DOCUMENT)
     if name.endswith((".floor", ".adopted")):
         return DOCUMENT
     if name.endswith(".arrow"):

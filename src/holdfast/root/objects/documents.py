@@ -207,6 +207,49 @@ class ExpiredDocument(Document, frozen=True, kw_only=True, tag="expired"):
     check: str = ""
 
 
+class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """One file that took the place of a run of segments: a segment like any other, but longer."""
+
+    upto: int
+    """The number behind the last segment that it holds; its own number is that of the first."""
+    segment: SegmentDocument
+    """As its manifest object would say it, in the slot of the first; `sealed_us` is the latest of those it holds."""
+
+
+class RewriteDocument(Document, frozen=True, kw_only=True, tag="rewrite"):
+    """Files that took the place of segments, all at once. Offsets, numbers and manifest objects stay as they are."""
+
+    topic: str
+    partition: int
+    number: int
+    """Rewrites of a partition are numbered 0, 1, 2 … without a hole; a later one may replace files of an earlier."""
+    nonce: str
+    """That of the intent."""
+    outputs: tuple[Rewritten, ...]
+    """In order, none over another."""
+    rewritten_us: int
+    check: str = ""
+
+
+class IntentDocument(Document, frozen=True, kw_only=True, tag="intent"):
+    """Somebody is about to rewrite these segments: files with these numbers that no manifest knows are on their way.
+
+    It ends when the rewrite with its number is there, whoever wrote that.
+    """
+
+    topic: str
+    partition: int
+    number: int
+    nonce: str
+    """Random, 16 hex digits."""
+    runs: tuple[tuple[int, int], ...]
+    """Numbers of the first segment of each run, and behind its last."""
+    begun_us: int
+    host: str
+    pid: int
+    check: str = ""
+
+
 class LeaseDocument(Document, frozen=True, kw_only=True, tag="lease"):
     """What a reader still needs, and until when it says so."""
 
@@ -219,7 +262,7 @@ class LeaseDocument(Document, frozen=True, kw_only=True, tag="lease"):
 
 AnyDocument = (
     LogDocument | EpochDocument | TopicDocument | SegmentDocument | StartDocument | FloorDocument | AdoptedDocument
-    | ExpiredDocument | LeaseDocument
+    | ExpiredDocument | RewriteDocument | IntentDocument | LeaseDocument
 )  # fmt: skip
 
 ManifestDocument = SegmentDocument | StartDocument

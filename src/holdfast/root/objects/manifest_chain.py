@@ -44,7 +44,7 @@ def prove(
             raise _corrupt("a manifest object belongs elsewhere", topic, partition, slot, None)
         if document.number != number or (document.first < 0 if end is None else document.first != end):
             raise _corrupt("a manifest object is out of place", topic, partition, slot, end)
-        if values and not _is_sound(document):
+        if values and not is_sound(document):
             raise _corrupt("a manifest object says what cannot be", topic, partition, slot, end)
         if isinstance(document, StartDocument):
             continue
@@ -74,7 +74,7 @@ def _corrupt(message: str, topic: str, partition: int, slot: int, offset: int | 
     return Corrupt(message, path=key, topic=topic, partition=partition, offset=offset)
 
 
-def _is_sound(document: ManifestDocument) -> bool:
+def is_sound(document: ManifestDocument) -> bool:
     """Whether every value of a manifest object is one that we would write."""
     numbers = (document.partition, document.number, document.first, document.epoch)
     if isinstance(document, StartDocument):
