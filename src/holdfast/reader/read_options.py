@@ -250,6 +250,8 @@ _STORE_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "retries": ("retries", int),
     "timeoutMs": ("timeout_ms", float),
     "readBytesMax": ("read_bytes_max", _positive),
+    "prefetchRequests": ("prefetch_requests", int),
+    "prefetchBytes": ("prefetch_bytes", _positive),
 }
 PLACES = ("path", "root")
 """Where the root is; `root` for those who cannot use `path`, such as tables on S3."""
