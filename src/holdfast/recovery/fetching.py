@@ -13,7 +13,7 @@ are kept in the log's own directory, in the places that they have on the store, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from threading import Event, RLock, Semaphore
@@ -30,7 +30,7 @@ from holdfast.root.objects.documents import ROOT, SegmentDocument
 from holdfast.root.rewrites import InEffect, in_effect
 from holdfast.root.root_format import RootForm
 from holdfast.root.store_manifest import StoreManifest, in_parallel
-from holdfast.segments.file.proven_file import Damaged
+from holdfast.segments.file.proven_file import Damaged, Range
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.manifest import segment_folders as folders
 from holdfast.store import layout
@@ -194,9 +194,13 @@ class SegmentFetching:
                 _read_through(reader)
         if is_encrypted:
             # Without facts to believe, the reader proves the footer by its key: that this is the key, and that nobody
-            # else made the file. The footer has the hashes of the blocks, so nobody else made those.
+            # else made the file. The footer has the hashes of the blocks, so nobody else made those. A bundle's footer
+            # is nobody's but in its parts: there every block is decrypted.
             with SegmentReader(path, listed.head, None, opener, source=source) as reader:
-                _read_through(reader)
+                if reader.is_bundle:
+                    reader.verify()
+                else:
+                    _read_through(reader)
 
     def _fetch_whole(self, key: str, path: Path, segment: SegmentDocument) -> None:
         """A file that comes in one piece: proved, then written.
@@ -246,6 +250,8 @@ class SegmentFetching:
 class _Memory:
     """A file that is in memory."""
 
+    reads_ahead = False
+
     def __init__(self, content: bytes) -> None:
         self._content = memoryview(content)
         self.size = len(content)
@@ -255,6 +261,9 @@ class _Memory:
         if end > self.size:
             raise Damaged("ends too early", self.size)
         return self._content[start:end]
+
+    def announce(self, ranges: Sequence[Range]) -> None:
+        """Everything is here."""
 
     def close(self) -> None:
         """There is nothing to let go of."""

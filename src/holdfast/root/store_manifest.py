@@ -28,7 +28,7 @@ from holdfast.root.objects.manifest_chain import are_numbers, prove
 from holdfast.store import layout
 from holdfast.store.port import Store
 
-_AT_ONCE = 8
+_AT_ONCE = 16
 _WINDOW = 32
 """Slots that are requested together once the first one turned out to be taken."""
 _PARTITIONS_MAX = 65_536

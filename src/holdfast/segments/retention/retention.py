@@ -14,7 +14,7 @@ A file of compaction goes as a whole, and is planned as one: with the commit tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -88,6 +88,8 @@ class Retention:
         self._seals = 0
         """Segments that were sealed when retention was applied last."""
         self.publishing: Publishing | None = None
+        self.before_removal: Callable[[str], None] | None = None
+        """Told the topic whose files are about to go, when readers of the directory have been told."""
         self._lock = Lock()
         self._sizes: dict[Partition, tuple[int, int, int]] = {}
         """Bytes of live segments, as counted from this segment up to that one."""
@@ -225,6 +227,8 @@ class Retention:
                 self.publishing.expire(partition)
             except OSError as error:
                 self._counters.last_error = f"cannot write an expiry: {error.strerror}"
+        if self.before_removal is not None:
+            self.before_removal(partition.topic)
 
     def _make_room(self, partition: Partition, oldest: int) -> None:
         """Free the space of the oldest file before the commit that expires it; its new name proves why."""
