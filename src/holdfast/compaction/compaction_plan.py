@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.rewrites import InEffect
+from holdfast.segments.file.stored_parts import PARTS_MAX
 
 TARGET_BYTES = 128 * 2**20
 """What a file should have, unless somebody asks for another size."""
@@ -57,11 +58,6 @@ class Run(NamedTuple):
         """What its files have together."""
         return sum(file.segment.size for file in self.files)
 
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether its files are encrypted: all of them are, or none."""
-        return bool(self.first.key_id)
-
 
 class _Part(NamedTuple):
     files: tuple[InEffect, ...]
@@ -72,7 +68,8 @@ def plan(
     segments: Sequence[SegmentDocument], files: Sequence[InEffect], target: int = TARGET_BYTES, *, retired: int = 0
 ) -> list[Run]:
     """The runs of a partition, by offset. `segments` is its whole manifest; those below `retired` are left alone."""
-    weights = list(accumulate((_weight(segment) for segment in segments), initial=0))
+    least = -(-target // PARTS_MAX)  # so that a run below the target has no more segments than a bundle may have
+    weights = list(accumulate((max(_weight(segment), least) for segment in segments), initial=0))
     parts = [_Part((file,), weights[file.upto] - weights[file.segment.number]) for file in files]
     found: list[Run] = []
     for is_good, like in groupby(parts, lambda part: _kind(part.files[0].segment, retired)):

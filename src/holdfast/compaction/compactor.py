@@ -34,7 +34,7 @@ from holdfast.store.port import Store
 
 RUNS_AT_ONCE = 64
 _LOST_MAX = 3
-ENCRYPTED, OVERTAKEN = "encrypted", "another compaction was faster"
+OVERTAKEN = "another compaction was faster"
 """Why files were left as they are."""
 
 Progress = Callable[[str, int, int], None]
@@ -65,8 +65,6 @@ class Settled(NamedTuple):
 
     files: list[InEffect]
     runs: list[Run]
-    encrypted: list[Run]
-    """Those that cannot be joined yet."""
     rewrites: int
     """How many there are."""
 
@@ -98,8 +96,7 @@ class Compactor:
             if not any(file.segment.key in tried for file in run.files)
         ]
         there = [file for file in files if file.upto > retired and not file.segment.is_filler]
-        plain, encrypted = ([run for run in runs if run.is_encrypted is kind] for kind in (False, True))
-        return Settled(there, plain, encrypted, len(made))
+        return Settled(there, runs, len(made))
 
     def compact(self, topic: str, partition: int, *, dry_run: bool = False, progress: Progress) -> PartitionCompaction:
         """Compact one partition, and remove what earlier compactions left."""
@@ -210,7 +207,7 @@ def _report(
 ) -> PartitionCompaction:  # fmt: skip
     planned = before.runs if dry_run else []
     joined = sum(len(run.files) for run in planned)
-    left = {ENCRYPTED: now.encrypted, OVERTAKEN: [] if dry_run else now.runs}
+    left = {OVERTAKEN: [] if dry_run else now.runs}
     skipped = {reason: sum(len(run.files) for run in runs) for reason, runs in left.items() if runs}
     return PartitionCompaction(
         topic=topic, partition=partition, files_before=len(before.files),
