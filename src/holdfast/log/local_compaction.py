@@ -17,13 +17,15 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast import disk
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.journal.state.partition import Partition
 from holdfast.log.log_context import LogContext
 from holdfast.root.leased_segments import needed
 from holdfast.root.objects.documents import OLD_ROOT
-from holdfast.root.rewrite_sweep import Grace, sweep
+from holdfast.root.rewrite_sweep import Grace, Swept, sweep
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
 from holdfast.segments.retention.retention import Retention
@@ -62,12 +64,16 @@ class LocalCompaction:
         with self._lock:
             try:
                 disk.make_directory(folder)
-                workers = ThreadWorkers(folder, _WORKERS, self._settings.store.read_bytes_max)
-                compactor = Compactor(store, log, target, self._clock, workers, grace=self._grace())
+                workers = ThreadWorkers(folder, _WORKERS, self._settings.store)
+                compactor = Compactor(store, log, target, self._clock, workers)
                 for partition in partitions:
                     place = (partition.topic, partition.number)
-                    done.append(compactor.compact(*place, dry_run=dry_run, progress=progress))
-                    self._take_up(partition)
+                    report = compactor.compact(*place, dry_run=dry_run, progress=progress)
+                    if not dry_run:
+                        self._take_up(partition)
+                        swept = self._sweep(partition)
+                        report = msgspec.structs.replace(report, removed_files=swept.files, removed_bytes=swept.bytes)
+                    done.append(report)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)  # also what a crash has left there
         seconds = self._clock.monotonic() - begun
@@ -85,11 +91,18 @@ class LocalCompaction:
                     logger.error("what was compacted stays: %s", error.message, extra={"action": "sweep_failed"})
         return self._due
 
-    def _sweep(self, partition: Partition) -> None:
+    def _sweep(self, partition: Partition) -> Swept:
+        """Remove what may go; where somebody publishes the topic as a table, that is told first."""
+        done = self._done.get(partition, 0)
+        if not self._manifest.has_rewrites(partition):
+            return Swept(rewrites=done)
+        if self._retention.before_removal is not None:
+            self._retention.before_removal(partition.topic)
         store, now_us = self._manifest.as_store(), self._clock.now_us()
         log, place = self._journal.log_id.hex(), (partition.topic, partition.number)
-        leases, done = needed(store, now_us), self._done.get(partition, 0)
-        self._done[partition] = sweep(store, log, *place, now_us, self._grace(), leases, done=done).rewrites
+        swept = sweep(store, log, *place, now_us, self._grace(), needed(store, now_us), done=done)
+        self._done[partition] = swept.rewrites
+        return swept
 
     def _take_up(self, partition: Partition) -> None:
         """From now on reads and retention go by what is in effect."""

@@ -193,7 +193,7 @@ class Log:
 
             print(log.compact().files_after)
         """
-        from holdfast.compaction.compact import target_bytes
+        from holdfast.compaction.compact_root import target_bytes
 
         target, partitions = target_bytes(target_size), self._topics.partitions(topic)
         return self._maintenance.compact(partitions, target, progress or _silent, dry_run=flag(dry_run, "dry_run"))
