@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.journal.commit.ticket import Ticket
     from holdfast.log.log import Log, Stats
     from holdfast.log.open_log import open_log as open
+    from holdfast.log.table_verbs import publish_tables, unpublish_tables
     from holdfast.log.topics.reading import Reading
     from holdfast.log.topics.topic import Topic
     from holdfast.log.topics.typed_topic import TypedTopic
@@ -69,9 +70,11 @@ _HOMES = {
     "Unavailable": "errors",
     "compact": "compaction.compact",
     "open": "log.open_log:open_log",
+    "publish_tables": "log.table_verbs",
     "read": "reader.settled_reading",
     "rebuild": "recovery.rebuild",
     "restore": "recovery.restore",
+    "unpublish_tables": "log.table_verbs",
 }
 
 _MOVED = {
@@ -107,9 +110,11 @@ __all__ = [
     "Unavailable",
     "compact",
     "open",
+    "publish_tables",
     "read",
     "rebuild",
     "restore",
+    "unpublish_tables",
 ]
 
 logging.getLogger("holdfast").addHandler(StderrWarnings())

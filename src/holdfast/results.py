@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from holdfast.compaction.compaction_report import CompactionReport, PartitionCompaction
 from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
+from holdfast.log.kept_tables import TableStats
 from holdfast.model.record import Watermark
+from holdfast.publish.publication import TableReport
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.recovery.rebuild import RebuildReport
 from holdfast.recovery.restore_report import RestoredExpiry, RestoredPolicy, RestoreReport
@@ -30,6 +32,8 @@ __all__ = [
     "RetentionReport",
     "ShippedTicket",
     "Subscription",
+    "TableReport",
+    "TableStats",
     "Unshipped",
     "Watermark",
 ]

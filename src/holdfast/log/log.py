@@ -18,6 +18,7 @@ from holdfast.arguments import flag, seconds, whole
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.journal.journal_stats import JournalStats
+from holdfast.log.kept_tables import KeptTables, TableStats
 from holdfast.log.lifetime import Lifetime
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
@@ -55,12 +56,13 @@ class Stats(msgspec.Struct, frozen=True):
     segments: SegmentStats
     shipping: ShippingStats | None = None
     """None where no store is configured."""
+    tables: TableStats = TableStats(0, {}, {})
 
 
 class Log:
     """An open log; use it as a context manager, or call `close()`."""
 
-    def __init__(self, context: LogContext, maintenance: Maintenance, store: StoreBinding) -> None:
+    def __init__(self, context: LogContext, maintenance: Maintenance, store: StoreBinding, tables: KeptTables) -> None:
         self.settings = context.settings
         self._context = context
         self._journal = context.journal
@@ -68,7 +70,8 @@ class Log:
         self._store = store
         self._topics = Catalog(context, maintenance)
         self._channels = LogChannels(context)
-        self._lifetime = Lifetime(context, self._topics, self._channels, maintenance, store)
+        self._tables = tables
+        self._lifetime = Lifetime(context, self._topics, self._channels, maintenance, store, tables)
 
     @property
     def path(self) -> Path:
@@ -258,7 +261,7 @@ class Log:
 
     def stats(self) -> Stats:
         """Counters and levels, as one frozen snapshot."""
-        return Stats(self._journal.stats(), self._maintenance.stats(), self._store.stats())
+        return Stats(self._journal.stats(), self._maintenance.stats(), self._store.stats(), self._tables.stats())
 
     def close(self, timeout: float | None = None) -> None:
         """Make everything queued durable, seal it, ship it, and let go of the directory; closing again does nothing.

@@ -6,7 +6,7 @@ It composes the parts in `segments/` and `reconcile/`. An owner has all of them;
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from holdfast.arguments import whole
@@ -35,7 +35,8 @@ logger = logging.getLogger("holdfast")
 class Maintenance:
     """The chores of one open log."""
 
-    def __init__(self, context: LogContext) -> None:
+    def __init__(self, context: LogContext, before_removal: Callable[[str], None] | None = None) -> None:
+        """`before_removal` is called with a topic whose files are about to go from the log's own directory."""
         directory, settings, clock, journal, manifest = context
         self._journal = journal
         self._settings = settings
@@ -50,6 +51,7 @@ class Maintenance:
             self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
             if journal.shipping is None:
                 self._publish(journal, manifest, self._roller, self._retention)
+                self._retention.before_removal = before_removal
             self._retention.resume(emptied)
             guard = Guard(journal, directory.path, settings.disk, counters)
             if settings.disk.free_bytes_min:

@@ -7,9 +7,7 @@ the history is. Used by one thread at a time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.keyring import Keyring
@@ -27,9 +25,9 @@ from holdfast.root.objects.documents import (
     TopicDocument,
 )
 from holdfast.root.root_format import RootForm
+from holdfast.root.root_place import root_url
 from holdfast.root.root_store import RootStore
 from holdfast.store import layout
-from holdfast.store.address import parse_url
 from holdfast.store.port import Store
 from holdfast.store.store_kinds import open_any_store
 from holdfast.store.store_settings import StoreSettings
@@ -53,19 +51,6 @@ def root_store(place: str, options: ReadOptions, clock: Clock | None = None) -> 
     keyring = Keyring.from_reference(options.keyring) if options.keyring else None
     form = RootForm(Signer.of(keyring), log=options.log_id, allow_unsigned=options.allow_unsigned)
     return RootStore(shared_store(place, options.store, clock or SystemClock()), form)
-
-
-def root_url(place: str) -> str:
-    """The root as a URL; of a log's directory, the folder with the manifests."""
-    if place.startswith("s3a://"):  # what Hadoop calls it
-        place = "s3://" + place.removeprefix("s3a://")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) and not place.startswith("file://"):
-        return place
-    if place.startswith("file://"):  # percent-encoded, as writers take it
-        place = parse_url(place).place
-    path = Path(place.removeprefix("file:")).absolute()
-    own = path / "segments"
-    return (own if not (path / layout.LOG).exists() and (own / layout.LOG).exists() else path).as_uri()
 
 
 class SettledRoot:

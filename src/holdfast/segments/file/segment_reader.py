@@ -52,6 +52,9 @@ _ARROW_ERRORS = (
 ROW_GROUP_BYTES_MAX = 256 * 2**20
 """What a row group of an untrusted file may take, unless the reader allows more. Ours take 32 MiB."""
 
+_GROUPS_AHEAD = 2
+"""Row groups that are announced to where the bytes come from, while one is read."""
+
 _BATCH_ROWS = 65_536
 """Rows that are decoded at once of a plain row group."""
 
@@ -250,8 +253,12 @@ class SegmentReader:
         """The stored bytes of row groups, proved, one after the other."""
         # Hazard: no thread reads ahead here. A reading that is abandoned half-way is finished by the garbage collector,
         # in whatever thread that runs; joining a thread there deadlocks when that thread is itself just being started.
-        for group in groups:
+        # Whoever gave us the bytes may do it: it is told what comes next.
+        reads_ahead = self._file.reads_ahead
+        for at, group in enumerate(groups):
             with self._as_corrupt(self._firsts[group]):
+                if reads_ahead:
+                    self._decoding.announce(groups[at + 1 : at + 1 + _GROUPS_AHEAD], names)
                 pieces = self._decoding.fetch(group, names)
             yield group, pieces
 
