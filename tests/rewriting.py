@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import SystemClock
-from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signatures import Signer
 from holdfast.crypto.vault import Vault
@@ -20,6 +19,7 @@ from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rew
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_manifest
+from holdfast.segments.file.bundle_writer import BundleWriter
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.file.segment_writer import SegmentWriter
@@ -78,14 +78,20 @@ class Compactor:
         files = rewrites.in_effect(self._segments(), self.rewrites if known is None else known)
         taken = [file.segment for file in files if start <= file.segment.number < stop]
         head = msgspec.structs.replace(taken[0].segment.head, epoch=taken[-1].epoch)
-        key = self._vault.segment_key(SystemClock().random_bytes(SALT_BYTES)) if taken[0].key_id else None
         with TemporaryDirectory() as folder:
             path = Path(folder) / "long"
             readers = [self._reader(segment) for segment in taken]
-            with SegmentWriter(path, head, readers[0].schema, FileShape(**shape), key) as writer:
+            with (
+                BundleWriter(path, FileShape(**shape))
+                if taken[0].key_id
+                else SegmentWriter(path, head, readers[0].schema, FileShape(**shape), None) as writer
+            ):
                 for reader in readers:
-                    for batch in reader.batches(0, 2**62):
-                        writer.write(batch)
+                    if isinstance(writer, BundleWriter):
+                        writer.add(reader)
+                    else:
+                        for batch in reader.batches(0, 2**62):
+                            writer.write(batch)
                     reader.close()
                 facts = writer.finish()
             segment = Segment(head=head, facts=facts)
@@ -105,6 +111,8 @@ class Compactor:
 
 
 class _Memory:
+    reads_ahead = False
+
     def __init__(self, data: bytes) -> None:
         self._data, self.size = data, len(data)
 

@@ -4,8 +4,9 @@
 
 The rewrite that named the lost file stays as it is: rewrites are created once, and readers may know it already. The new
 file need not have the old one's bytes, and mostly has not; its rows are read from files that are proved while they are
-read. If any of them is gone here, too, nothing is written, and the finding stands: only a copy of the store has those
-records then. A crash leaves an intent and perhaps a file, which nobody takes for part of the log.
+read, and encrypted blocks are moved as they are. If any of them is gone here, too, nothing is written, and the finding
+stands: only a copy of the store has those records then. A crash leaves an intent and perhaps a file, which nobody takes
+for part of the log.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast import disk
-from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.errors import Corrupt
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
@@ -43,19 +43,27 @@ def _written(
     objects: StoreObjects, partition: Partition, lost: LongFile, slot: int, path: Path, nonce: str
 ) -> Rewritten | None:
     """The file, written here from the log's own; None where one of those is missing or damaged."""
+    from holdfast.segments.file.bundle_writer import BundleWriter
     from holdfast.segments.file.segment_writer import FileShape, SegmentWriter
 
-    manifest, journal = objects.manifest, objects.journal
+    manifest = objects.manifest
     rows = list(manifest.rows(partition, lost.row.number, lost.upto))
     if any(row.state != LIVE for row in rows):
         return None
     head = _head(objects, partition, lost, rows)
-    key = journal.segment_key(journal.clock.random_bytes(SALT_BYTES))
-    writer: SegmentWriter | None = None
+    writer: SegmentWriter | BundleWriter | None = None
     try:
         for file in manifest.files(partition, lost.row.number, lost.upto):
             with manifest.open(partition, file) as reader:
-                writer = writer or SegmentWriter(path, head, reader.schema, FileShape(), key, rewrite=nonce)
+                if writer is None:
+                    writer = (
+                        SegmentWriter(path, head, reader.schema, FileShape(), None, rewrite=nonce)
+                        if reader.encrypted_with is None
+                        else BundleWriter(path, FileShape(), rewrite=nonce)
+                    )
+                if isinstance(writer, BundleWriter):
+                    writer.add(reader)
+                    continue
                 for batch in reader.batches(head.first, lost.row.end):
                     writer.write(batch)
         assert writer is not None  # a long file holds something
