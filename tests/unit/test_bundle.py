@@ -323,6 +323,15 @@ def test_moving_takes_the_memory_of_a_row_group_or_two(tmp_path):
     assert most + peak < 8 * 2**21
 
 
+def test_tiny_blocks_come_in_batches_that_are_not(tmp_path):
+    """Small segments have small blocks, which stay as they are; whoever reads them does not pay for each."""
+    files = write_run(tmp_path, [3] * 40)
+    made = bundle(tmp_path / "bundle", files, WIDE)
+    with SegmentReader(made.path, made.head, made.facts, VAULT.stored_segment_key) as reader:
+        assert [batch.num_rows for batch in reader.batches(0, 2**63)] == [120]
+        assert [batch.num_rows for batch in reader.batches(1004, 1110)] == [106]
+
+
 def test_times_of_a_vouched_bundle_prune_blocks(tmp_path, monkeypatch):
     """With a manifest that is proved, blocks outside of a time range are not decrypted; without one, groups are."""
     files = write_run(tmp_path, [90, 90, 90])
