@@ -201,7 +201,7 @@ def test_an_output_that_was_damaged_is_never_swapped_in(
 ):
     """A disk that changes a bit between writing and reading back."""
     ship(log, 3)
-    prove = run_rewrite._prove
+    prove = run_rewrite._prove_rows
 
     def on_a_bad_disk(run, path: Path, *rest) -> None:
         data = bytearray(path.read_bytes())
@@ -209,7 +209,7 @@ def test_an_output_that_was_damaged_is_never_swapped_in(
         path.write_bytes(data)
         prove(run, path, *rest)
 
-    monkeypatch.setattr(run_rewrite, "_prove", on_a_bad_disk)
+    monkeypatch.setattr(run_rewrite, "_prove_rows", on_a_bad_disk)
     assert compact().problems
     assert root.numbers(layout.rewrites_folder("orders", 0)) == []
     assert files(root) == 3
@@ -247,7 +247,7 @@ def test_a_flipped_bit_in_an_output_is_found(log: Log, root: Root, compact: Comp
 def test_a_file_that_was_replaced_under_a_running_read(log: Log, root: Root, compact: Compact):
     """It says so; and asking again finds the rows in the new file."""
     ship(log, 4)
-    reading = holdfast.read(root.url, "orders")
+    reading = holdfast.read(root.url, "orders", store={"prefetch_requests": 0})
     batches = reading.batches()
     next(batches)
     compact()

@@ -29,6 +29,7 @@ FILES_ABOVE = {"settings", "results"}
 FILES_MAX = 18
 SHARED_NAMES = {
     "channel": "a verb of the command line, and what it shows",
+    "compact": "a verb of the command line, and the same as a job of Spark",
     "rebuild": "a verb of the command line, and what it calls",
     "restore": "a verb of the command line, and what it calls",
     "seal": "a verb of the command line, and what it calls",

@@ -31,6 +31,7 @@ from holdfast.root.rewrites import InEffect, in_effect, read_rewrites
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_manifest
 from holdfast.store.port import Store
+from holdfast.store.store_settings import StoreSettings
 
 RUNS_AT_ONCE = 64
 _LOST_MAX = 3
@@ -152,14 +153,14 @@ class ThreadWorkers:
 
     may_repeat = False
 
-    def __init__(self, folder: Path, count: int, read_bytes_max: int) -> None:
-        self._folder, self._count, self._read_bytes_max = folder, count, read_bytes_max
+    def __init__(self, folder: Path, count: int, settings: StoreSettings) -> None:
+        self._folder, self._count, self._settings = folder, count, settings
         self._cancelled = Event()
 
     def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
         """See `Workers`. Whatever ends it early, no thread of it is left working."""
         self._cancelled.clear()
-        opened = SourceFiles(store.files, self._read_bytes_max, trusted=store.form.is_authentic)
+        opened = SourceFiles(store.files, self._settings, trusted=store.form.is_authentic)
         with Threads(self._count, "holdfast-compact") as threads:
             try:
                 coming = [threads.submit(self._make, store, opened, nonce, run) for run in runs]

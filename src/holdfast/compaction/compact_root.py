@@ -60,7 +60,7 @@ def compact(
     settings = store if isinstance(store, StoreSettings) else store_settings({} if store is None else store)
     count = min(_WORKERS_MAX, os.cpu_count() or 1) if workers is None else _positive(workers, "workers")
     with TemporaryDirectory(prefix="holdfast-compact-") as folder:
-        hands = ThreadWorkers(Path(folder), count, settings.read_bytes_max)
+        hands = ThreadWorkers(Path(folder), count, settings)
         return compact_with(
             hands, root, topic, target_size=target_size, dry_run=dry_run, measure=measure, keyring=keyring,
             delete_after_ms=delete_after_ms, lease_delay_max_ms=lease_delay_max_ms, store=settings, progress=progress,
