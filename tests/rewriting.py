@@ -13,6 +13,7 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signatures import Signer
 from holdfast.crypto.vault import Vault
 from holdfast.model.segment import Segment
+from holdfast.recovery.fetching import _Memory
 from holdfast.root import rewrites
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten, SegmentDocument
@@ -106,18 +107,4 @@ class Compactor:
 
     def _reader(self, segment: SegmentDocument) -> SegmentReader:
         listed, data = segment.segment, self.store.get(segment.key)
-        source = _Memory(data)
-        return SegmentReader(segment.key, listed.head, listed.facts, self._vault.segment_keys, source=source)
-
-
-class _Memory:
-    reads_ahead = False
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self.size = data, len(data)
-
-    def read(self, start: int, end: int) -> memoryview:
-        return memoryview(self._data)[start:end]
-
-    def close(self) -> None:
-        pass
+        return SegmentReader(segment.key, listed.head, listed.facts, self._vault.segment_keys, source=_Memory(data))
