@@ -56,7 +56,7 @@ def rewrite(
                 _move(reader, writer, cancelled)
         assert writer is not None, "a run has files"
         segment = Segment(head=head, facts=writer.finish())
-    prove = _prove_bundle if isinstance(writer, BundleWriter) else _prove
+    prove = _prove_bundle if isinstance(writer, BundleWriter) else _prove_rows
     prove(run, path, segment, cancelled)
     sealed_us = max(file.segment.sealed_us for file in run.files)
     document = SegmentDocument.of(segment, slot=run.first.slot, chain=segment.chain, sealed_us=sealed_us)
@@ -98,7 +98,7 @@ def _prove_bundle(run: Run, path: Path, segment: Segment, cancelled: Callable[[]
             raise _differs(file.segment)
 
 
-def _prove(run: Run, path: Path, segment: Segment, cancelled: Callable[[], bool]) -> None:
+def _prove_rows(run: Run, path: Path, segment: Segment, cancelled: Callable[[], bool]) -> None:
     """Read the output and compare each file's rows with the digest that is known of them."""
     with SegmentReader(path, segment.head, segment.facts, None, trusted=True) as reader:
         batches = reader.batches(segment.head.first, segment.end)
