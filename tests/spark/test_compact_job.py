@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import holdfast
 import pyspark_holdfast
-from holdfast import Log, Settings
+from holdfast import Log, NotFound, Settings
+from holdfast.reader.read_plan import Task
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import ExpiredDocument, LeaseDocument
+from holdfast.store import layout
 from pyspark_holdfast.jobs.compact import compact
+from pyspark_holdfast.source import HoldfastSource
+from pyspark_holdfast.stream import StreamReader
 from tests.spark.logs import Row, collected, fill, record, rows
 
 if TYPE_CHECKING:
@@ -94,6 +101,69 @@ def test_a_frame_from_before_reads_the_same(spark: SparkSession, log: Log, root:
     assert collected(again) == rows("orders", 2, 60)
     with pytest.raises(PySparkException, match="has taken the place of a segment"):
         frame.select("value").collect()
+
+
+def reader(root: Path, **options: str) -> StreamReader:
+    """The reader of a stream, without Spark."""
+    source = HoldfastSource({"path": str(root), "topic": "orders", **options})
+    found = source.streamReader(source.schema())
+    assert isinstance(found, StreamReader)
+    return found
+
+
+def expire(root: Path, upto: int) -> None:
+    """Retire the first segments of both partitions, as retention on the store does."""
+    for partition in range(2):
+        key = root / layout.manifest_key("orders", partition, upto - 1)
+        last = documents.decode_manifest(key.read_bytes(), key.name)
+        document = ExpiredDocument(
+            log=last.log, topic="orders", partition=partition, upto=upto, first=last.end, expired_us=1
+        )
+        path = root / layout.expired_key("orders", partition, upto)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(documents.encode(document))
+
+
+def test_a_stream_paused_over_compaction_and_retention(log: Log, root: Path):
+    """It goes on as long as the files are there, and is told when they are not; what is left is read without a hole."""
+    starts, ends = {"orders": {"0": 5, "1": 0}}, {"orders": {"0": 60, "1": 60}}
+    removed(root)
+    expire(root, 2)
+    assert spans(reader(root), starts, ends) == {0: (5, 60), 1: (0, 60)}, "the file that holds it reaches further"
+    assert spans(reader(root, failOnDataLoss="false"), starts, ends) == {0: (5, 60), 1: (0, 60)}
+    for file in root.glob("topics/orders/0/segments/*"):
+        file.unlink()
+    with pytest.raises(NotFound, match="expired"):
+        reader(root).partitions(starts, ends)
+    assert spans(reader(root, failOnDataLoss="false"), starts, ends) == {0: (40, 60), 1: (0, 60)}
+
+
+def spans(stream: StreamReader, starts: dict[str, dict[str, int]], ends: dict[str, dict[str, int]]) -> dict[int, tuple]:
+    """What the tasks of a batch read of each partition."""
+    found: dict[int, tuple[int, int]] = {}
+    for task in stream.partitions(starts, ends):
+        for piece in Task.decode(task.value).pieces:
+            low, high = found.get(piece.head.partition, (piece.start, piece.end))
+            found[piece.head.partition] = min(low, piece.start), max(high, piece.end)
+    return found
+
+
+def test_a_lease_names_segments_not_files(log: Log, root: Path):
+    """What a stream needs is told by the numbers that were sealed, whatever file holds them."""
+    stream = reader(root, reader="nightly")
+    removed(root)
+    stream.commit({"orders": {"0": 25, "1": 60}})
+    (lease,) = root.glob("leases/nightly/*.json")
+    assert documents.decode(lease.read_bytes(), lease.name, LeaseDocument).needs == {"orders": {"0": 1, "1": 3}}
+
+
+def test_looking_for_news_costs_no_more_after_a_compaction(log: Log, root: Path):
+    stream = reader(root, maxOffsetsPerTrigger="10")
+    first = stream.latestOffset({"orders": {"0": 0, "1": 0}}, ReadMaxRows(10))
+    removed(root)
+    assert stream.latestOffset({"orders": {"0": 0, "1": 0}}, ReadMaxRows(10)) == first
+    assert stream._root is not None
+    assert stream._root._rewrites == {}, "rewrites are for planning"
 
 
 class Sink:
