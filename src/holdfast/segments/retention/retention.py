@@ -24,7 +24,7 @@ import msgspec
 
 from holdfast import disk
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import Expire, MarkSegments
 from holdfast.journal.state.partition import Partition
@@ -278,7 +278,10 @@ class Retention:
             self._finish_expiring()
         for partition in list(self._journal.partitions.values()):
             if self._manifest.has_rewrites(partition):
-                self.remove_ended(partition)
+                try:
+                    self.remove_ended(partition)
+                except Corrupt as damage:  # reads say so, too; it is no reason not to open
+                    logger.error("a rewrite is damaged: %s", damage.message, extra={"action": "rewrite_damaged"})
 
     def _finish_expiring(self) -> None:
         """Finish what an Expire left behind: its owner died, or its commit came after the time-out."""
