@@ -167,6 +167,7 @@ class _Publication:
         for _ in range(_ATTEMPTS):
             # The table before the topic: what others have committed is not newer than what is read here.
             standing = self._table.look()
+            self._files.clear()
             topic = self._document()
             columns = self._table.columns(topic)
             cursors = dict(standing.published.cursors) if standing.published else {}
