@@ -55,7 +55,7 @@ def test_a_foreign_commit_is_found_and_never_overwritten(world: World):
 def test_a_foreign_commit_in_the_very_slot_is_found(world: World):
     """It comes between our look and our commit."""
     from holdfast.store.directory import DirectoryStore
-    from tests.publish.worlds import CLOCK, CountingStore, publisher_of
+    from tests.publish.counting_store import CLOCK, CountingStore, publisher_of
 
     store = CountingStore(DirectoryStore(world.root, CLOCK))
     store.before_create = [lambda: commit(world, 1).write_bytes(REMOVED)]

@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.publish.delta import delta_table
 from holdfast.store.directory import DirectoryStore
+from tests.publish.counting_store import CLOCK, CountingStore, publisher_of
 from tests.publish.test_delta_table import fill
-from tests.publish.worlds import CLOCK, CountingStore, World, publisher_of
+from tests.publish.worlds import World
 
 pytestmark = pytest.mark.disk
 

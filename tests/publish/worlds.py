@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pyarrow.parquet as pq
 
 import holdfast
 from holdfast import Log, Settings
-from holdfast.clock import SystemClock
 from holdfast.model.segment import SegmentHead
 from holdfast.publish.publication import Publisher
 from holdfast.root.objects import documents
@@ -27,13 +25,13 @@ from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.segment_writer import SegmentWriter
 from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
-from holdfast.store.port import Body, ObjectInfo, Store
+from holdfast.store.port import Body
+from tests.publish.counting_store import CLOCK, publisher_of
 
 Row = dict[str, Any]
 Table = dict[tuple[int, int], Row]
 """Rows by partition and offset."""
 QUIET = {"segments": {"seal_on_close": False}, "publish": {"interval_ms": 3_600_000}}
-CLOCK = SystemClock()
 
 
 class World:
@@ -122,10 +120,6 @@ def joined(root: Path, taken: Sequence[SegmentDocument]) -> SegmentDocument:
     return document
 
 
-def publisher_of(store: Store) -> Publisher:
-    return Publisher(RootStore(store, RootForm(None)), CLOCK, delete_after_ms=7 * 86_400_000)
-
-
 def keyed(table: pa.Table) -> Table:
     """Rows by partition and offset; a row that is there twice is an error."""
     prefix = "_" if "_offset" in table.column_names else ""
@@ -149,68 +143,3 @@ def log_folder(path: Path) -> Path:
 
 def files_below(path: Path) -> dict[str, bytes]:
     return {found.relative_to(path).as_posix(): found.read_bytes() for found in path.rglob("*") if found.is_file()}
-
-
-class CountingStore:
-    """A store that counts what is asked of it, and dies by kill -9 at a step if it is told to."""
-
-    def __init__(self, store: Store, die_at: int = 0) -> None:
-        self._store = store
-        self._die_at = die_at
-        self.steps = 0
-        self.requests: list[tuple[str, str]] = []
-        self.bytes_read = 0
-        self.before_create: list[Any] = []
-
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    def _step(self, verb: str, key: str) -> None:
-        self.requests.append((verb, key))
-        self.tick()
-
-    def tick(self) -> None:
-        self.steps += 1
-        if self.steps == self._die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def create(self, key: str, body: Body) -> None:
-        self._step("create", key)
-        if self.before_create:
-            self.before_create.pop(0)()
-        self._store.create(key, body)
-        self.tick()
-
-    def get(self, key: str, bytes_max: int | None = None) -> bytes:
-        self._step("get", key)
-        data = self._store.get(key, bytes_max)
-        self.bytes_read += len(data)
-        return data
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        self._step("get_range", key)
-        self.bytes_read += length
-        return self._store.get_range(key, start, length)
-
-    def head(self, key: str) -> ObjectInfo | None:
-        self._step("head", key)
-        return self._store.head(key)
-
-    def list(self, prefix: str, after: str | None = None) -> Iterator[ObjectInfo]:
-        self._step("list", prefix)
-        for info in self._store.list(prefix, after):
-            self.bytes_read += 100
-            yield info
-
-    def folders(self, prefix: str) -> Sequence[str]:
-        self._step("folders", prefix)
-        return self._store.folders(prefix)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self._step("delete", ",".join(keys))
-        self._store.delete(keys)
-        self.tick()
-
-    def close(self) -> None:
-        self._store.close()
