@@ -1,4 +1,4 @@
-"""`python -m bench <name> [--quick] [--full] [--rounds N]` runs `main(options)` of `bench/<name>.py`.
+"""`python -m bench <name> [--quick] [--full] [--rounds N] [--only PART]` runs `main(options)` of `bench/<name>.py`.
 
 The exit code is 0 when the bench ran, whether its bars were reached or not; 1 when it failed; 2 when it was
 called wrongly.
@@ -29,6 +29,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help=f"at least three; {ROUNDS} unless told")
     parser.add_argument("--seconds", type=float, help=f"length of one sample; {SECONDS:g} unless told")
     parser.add_argument("--directory", type=Path, help="where to write, on the disk to be measured")
+    parser.add_argument("--only", action="append", default=[], metavar="PART", help="of tables: this part alone")
     return parser
 
 
@@ -40,6 +41,7 @@ def options_of(given: argparse.Namespace) -> Options:
         seconds=seconds if given.seconds is None else given.seconds,
         directory=given.directory,
         full=given.full,
+        only=tuple(given.only),
     )
 
 

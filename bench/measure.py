@@ -67,6 +67,8 @@ class Options:
     directory: Path | None = None
     full: bool = False
     """Also what takes many minutes and proves growth only."""
+    only: tuple[str, ...] = ()
+    """Parts to run, of a bench that knows them by name; all if empty."""
 
     def __post_init__(self) -> None:
         if self.rounds < ROUNDS_MIN:

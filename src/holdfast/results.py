@@ -7,6 +7,7 @@ What a program calls, catches or annotates every day is in `holdfast` itself.
 
 from __future__ import annotations
 
+from holdfast.compaction.compaction_report import CompactionReport, PartitionCompaction
 from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
 from holdfast.log.kept_tables import TableStats
 from holdfast.model.record import Watermark
@@ -20,7 +21,9 @@ from holdfast.shipping.shipper import Unshipped
 
 __all__ = [
     "BatchTicket",
+    "CompactionReport",
     "Event",
+    "PartitionCompaction",
     "RebuildReport",
     "ReconcileReport",
     "RestoreReport",

@@ -120,6 +120,25 @@ def test_offsets_are_shared_in_proportion_to_what_is_there():
     assert admit({A: 0, B: 0}, behind, Limits(offsets=100)) == {A: 90, B: 10}
 
 
+def test_a_partition_gets_its_turn_beside_more_busy_ones_than_the_limit_has_records():
+    """Three that get a record before each trigger, and a limit of three: the large segment of the fourth is old."""
+    busy = [("orders", partition) for partition in range(3)]
+    large = ("orders", 3)
+    at, there = dict.fromkeys([*busy, large], 0), 20
+    for trigger in range(60):
+        behind = {
+            (topic, number): [
+                segment(offset, 1, number=offset, partition=number, times=(1000 + offset, 1000 + offset))
+                for offset in range(at[topic, number], trigger + 1)
+            ]
+            for topic, number in busy
+        }
+        behind[large] = [segment(0, there, partition=3, times=(5, 50))] if at[large] < there else []
+        at = admit(at, behind, Limits(offsets=3))
+    assert at[large] == there
+    assert min(at[where] for where in busy) > 10
+
+
 def test_what_a_small_partition_cannot_use_goes_to_the_others():
     behind = {A: [segment(0, 1000)], B: [segment(0, 1, partition=1)]}
     taken = admit({A: 0, B: 0}, behind, Limits(offsets=10))

@@ -79,6 +79,7 @@ CASES = {
     "reader": Case("nightly", "reader", "nightly", "a/b", "reader must be a plain name"),
     "leaseSeconds": Case("60", "lease_seconds", 60, "0", "leaseSeconds must be above zero"),
     "emit": Case("segments", "emit", "segments", "files", "emit must be one of: rows, segments"),
+    "native": Case("false", "native", False, "maybe", "native must be true or false"),
 }
 STORE_CASES = {
     "endpoint": Case("http://127.0.0.1:9000", "endpoint", "http://127.0.0.1:9000", "ftp://x", "store.endpoint must"),
@@ -90,6 +91,8 @@ STORE_CASES = {
     "retries": Case("5", "retries", 5, "many", "retries must be a number"),
     "timeoutMs": Case("1500.5", "timeout_ms", 1500.5, "0", "store.timeout_ms must be above zero"),
     "readBytesMax": Case("1000", "read_bytes_max", 1000, "0", "readBytesMax must be above zero"),
+    "prefetchRequests": Case("0", "prefetch_requests", 0, "33", "store.prefetch_requests must be 0 to 32"),
+    "prefetchBytes": Case("1000", "prefetch_bytes", 1000, "0", "prefetchBytes must be above zero"),
 }
 ALL = CASES | STORE_CASES
 WRONG = {name: case for name, case in ALL.items() if case.complaint}

@@ -14,7 +14,7 @@ import holdfast
 from holdfast import Keyring
 from holdfast.errors import Invalid, NotFound
 from pyspark_holdfast import marks_of, path_of, read_stream
-from tests.spark.logs import START_US, Row, collected, fill, made, rows
+from tests.spark.logs import START_US, Row, collected, fill, made, record, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +90,24 @@ def test_all_records_come_once_and_limits_hold(
     assert len(landing.batches) == batches
     assert max(map(len, landing.batches.values())) <= most
     assert set(landing.paths) == {"native"}
+
+
+@pytest.mark.parametrize("verify", ["", "hash"], ids=["native", "format"])
+@pytest.mark.parametrize("options", [{}, {"maxBytesPerTrigger": 1, "maxSegmentsPerTrigger": 1}], ids=["rows", "all"])
+def test_a_segment_three_times_as_large_as_the_limit_never_sticks(
+    spark: SparkSession, tmp_path: Path, landing: Landing, verify: str, options: dict[str, int]
+) -> None:
+    """It comes in pieces, however many limits there are, and so does what follows it."""
+    with holdfast.open(tmp_path / "log") as log:
+        fill(log, partitions=1, seals=1, rows=22)
+        log.topic("orders").append_batch([record(22, 0)])
+        log.seal()
+    given = {"maxOffsetsPerTrigger": 7, **options, **({"verify": verify} if verify else {})}
+    landing.drain(read_stream(spark, tmp_path / "log", "orders", **given))
+    sizes = [len(landing.batches[number]) for number in sorted(landing.batches)]
+    assert sizes == ([7, 7, 7, 2] if not options else [7, 7, 7, 1, 1])
+    assert landing.rows == rows("orders", 1, 23)
+    assert set(landing.paths) == {"format" if verify else "native"}
 
 
 def test_batches_are_those_of_the_formats_stream(spark: SparkSession, root: Path, tmp_path: Path) -> None:

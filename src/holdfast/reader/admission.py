@@ -2,7 +2,8 @@
 
 Segments are taken whole, the oldest records first, until a limit in segments or bytes is reached; at least one, so that
 a stream makes progress however small the limit is. A limit in offsets then takes from each partition in proportion to
-what is there, as Kafka's source does, and may cut a segment. Equal arguments give equal answers.
+what is there, as Kafka's source does, and may cut a segment. If it is too small for one record of each partition, the
+oldest come first. Equal arguments give equal answers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ def admit(
 ) -> dict[Where, int]:
     """Where a trigger ends: partitions begin at `starts`, and these segments follow, in order."""
     ends = _by_segments(starts, segments, limits)
-    return _by_offsets(starts, ends, limits.offsets) if limits.offsets else ends
+    if not limits.offsets:
+        return ends
+    waiting = [where for where in ends if ends[where] > starts[where]]
+    if len(waiting) > limits.offsets:
+        # One each is too much. By size, some partition might be the last for ever; the oldest one's turn comes.
+        oldest = sorted(waiting, key=lambda where: (segments[where][0].time_min, where))[: limits.offsets]
+        return {**starts, **{where: starts[where] + 1 for where in oldest}}
+    return _by_offsets(starts, ends, limits.offsets)
 
 
 def _by_segments(

@@ -2,25 +2,28 @@
 
 Everything is proved on the way, as far as `verify` asks: `off` compares sizes and footers only, `hash` every block that
 is read, `full` the whole segment, rows, times and chain included, before its first row is returned. Damage is Corrupt
-with the file's key; what retention removed in the meantime is NotFound. Runs in Spark's executors: one piece after the
-other, one row group in memory.
+with the file's key; what retention or compaction removed in the meantime is NotFound. Runs in Spark's executors: one
+piece after the other, one row group in memory, and beside it what `prefetch` may ask a store for ahead of its turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.reader.object_bytes import open_bytes
+from holdfast.reader.object_bytes import is_in_place, open_bytes, opening
+from holdfast.reader.prefetch import Prefetch, prefetching
 from holdfast.reader.read_columns import Shaping
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import Bounds, Piece, Task
+from holdfast.root.rewrites import read_rewrites, was_replaced
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_expired
+from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.store.port import Store
 
@@ -39,17 +42,28 @@ class TaskReader:
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in order."""
-        for piece in task.pieces:
-            yield from self._read_piece(piece)
+        settings = self._options.store
+        if is_in_place(self._store.files) or not settings.prefetch_requests:
+            yield from self._read_all(task.pieces, None)
+            return
+        parts = (opening(piece.key, piece.facts.size) for piece in task.pieces if self._is_opened(piece))
+        with prefetching(
+            self._store.files, parts, requests_max=settings.prefetch_requests, bytes_max=settings.prefetch_bytes
+        ) as prefetch:
+            yield from self._read_all(task.pieces, prefetch)
 
-    def _read_piece(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def _read_all(self, pieces: Iterable[Piece], prefetch: Prefetch | None) -> Iterator[pa.RecordBatch]:
+        for piece in pieces:
+            yield from self._read_piece(piece, prefetch)
+
+    def _read_piece(self, piece: Piece, prefetch: Prefetch | None) -> Iterator[pa.RecordBatch]:
         topic, partition = piece.head.topic, piece.head.partition
         if self._is_known(piece):
             if piece.share[0] == 0:
                 yield from self._shaping.made(topic, partition, piece.start, piece.end)
             return
         try:
-            with self._open(piece) as reader:
+            with self._open(piece, prefetch) as reader:
                 if self._options.verify == "full":
                     reader.verify()
                 for batch in self._batches(reader, piece):
@@ -72,7 +86,12 @@ class TaskReader:
             and self._options.encrypted == "open"
         )
 
-    def _open(self, piece: Piece) -> SegmentReader:
+    def _is_opened(self, piece: Piece) -> bool:
+        """Whether a piece's file will be opened, as far as that is known beforehand."""
+        is_readable = self._keyring is not None or not piece.facts.key_id or self._options.encrypted == "sealed"
+        return is_readable and not self._is_known(piece)
+
+    def _open(self, piece: Piece, prefetch: Prefetch | None) -> SegmentReader:
         key_id = piece.facts.key_id
         if key_id and self._keyring is None and self._options.encrypted == "open":
             raise no_key(piece.head.topic, key_id)
@@ -82,7 +101,7 @@ class TaskReader:
         opener = vault.segment_keys if key_id else None
         return SegmentReader(
             piece.key, piece.head, piece.facts, opener,
-            source=open_bytes(self._store.files, piece.key, piece.facts.size),
+            source=open_bytes(self._store.files, piece.key, piece.facts.size, prefetch),
             compare_blocks=self._options.verify != "off", trusted=self._is_authentic,
             row_group_bytes_max=self._options.store.read_bytes_max,
         )  # fmt: skip
@@ -91,7 +110,9 @@ class TaskReader:
         if self._options.encrypted == "sealed":
             if reader.encrypted_with is None:
                 raise Invalid(f"topic {piece.head.topic!r} is not encrypted", hint="leave encrypted=sealed out")
-            return reader.stored_blocks(piece.share)
+            blocks = reader.stored_blocks(piece.share)
+            # A file that holds several segments may be wanted in part; what is cut is cut between blocks.
+            return blocks if piece.is_whole else (encrypted_blocks.meeting(b, piece.start, piece.end) for b in blocks)
         there = set(reader.schema.names)
         return reader.batches(
             piece.start, piece.end, columns=[name for name in self._shaping.needs if name in there],
@@ -109,14 +130,21 @@ def no_key(topic: str, key_id: str) -> Invalid:
 
 
 def missing(store: Store, piece: Piece) -> Corrupt | NotFound:
-    """The error for a segment whose file is gone: retention removed it, or it is lost."""
+    """The error for a segment whose file is gone: retention or compaction removed it, or it is lost."""
     head = piece.head
-    expired = read_expired(store, head.log_id.hex(), head.topic, head.partition)
+    place = (head.log_id.hex(), head.topic, head.partition)
+    expired = read_expired(store, *place)
     span = f"offsets={head.first}..{piece.segment.end - 1}"
     if expired is not None and head.number < expired.upto:
         return NotFound(
             f"a segment expired before it was read {span} key={piece.key}",
             hint="read again, from what is left; keep segments longer, or name a reader for a lease",
+        )
+    if was_replaced(piece.segment, read_rewrites(store, *place)):
+        return NotFound(
+            f"a longer file has taken the place of a segment before it was read {span} key={piece.key}",
+            hint="read again: the rows are the same, in the new file; a longer delete_after_ms, or a reader's lease,"
+            " keeps replaced files for queries that take long",
         )
     return Corrupt(
         f"a segment is missing {span}", path=piece.key, topic=head.topic, partition=head.partition, offset=head.first,

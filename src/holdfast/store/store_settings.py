@@ -19,6 +19,8 @@ from holdfast.store.address import problem_with
 _REFERENCE = re.compile(r"(|profile:[\w.@+ -]{1,128}|env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:.{1,4096})\Z")
 _ACCESS_KEY = re.compile(r"\b(AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b")
 _RETRIES_MAX = 20
+_PREFETCH_REQUESTS_MAX = 32
+"""As many connections as there are for threads."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +67,14 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     commit batch. Raise it if segments were sealed with larger row groups.
     """
 
+    prefetch_requests: int = 16
+    """How many requests for segments a reading may have under way at once, ahead of the rows that it is at; 0 for none,
+    one part is fetched after the other then. Of no meaning for directories.
+    """
+
+    prefetch_bytes: int = 64 * 2**20
+    """How many bytes may be under way or waiting, ahead of the rows that a reading is at."""
+
     def __post_init__(self) -> None:
         problems = [problem for problem in self._problems() if problem]
         if problems:
@@ -97,6 +107,10 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             None if 0 <= self.retries <= _RETRIES_MAX else f"store.retries must be 0 to {_RETRIES_MAX}",
             None if self.timeout_ms > 0 else f"store.timeout_ms must be above zero, got {self.timeout_ms}",
             None if self.read_bytes_max > 0 else f"store.read_bytes_max must be above zero, got {self.read_bytes_max}",
+            None
+            if 0 <= self.prefetch_requests <= _PREFETCH_REQUESTS_MAX
+            else f"store.prefetch_requests must be 0 to {_PREFETCH_REQUESTS_MAX}",
+            None if self.prefetch_bytes > 0 else f"store.prefetch_bytes must be above zero, got {self.prefetch_bytes}",
         ]
 
     def _endpoint_problem(self) -> str | None:

@@ -196,7 +196,7 @@ def _partition(
     where = (topic.topic, number)
     first, settled = earliest_offset(root, topic, where), root.settled(topic, number)
     shipped = max(settled, ends.get(where, settled))
-    there = [one for one in root.segments(where) if not one.is_filler and one.end > first]
+    there = [one for one in root.files(where) if not one.is_filler and one.end > first]
     keys.update(one.key_id for one in there if one.key_id)
     return RootPartition(
         number, min(first, shipped), shipped, settled, max(0, shipped - first), shipped - settled, len(there),

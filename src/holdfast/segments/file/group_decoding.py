@@ -7,7 +7,7 @@ Memory: one row group decoded, and its stored bytes. One thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -57,13 +57,20 @@ class GroupDecoding:
 
     def fetch(self, group: int, names: list[str]) -> list[Piece]:
         """The stored bytes of some columns of a row group, proved."""
-        chunks = self.row_group(group).chunks
-        chosen = [chunks[leaf] for leaf in self._leaves(names)]
+        chosen = self._chosen(group, names)
         if max(sum(c.end - c.start for c in chosen), sum(c.unpacked for c in chosen)) > _READ_BYTES_MAX:
             raise Damaged("has a row group that is too large")
         if self._unproven is not None and sum(c.end - c.start for c in chosen) > self._bytes_max:
             raise TooLarge
         return self._file.fetch((chunk.start, chunk.end) for chunk in chosen)
+
+    def announce(self, groups: Sequence[int], names: list[str]) -> None:
+        """These row groups will be fetched next, in this order."""
+        self._file.announce([(c.start, c.end) for c in self._chosen(group, names)] for group in groups)
+
+    def _chosen(self, group: int, names: list[str]) -> list[Chunk]:
+        chunks = self.row_group(group).chunks
+        return [chunks[leaf] for leaf in self._leaves(names)]
 
     def whole(self, group: int, names: list[str], pieces: list[Piece]) -> pa.Table:
         """A whole row group."""

@@ -12,7 +12,7 @@ time in another thread; what Arrow asks for beyond that is fetched when it asks.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +26,8 @@ from holdfast.segments.file.hashing_sink import BLOCK_BYTES, hash_block
 
 _TAIL_BYTES = 8
 _MAGIC = b"PAR1"
+_AHEAD_BYTES = 4 * 2**20
+"""What is read at once of a whole file that is far away: whole blocks."""
 FOOTER_BYTES_MAX = 16 * 2**20
 """The largest footer that is read into memory."""
 
@@ -49,8 +51,15 @@ class Bytes(Protocol):
     def size(self) -> int:
         """How many there are."""
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether it makes use of what is announced."""
+
     def read(self, start: int, end: int) -> memoryview:
         """Exactly these bytes; raises Damaged if there are fewer, or if they cannot be read."""
+
+    def announce(self, ranges: Sequence[Range]) -> None:
+        """These ranges will probably be read next, exactly so and in this order."""
 
     def close(self) -> None:
         """Close it; closing again does nothing."""
@@ -58,6 +67,8 @@ class Bytes(Protocol):
 
 class FileBytes:
     """A file on a disk; raises FileNotFoundError where there is none, and Corrupt where something else stands."""
+
+    reads_ahead = False
 
     def __init__(self, path: Path) -> None:
         try:
@@ -80,6 +91,9 @@ class FileBytes:
             parts.append(part)
             at += len(part)
         return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def announce(self, ranges: Sequence[Range]) -> None:
+        """Nothing to do: the system reads ahead."""
 
     def close(self) -> None:
         """Close the file."""
@@ -130,14 +144,25 @@ class ProvenFile:
         """Read and prove some ranges; those that touch the same blocks, or neighbours, are read together."""
         return [(start, self._proved(start, end)) for start, end in _in_blocks(ranges, self.data_end)]
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `announce` has any use."""
+        return self._source.reads_ahead
+
+    def announce(self, groups: Iterable[Iterable[Range]]) -> None:
+        """These ranges will be fetched next, one group after the other."""
+        self._source.announce([part for ranges in groups for part in _in_blocks(ranges, self.data_end)])
+
     def hold(self, pieces: list[Piece]) -> None:
         """Keep these pieces, and only these, for Arrow to read from."""
         self._held = pieces
 
     def chunks(self) -> Iterator[memoryview]:
         """The whole file in order, proved up to its footer."""
-        step = BLOCK_BYTES
-        for start in range(0, self.data_end, step):
+        step = _AHEAD_BYTES if self._source.reads_ahead else BLOCK_BYTES
+        starts = range(0, self.data_end, step)
+        for at, start in enumerate(starts):
+            self._source.announce([(ahead, min(ahead + step, self.data_end)) for ahead in starts[at + 1 : at + 3]])
             yield self._proved(start, min(start + step, self.data_end))
         yield self._source.read(self.data_end, self.size)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import pack
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,27 @@ from holdfast.segments.file.segment_columns import microseconds, time_range
 
 _TURNED_ROWS = 8192
 """Rows that are turned round at once, so that whoever wants the last few does not pay for a whole batch."""
+
+
+class Wanted(NamedTuple):
+    """What a read asks for."""
+
+    start: int
+    end: int
+    names: list[str]
+    since: int | None
+    until: int | None
+    reverse: bool
+    share: tuple[int, int]
+
+    def meets(self, first: int, rows: int, time_min: int, time_max: int) -> bool:
+        """Whether a span of records may hold any that are asked for."""
+        return (
+            first < self.end
+            and first + rows > self.start
+            and (self.since is None or time_max >= self.since)
+            and (self.until is None or time_min <= self.until)
+        )
 
 
 def select(batch: pa.RecordBatch, start: int, end: int, since: int | None, until: int | None) -> pa.RecordBatch:

@@ -12,7 +12,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from copy import copy
 from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import NotFound
@@ -125,6 +128,12 @@ class S3Store:
             connect_timeout=connect_timeout, heartbeat=heartbeat, clock=self._clock, endpoint_state=live.endpoint_state,
             beside=live.pool,
         )  # fmt: skip
+
+    def without_retries(self) -> S3Store:
+        """The same root by the same connections, asked once for everything."""
+        other = copy(self)
+        other._settings = msgspec.structs.replace(self._settings, retries=0)
+        return other
 
     def close(self) -> None:
         """Let go of the connections; the next request opens new ones."""
