@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
+from holdfast.compaction.compact import compact
 from holdfast.publish.delta import delta_table
 from holdfast.store import layout
 from tests.publish.worlds import World, delta_rows, files_below, keyed, log_folder
@@ -204,6 +205,26 @@ def test_a_rewrite_of_published_and_new_segments_shows_each_row_once(world: Worl
     assert changes(world, 1) == {"add": [True], "remove": []}
     assert changes(world, 2) == {"add": [False], "remove": [False, False]}
     assert delta_rows(world.table("orders")) == world.expected("orders")
+
+
+def test_compaction_of_a_published_topic_changes_no_row(tmp_path: Path):
+    """Real compaction, again and again, with rows that settle in between; older versions show what they showed."""
+    world, shown = World(tmp_path, shipped=True), []
+    for _ in range(3):
+        for _ in range(3):
+            fill(world, rows=3, partitions=1)
+        shown.append((world.publisher().publish("orders").version, world.expected("orders")))
+        assert compact(world.place, "orders").files_after < 6
+        report = world.publisher().publish("orders")
+        assert (report.commits, delta_rows(world.table("orders"))) == (1, world.expected("orders"))
+        assert set(changes(world, report.version)["add"]) == {False}
+    for version, rows in shown:
+        assert delta_rows(world.table("orders"), version) == rows
+    # What compaction joined leaves the table as a whole, behind what is retired of it.
+    world.expire("orders", 0, 2)
+    world.publisher().publish("orders")
+    assert set(delta_rows(world.table("orders"))) >= set(world.expected("orders"))
+    world.close()
 
 
 def changes(world: World, version: int) -> dict[str, list[bool]]:
