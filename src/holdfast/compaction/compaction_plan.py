@@ -60,6 +60,11 @@ class Run(NamedTuple):
         """What its files have together."""
         return sum(file.segment.size for file in self.files)
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether its files are encrypted: all of them are, or none."""
+        return bool(self.first.key_id)
+
 
 class _Part(NamedTuple):
     files: tuple[InEffect, ...]
