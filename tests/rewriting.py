@@ -39,13 +39,16 @@ class Compactor:
     def rewrites(self) -> list[RewriteDocument]:
         return rewrites.read_rewrites(self.store, self.log, *self.where)
 
-    def rewrite(self, *runs: tuple[int, int], remove: bool = False, now_us: int = NOW_US) -> RewriteDocument:
+    def rewrite(
+        self, *runs: tuple[int, int], remove: bool = False, now_us: int = NOW_US,
+        kept: tuple[Rewritten, ...] | None = None,
+    ) -> RewriteDocument:  # fmt: skip
         """Write the files and swap them in; with `remove` the replaced ones go at once."""
         known = self.rewrites
         outputs = tuple(self.written(*run, known) for run in runs)
         document = RewriteDocument(
             log=self.log, topic=self.where[0], partition=self.where[1], number=len(known), nonce=NONCE,
-            outputs=outputs, rewritten_us=now_us,
+            outputs=outputs, kept=kept, rewritten_us=now_us,
         )  # fmt: skip
         key = layout.rewrite_key(*self.where, document.number)
         self.store.create(key, Body.of(documents.encode(document)))

@@ -155,6 +155,16 @@ def test_a_rewrite_that_does_not_fit_is_found(log, compactor, root, keys):
     assert document.outputs[0].segment.key not in root.keys("topics/")
 
 
+def test_a_rewrite_that_tells_all_wrongly_is_found(log, compactor, root):
+    """Readers may begin with it: what it says of earlier files must be so."""
+    first = compactor.rewrite((0, 2))
+    compactor.rewrite((3, 5), kept=first.outputs)
+    assert check(log) == []
+    compactor.rewrite((2, 3), kept=())
+    key = layout.rewrite_key("orders", 0, 2)
+    assert ("content_mismatch", in_folder(key)) in check(log, deep=False)
+
+
 def test_foreign_names_in_the_folders_of_rewrites_are_found(log, compactor, root):
     compactor.rewrite((0, 2))
     strange = [layout.intents_folder("orders", 0) + "note.txt", layout.rewrites_folder("orders", 0) + "note.txt"]
