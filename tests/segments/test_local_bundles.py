@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 
 import holdfast
 from holdfast import Keyring, Log
+from tests.bundle_data import Masked
 from tests.segments.planting import TEN, files, fill, offsets
 
 pytestmark = pytest.mark.disk
 NEVER = {"interval_ms": 3_600_000}
 SOON = {"delete_after_ms": 0}
-
-
-class Masked:
-    """A cipher of the user's own, good for tests only."""
-
-    name = "masked"
-
-    def encrypt(self, plaintext, associated):
-        return self.mac(bytes(plaintext) + associated) + bytes(byte ^ 0x5A for byte in plaintext)
-
-    def decrypt(self, encrypted, associated):
-        plaintext = bytes(byte ^ 0x5A for byte in encrypted[32:])
-        if self.mac(plaintext + associated) != encrypted[:32]:
-            raise ValueError("no")
-        return plaintext
-
-    def mac(self, message):
-        return hashlib.sha256(b"secret" + bytes(message)).digest()
 
 
 @pytest.fixture(params=["keyring", "cipher"])
