@@ -15,6 +15,7 @@ from holdfast.cli import exit_codes, output, prices, printing, text
 from holdfast.cli.inspection import inspect_lines, root_report, summary
 from holdfast.cli.program import program
 from holdfast.cli.verbs import channel, config, keys, read, reconcile, seal, ship, spark, status, topics
+from holdfast.publish.publication import TableReport
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.recovery.rebuild import Lost
@@ -76,7 +77,10 @@ def test_global_options_are_documented() -> None:
             "holdfast topics",
             [topics.TopicLine, topics.SchemaVersion, topics.RetentionPolicy, summary.PartitionStatus],
         ),
-        ("holdfast topics", [root_report.RootTopic, root_report.RootPartition, root_report.RootSchema]),
+        (
+            "holdfast topics",
+            [root_report.RootTopic, root_report.RootPartition, root_report.RootSchema, root_report.RootTable],
+        ),
         ("holdfast status", [root_report.RootStatus, root_report.Claim]),
         (
             "holdfast status",
@@ -96,6 +100,7 @@ def test_global_options_are_documented() -> None:
         ("holdfast rebuild", [RebuildReport, Lost]),
         ("holdfast migrate-root", [MigrationReport]),
         ("holdfast compact", [CompactionReport, PartitionCompaction]),
+        ("holdfast publish", [TableReport]),
         ("holdfast ship", [ship.ShipReport, ship.Left]),
         ("holdfast restore", [RestoreReport]),
         ("holdfast keys", [keys.KeyLine]),

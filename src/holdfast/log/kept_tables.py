@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import HoldfastError, NotFound
+from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.log.log_context import LogContext
 
 if TYPE_CHECKING:
@@ -124,15 +124,19 @@ class KeptTables:
 
     def _publish(self, topic: str, *, may_look: bool = False) -> bool:
         """Publish one topic if it is to be; False where that must be tried again."""
+        from holdfast.publish.publication import failed
+
         try:
             with self._lock:
                 publisher = self._publisher()
                 publisher.require_publishable()
                 if not self._is_wanted(publisher, topic, may_look=may_look):
                     return True
-                report = publisher.attempt(topic)
+                report = publisher.publish(topic)
         except NotFound:
-            return False  # nothing lies at the root yet
+            return False  # nothing of it lies at the root yet
+        except (Invalid, Corrupt) as error:
+            report = failed(topic, error)
         except (HoldfastError, OSError) as error:
             self._tell(topic, error.message if isinstance(error, HoldfastError) else str(error))
             return False

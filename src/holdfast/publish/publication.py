@@ -117,7 +117,7 @@ class Publisher:
         try:
             standing = self._format(self._root, self._root.log().log, topic, self._clock).look()
         except (Invalid, Corrupt) as error:
-            return _failed(topic, error)
+            return failed(topic, error)
         return report_of(self._root, topic, standing)
 
     def unpublish(self, topic: str, *, force: bool = False) -> int:
@@ -139,7 +139,7 @@ class Publisher:
         try:
             return self.publish(topic, dry_run=dry_run)
         except (Invalid, Corrupt, NotFound) as error:
-            return _failed(topic, error)
+            return failed(topic, error)
 
 
 class _Totals(NamedTuple):
@@ -167,6 +167,7 @@ class _Publication:
         for _ in range(_ATTEMPTS):
             # The table before the topic: what others have committed is not newer than what is read here.
             standing = self._table.look()
+            self._files.clear()
             topic = self._document()
             columns = self._table.columns(topic)
             cursors = dict(standing.published.cursors) if standing.published else {}
@@ -251,7 +252,8 @@ def report_of(root: RootStore, topic: str, standing: Standing) -> TableReport:
     )  # fmt: skip
 
 
-def _failed(topic: str, error: HoldfastError) -> TableReport:
+def failed(topic: str, error: HoldfastError) -> TableReport:
+    """The report where publishing raised."""
     state: State = "damaged" if isinstance(error, Corrupt) else "refused"
     if isinstance(error, ForeignCommit):
         state = "foreign"

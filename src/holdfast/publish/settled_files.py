@@ -19,8 +19,8 @@ from holdfast.root.store_manifest import in_parallel, read_expired, read_manifes
 from holdfast.store import layout
 from holdfast.store.port import Store
 
-_WINDOW = 32
-"""Slots that are asked for together once the first turned out to be taken."""
+_WINDOW_MAX = 32
+"""Slots that are asked for together: one, and twice as many each time that all of them are taken."""
 
 
 class SettledFiles:
@@ -31,12 +31,18 @@ class SettledFiles:
         self._place = (log, topic, partition)
         self._manifest: tuple[ManifestDocument, ...] | None = None
         self._rewrites: list[RewriteDocument] = []
+        self._looked: tuple[int, int] | None = None
+        """How many rewrites there are, and below which number segments are retired; looked up once."""
+        self._free = -1
+        """The slot that was found free."""
 
     def change(self, before: Cursor, most: int) -> PartitionChange | None:
         """The next change after a cursor, with at most so many new segments; None when nothing is new."""
         # What is looked at first may be older than what is looked at later, never newer: a rewrite is there after
         # all segments that it replaces.
-        rewrites, expired = self._rewrites_since(before), self._expired_since(before)
+        if self._looked is None:
+            self._looked = self._rewrites_since(before), self._expired_since(before)
+        rewrites, expired = max(self._looked[0], before.rewrites), max(self._looked[1], before.expired)
         news = self._following(before, most)
         if before.slot < 0 and len(news) == len(self._whole()):
             return self._first(news, Cursor(expired=expired, rewrites=rewrites)) if news else None
@@ -76,17 +82,18 @@ class SettledFiles:
     def _following(self, cursor: Cursor, most: int) -> Sequence[ManifestDocument]:
         """Manifest objects behind a cursor, proved."""
         if cursor.slot < 0:
+            self._free = len(self._whole())
             return self._whole()[:most]
         found: list[ManifestDocument] = []
         window = 1
-        while len(found) < most:
+        while len(found) < most and cursor.slot + 1 + len(found) != self._free:
             start = cursor.slot + 1 + len(found)
             more = in_parallel(lambda slot: read_slot(self._store, *self._place, slot), range(start, start + window))
             there = more[: more.index(None)] if None in more else more
             found += [document for document in there if document is not None]
             if len(there) < window:
-                break
-            window = _WINDOW
+                self._free = start + len(there)
+            window = min(2 * window, _WINDOW_MAX)
         found = found[:most]
         prove_following(found, *self._place, cursor.slot + 1, cursor.link)
         return found

@@ -285,7 +285,7 @@ class ProblemLine(Line, frozen=True, tag="problem"):
 
 
 LINES = (
-    FormatLine, LogLine, EpochLine, KeyEpochLine, TopicLine, SchemaLine, PolicyLine, HeadLine, WatermarkLine,
+    FormatLine, TableLine, LogLine, EpochLine, KeyEpochLine, TopicLine, SchemaLine, PolicyLine, HeadLine, WatermarkLine,
     ShippingLine, ShipmentLine, SegmentLine, EntryLine, SizesLine, RevealedLine, RowLine, ProblemLine,
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`holdfast publish`: topics as tables that other engines read in place.
+"""`holdfast publish` and `holdfast unpublish`: topics as tables that other engines read in place.
 
 Writes the table's own log beside the segments, and no data. Can be run at any time, also while a log ships to the root.
 Exit code 1 where a topic that was named cannot be published, or where somebody else has written to a table.
@@ -13,7 +13,7 @@ from holdfast.cli.exit_codes import DAMAGED, FINE, REFUSED
 from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
 from holdfast.cli.progress import Working
-from holdfast.log.table_verbs import publish_tables
+from holdfast.log.table_verbs import publish_tables, unpublish_tables
 from holdfast.publish.publication import TableReport
 
 EPILOG = """\b
@@ -73,3 +73,35 @@ def _code(reports: list[TableReport], *, is_named: bool) -> int:
     if "damaged" in states:
         return DAMAGED
     return REFUSED if "foreign" in states or (is_named and "refused" in states) else FINE
+
+
+UNPUBLISH_EPILOG = """\b
+Example:
+  holdfast unpublish s3://bucket/prefix orders
+An owner with publish.delta = true publishes the topic again; unset it first.
+A table that was published again begins at version 0: whoever follows it must begin anew."""
+
+
+@click.command("unpublish", epilog=UNPUBLISH_EPILOG)
+@click.argument("root", metavar="ROOT")
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@click.option(
+    "--as", "as_format", metavar="FORMAT", default="delta", show_default=True, help="The table format: delta."
+)
+@click.option("--force", is_flag=True, help="Also a table that holdfast did not make.")
+@json_option
+def unpublish_command(root: str, topics: tuple[str, ...], as_format: str, force: bool, as_json: bool) -> int:
+    """Remove the tables of topics at ROOT, and no data; of all topics, unless some are named."""
+    settings = Settings.load()
+    with Working() as working:
+        working.show("removing")
+        removed = unpublish_tables(root, topics, as_format=as_format, force=force, settings=settings)
+    if as_json:
+        for topic, objects in removed.items():
+            emit_json({"topic": topic, "objects": objects})
+    elif removed:
+        emit_table(("topic", "objects removed"), list(removed.items()))
+    else:
+        say("no published tables")
+    flush()
+    return FINE

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.publish.delta.actions import FORMAT, Published
+from holdfast.publish.delta.actions import ENGINE, FORMAT, Published
 from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo, Store
 
@@ -182,7 +182,9 @@ class Commits:
             actions: list[dict[str, Any]] = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
         except (msgspec.DecodeError, ValueError, RecursionError):
             raise self._damaged("a commit of the table is damaged", info.key) from None
-        return bool(actions) and all(set(action) == {"commitInfo"} for action in actions)
+        infos = [action.get("commitInfo") for action in actions if set(action) == {"commitInfo"}]
+        is_ours = any(isinstance(info, dict) and ENGINE in info for info in infos)  # and yet it could not be read
+        return bool(actions) and len(infos) == len(actions) and not is_ours
 
     def _foreign(self, version: int) -> ForeignCommit:
         return ForeignCommit(
