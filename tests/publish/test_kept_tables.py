@@ -76,6 +76,16 @@ def test_a_table_that_somebody_made_is_kept_up_to_date(tmp_path: Path):
     assert not list(log_folder(world.table("orders")).glob("*"))
 
 
+def test_a_short_run_leaves_no_table_behind(tmp_path: Path):
+    """A process that ends before its first look still brings the tables of its own directory up to date."""
+    world = World(tmp_path)
+    fill(world)
+    publish_tables(world.place, "orders")
+    fill(world)
+    world.close()
+    assert delta_rows(world.table("orders")) == world.expected("orders")
+
+
 def test_a_foreign_commit_raises_an_alarm_and_stops_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Sealing, shipping and other topics go on; the table is left alone; after the remedy publishing goes on."""
     world = World(tmp_path, shipped=True, publish=SOON)

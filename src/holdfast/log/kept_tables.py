@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.log.log_context import LogContext
+from holdfast.store import layout
 
 if TYPE_CHECKING:
     from holdfast.publish.publication import Publisher, TableReport
@@ -103,17 +104,23 @@ class KeptTables:
         try:
             while not self._stop.wait(self._settings.publish.interval_ms / 1000):
                 self._look()
+            self._kept.update(self._in_own_root())
             if self._settings.publish.delta or self._kept:
-                self._look()
+                self._look(is_last=True)
         except BaseException:
             logger.critical("publishing stopped because of a defect", extra={"action": "tables_died"}, exc_info=True)
         finally:
             if self._store is not None:
                 self._store.close()
 
-    def _look(self) -> None:
+    def _in_own_root(self) -> set[str]:
+        """Topics that have a table in the log's own directory; costs nothing where there is none."""
+        root = self._own_root
+        return set() if root is None else {t for t in self._journal.topics if (root / layout.delta_folder(t)).is_dir()}
+
+    def _look(self, *, is_last: bool = False) -> None:
         """Bring up to date what has changed; now and then also what seems not to have."""
-        is_thorough = self._round % _LOOK_EVERY == 0
+        is_thorough = self._round % _LOOK_EVERY == 0 and not is_last
         self._round += 1
         for topic, partitions in list(self._journal.topics.items()):
             now = tuple((partition.settled, partition.sealed.first_segment) for partition in partitions)
