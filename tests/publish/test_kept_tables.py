@@ -134,6 +134,21 @@ def test_retention_of_the_own_directory_tells_the_table_before_files_go(tmp_path
     world.close()
 
 
+def test_a_defect_in_publishing_stops_neither_retention_nor_sealing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    world = World(tmp_path, publish=SOON, retention={"records_max": 2})
+
+    def broken(self: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(kept_tables.KeptTables, "_publisher", broken)
+    for _ in range(4):
+        fill(world, rows=2, partitions=1)
+    assert world.log.retain().dry_run is False
+    assert world.log.marks("orders")[0].settled == 8
+    assert len(world.expected("orders")) < 8
+    world.close()
+
+
 def test_an_encrypted_log_says_that_it_cannot_be_published(tmp_path: Path):
     keyring = holdfast.Keyring.generate()
     with holdfast.open(tmp_path / "log", keyring=keyring, settings={"publish": {"delta": True}}) as log:
