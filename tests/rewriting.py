@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-
-import msgspec
 
 from holdfast.clock import SystemClock
-from holdfast.crypto.cipher import SALT_BYTES
+from holdfast.compaction.compaction_plan import Run
+from holdfast.compaction.run_rewrite import rewrite
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signatures import Signer
-from holdfast.crypto.vault import Vault
-from holdfast.model.segment import Segment
+from holdfast.recovery.fetching import _Memory
 from holdfast.root import rewrites
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten, SegmentDocument
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_manifest
-from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.segment_reader import SegmentReader
-from holdfast.segments.file.segment_writer import SegmentWriter
 from holdfast.store import layout
 from holdfast.store.port import Body, Store
 
@@ -38,7 +34,6 @@ class Compactor:
         self.store = RootStore(store, RootForm(Signer.of(keyring)))
         self.where = (topic, partition)
         self.log = self.store.log().log
-        self._vault = Vault(bytes.fromhex(self.log), keyring, None, SystemClock().random_bytes)
 
     @property
     def rewrites(self) -> list[RewriteDocument]:
@@ -73,43 +68,20 @@ class Compactor:
         self.store.create(key, Body.of(documents.encode(intent)))
         return key
 
-    def written(self, start: int, stop: int, known: list[RewriteDocument] | None = None, **shape: Any) -> Rewritten:
+    def written(self, start: int, stop: int, known: list[RewriteDocument] | None = None) -> Rewritten:
         """A file of segments start..stop, uploaded and not swapped in."""
         files = rewrites.in_effect(self._segments(), self.rewrites if known is None else known)
-        taken = [file.segment for file in files if start <= file.segment.number < stop]
-        head = msgspec.structs.replace(taken[0].segment.head, epoch=taken[-1].epoch)
-        key = self._vault.segment_key(SystemClock().random_bytes(SALT_BYTES)) if taken[0].key_id else None
+        run = Run(tuple(file for file in files if start <= file.segment.number < stop))
         with TemporaryDirectory() as folder:
-            path = Path(folder) / "long"
-            readers = [self._reader(segment) for segment in taken]
-            with SegmentWriter(path, head, readers[0].schema, FileShape(**shape), key) as writer:
-                for reader in readers:
-                    for batch in reader.batches(0, 2**62):
-                        writer.write(batch)
-                    reader.close()
-                facts = writer.finish()
-            segment = Segment(head=head, facts=facts)
-            document = SegmentDocument.of(
-                segment, slot=taken[0].slot, chain=segment.chain, sealed_us=max(one.sealed_us for one in taken)
-            )
-            self.store.create(document.key, Body.of(path.read_bytes()))
-        return Rewritten(upto=stop, segment=document)
+            path, nonce = Path(folder) / "long", SystemClock().random_bytes(8).hex()
+            output = rewrite(run, path, self._opened, nonce, cancelled=lambda: False)
+            self.store.create(output.segment.key, Body.of(path.read_bytes()))
+        return output
+
+    def _opened(self, segments: Sequence[SegmentDocument]) -> Generator[SegmentReader, None, None]:
+        for segment in segments:
+            listed, data = segment.segment, self.store.get(segment.key)
+            yield SegmentReader(segment.key, listed.head, listed.facts, None, source=_Memory(data), trusted=True)
 
     def _segments(self) -> list[SegmentDocument]:
         return read_manifest(self.store, self.log, *self.where).segments
-
-    def _reader(self, segment: SegmentDocument) -> SegmentReader:
-        listed, data = segment.segment, self.store.get(segment.key)
-        source = _Memory(data)
-        return SegmentReader(segment.key, listed.head, listed.facts, self._vault.segment_keys, source=source)
-
-
-class _Memory:
-    def __init__(self, data: bytes) -> None:
-        self._data, self.size = data, len(data)
-
-    def read(self, start: int, end: int) -> memoryview:
-        return memoryview(self._data)[start:end]
-
-    def close(self) -> None:
-        pass

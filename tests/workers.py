@@ -1,11 +1,13 @@
-"""How several workers (pytest-xdist) share the tests: by file, the long ones first, and all of Spark with one worker.
+"""How several workers (pytest-xdist) share the tests: by file, the long ones first, and all of Spark with two workers.
 
-One JVM serves the tests of Spark, and others that start one of their own come after them, so that two never compete:
-Spark gives a Python worker ten seconds to start. What takes long begins first; then nobody waits for the last one.
+One JVM serves the tests of Spark, in one worker; those that start JVMs of their own run in another, one after the
+other, so that never more than two compete: Spark gives a Python worker ten seconds to start. All of them compile
+little, because they live for seconds. What takes long begins first; then nobody waits for the last one.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,9 +16,26 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
-JVM = ("tests/spark/", "tests/cli/test_spark.py", "tests/docs/test_docs.py")
-FIRST = (*JVM, "tests/crash/", "tests/simulation/", "tests/hostile/", "tests/disk/test_tampering.py", "tests/store/")
+OWN_JVM = (
+    "tests/spark/test_stream_kill.py", "tests/spark/test_cluster.py", "tests/docs/test_docs.py",
+    "tests/cli/test_spark.py",
+)  # fmt: skip
+JVM = ("tests/spark/",)
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FIRST = (
+    *OWN_JVM,
+    *JVM,
+    "tests/crash/",
+    "tests/simulation/",
+    "tests/hostile/",
+    "tests/disk/test_tampering.py",
+    "tests/store/",
+)
 """From the longest on; all others come after them."""
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF)  # of every JVM that a test starts without saying more
 
 
 @pytest.hookimpl(trylast=True)
@@ -34,9 +53,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     from xdist.scheduler import LoadFileScheduling
 
     class ByJvmAndFile(LoadFileScheduling):
-        """Files, but for those that share a JVM."""
+        """Files, but for those that share a JVM, or start some."""
 
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(OWN_JVM):
+                return "JVMs of their own"
             return "JVM" if nodeid.startswith(JVM) else super()._split_scope(nodeid)
 
     return ByJvmAndFile(config, log)

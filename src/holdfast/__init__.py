@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from holdfast.stderr_warnings import StderrWarnings
 
 if TYPE_CHECKING:
-    from holdfast.compaction.compact import compact
+    from holdfast.compaction.compact_root import compact
     from holdfast.crypto.cipher import PayloadCipher
     from holdfast.crypto.keyring import Keyring
     from holdfast.errors import (
@@ -68,7 +68,7 @@ _HOMES = {
     "Topic": "log.topics.topic",
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
-    "compact": "compaction.compact",
+    "compact": "compaction.compact_root",
     "open": "log.open_log:open_log",
     "publish_tables": "log.table_verbs",
     "read": "reader.settled_reading",

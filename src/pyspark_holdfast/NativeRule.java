@@ -171,6 +171,7 @@ public class NativeRule extends Rule {
             PythonFunction python = source.source().dataSourceCls();
             told.put("kind", encoded(bytes(python.command())));
         }
+        told.put("tasks", Boolean.valueOf(field(PythonDataSourceV2.class, "readInfo", source) != null));
         told.put("directory", System.getProperty("user.dir"));
         Map variables = new TreeMap();
         for (Iterator all = System.getenv().entrySet().iterator(); all.hasNext(); ) {

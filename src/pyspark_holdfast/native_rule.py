@@ -195,15 +195,18 @@ class Asked(msgspec.Struct, frozen=True):
     """The source that was asked for the schema, pickled; empty if none was."""
     kind: str = ""
     """Then: its class, pickled."""
+    tasks: bool = False
+    """Whether the source has planned its tasks already."""
 
 
 def _scan(spark: SparkSession, asked: Asked) -> Scan:
     """The scan that stands for a load, or Unscannable, or a refusal."""
     source, schema = _source(asked), StructType.fromJson(json.loads(asked.schema))
-    given = source.given(schema)
-    planned_options = source.parsed(schema)
-    _check_place(asked, planned_options[0])
-    _check_options(given, planned_options[1])
+    if asked.tasks and not source.is_pinned:
+        raise Unscannable("it was planned and read through Python before")
+    place, options = source.parsed(schema)
+    _check_place(asked, place)
+    _check_options(source.given(schema), options)
     planned = source.reader(schema).plan()
     check_columns(spark, planned.columns, all_columns(planned.topics, planned.options))
     own = spark_schema(planned.columns)

@@ -42,6 +42,11 @@ class HoldfastSource(DataSource):
         hush_closed_pipes()  # here, because Spark calls this first in every process
         return "holdfast"
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether every plan reads the same, because `load` has said what; else the first plan says it."""
+        return self._pins is not None
+
     def given(self, schema: StructType | None = None) -> Mapping[str, str]:
         """The options that count, as text: those of the read, or those that a table carries in its schema."""
         carried = None if schema is None else options_in(schema)

@@ -20,7 +20,7 @@ from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.recovery.rebuild import Lost
 from holdfast.recovery.root_migration import MigrationReport
-from holdfast.results import RebuildReport, RestoreReport
+from holdfast.results import CompactionReport, PartitionCompaction, RebuildReport, RestoreReport
 from holdfast.segments.retention.retention import Removed, RetentionReport
 
 pytestmark = pytest.mark.disk
@@ -99,6 +99,7 @@ def test_global_options_are_documented() -> None:
         ("holdfast reconcile", [reconcile.Reconciled, Finding, Repair]),
         ("holdfast rebuild", [RebuildReport, Lost]),
         ("holdfast migrate-root", [MigrationReport]),
+        ("holdfast compact", [CompactionReport, PartitionCompaction]),
         ("holdfast publish", [TableReport]),
         ("holdfast ship", [ship.ShipReport, ship.Left]),
         ("holdfast restore", [RestoreReport]),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 import holdfast
-from holdfast import Corrupt, Invalid, Log, NotFound, Settings
+from holdfast import Corrupt, Invalid, Log, NotFound, Settings, Unavailable
 from holdfast.cli.program import program
-from holdfast.compaction import run_rewrite
+from holdfast.compaction import compactor, run_rewrite
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import RewriteDocument, Rewritten, SegmentDocument
 from holdfast.store import layout
@@ -201,7 +204,7 @@ def test_an_output_that_was_damaged_is_never_swapped_in(
 ):
     """A disk that changes a bit between writing and reading back."""
     ship(log, 3)
-    prove = run_rewrite._prove
+    prove = run_rewrite._prove_rows
 
     def on_a_bad_disk(run, path: Path, *rest) -> None:
         data = bytearray(path.read_bytes())
@@ -209,7 +212,7 @@ def test_an_output_that_was_damaged_is_never_swapped_in(
         path.write_bytes(data)
         prove(run, path, *rest)
 
-    monkeypatch.setattr(run_rewrite, "_prove", on_a_bad_disk)
+    monkeypatch.setattr(run_rewrite, "_prove_rows", on_a_bad_disk)
     assert compact().problems
     assert root.numbers(layout.rewrites_folder("orders", 0)) == []
     assert files(root) == 3
@@ -247,7 +250,7 @@ def test_a_flipped_bit_in_an_output_is_found(log: Log, root: Root, compact: Comp
 def test_a_file_that_was_replaced_under_a_running_read(log: Log, root: Root, compact: Compact):
     """It says so; and asking again finds the rows in the new file."""
     ship(log, 4)
-    reading = holdfast.read(root.url, "orders")
+    reading = holdfast.read(root.url, "orders", store={"prefetch_requests": 0})
     batches = reading.batches()
     next(batches)
     compact()
@@ -256,6 +259,61 @@ def test_a_file_that_was_replaced_under_a_running_read(log: Log, root: Root, com
         list(batches)
     assert "read again" in gone.value.hint
     assert reading.to_arrow()["payload"].to_pylist() == expected(12)
+
+
+def test_a_file_that_goes_between_two_ranges_is_told_the_same_way(
+    open_shipped: Callable[..., Log], root: Root, compact: Compact, monkeypatch: pytest.MonkeyPatch
+):
+    """A large file is read in several requests, and may go after the first."""
+    monkeypatch.setattr("holdfast.reader.object_bytes._WHOLE_BYTES", 0)
+    monkeypatch.setattr("holdfast.reader.object_bytes._TAIL_BYTES", 2000)
+    with open_shipped("ranges", segments={"row_group_rows": 50}) as log:
+        ship(log, 2, 50_000)
+    batches = holdfast.read(root.url, "orders", store={"prefetch_requests": 0}).batches()
+    next(batches)
+    compact()
+    compact(delete_after_ms=0)
+    with pytest.raises(NotFound, match="taken the place"):
+        list(batches)
+
+
+def test_an_interrupt_leaves_an_intent_and_no_thread(
+    log: Log, root: Root, compact: Compact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Ctrl-C while files are made: nothing is replaced, no thread goes on, and no temporary file stays."""
+    ship(log, 6, partitions=1)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    rewrite = compactor.rewrite
+
+    def interrupted(*arguments, **options):
+        rewrite(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compactor, "rewrite", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compact()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-compact")]
+    assert not list(tmp_path.glob("holdfast-compact-*"))
+    assert root.numbers(layout.rewrites_folder("orders", 0)) == []
+    assert len(root.keys("topics/orders/0/_intents/")) == 1
+    monkeypatch.setattr(compactor, "rewrite", rewrite)
+    assert compact(delete_after_ms=0).files_after == 1
+    assert root.keys("topics/orders/0/_intents/") == []
+
+
+def test_a_full_disk_is_told(log: Log, root: Root, compact: Compact, monkeypatch: pytest.MonkeyPatch):
+    """Where temporary files have no room, nothing is replaced."""
+    ship(log, 3)
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(compactor, "rewrite", full)
+    with pytest.raises(Unavailable, match="No space left") as refused:
+        compact()
+    assert "nothing was replaced" in refused.value.hint
+    assert payloads(root) == expected(9)
 
 
 def test_a_lost_output_is_no_replaced_file(log: Log, root: Root, compact: Compact):

@@ -87,7 +87,7 @@ def test_runs_do_not_cross_schemas_nor_encryption():
     ]
     runs = plan(segments, in_effect(segments), TARGET)
     assert numbers(runs) == [(0, 2), (2, 4), (4, 6)]
-    assert [run.is_encrypted for run in runs] == [False, False, True]
+    assert [run.first.key_id for run in runs] == ["", "", "k"]
 
 
 def test_what_is_retired_or_lost_is_left_alone():

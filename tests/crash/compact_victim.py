@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 from threading import Lock
 
 import holdfast
@@ -28,7 +29,7 @@ class Counted(DirectoryStore):
     """A directory whose changes are counted, and may be the last thing that this process does."""
 
     def __init__(self, root: str, step: int) -> None:
-        super().__init__(open_root.Path(root), SystemClock())
+        super().__init__(Path(root), SystemClock())
         self._steps, self._step, self._lock = count(), step, Lock()
         self.changes: list[str] = []
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast.compaction.compact import compact
+from holdfast.compaction.compact_root import compact
 from holdfast.publish.delta import delta_table
 from holdfast.store import layout
 from tests.publish.worlds import World, delta_rows, files_below, keyed, log_folder

@@ -22,6 +22,7 @@ from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_manifest
 from holdfast.store.directory import DirectoryStore
+from holdfast.store.store_settings import StoreSettings
 from tests.segments.planting import wait_for
 
 pytestmark = pytest.mark.disk
@@ -146,7 +147,7 @@ def test_two_who_bundle_the_same_segments_make_two_files(root, encrypted, keyrin
     store = RootStore(DirectoryStore(root, encrypted._journal.clock), signed)
     log = store.log().log
     (tmp_path / "work").mkdir()
-    workers = ThreadWorkers(tmp_path / "work", 1, 2**28)
+    workers = ThreadWorkers(tmp_path / "work", 1, StoreSettings())
     compactor = Compactor(store, log, 2**27, encrypted._journal.clock, workers)
     runs = compactor.look("orders", 0).runs
     slow = Swap(store, log, "orders", 0, 0, encrypted._journal.clock)

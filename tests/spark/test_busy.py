@@ -83,15 +83,20 @@ def spans(frame: DataFrame) -> Spans:
     return found
 
 
-def run(spark: SparkSession, directory: Path, seconds: float) -> int:
-    """Ask until the time is up and retention has retired something; how many answers there were."""
+def run(spark: SparkSession, directory: Path, seconds: float, lease_seconds: int = 60) -> int:
+    """Ask until the time is up and retention has retired something; how many answers there were.
+
+    A lease is renewed after a third of its time, and retention waits for that.
+    """
     store, ends = directory / "store", []  # type: tuple[Path, list[int]]
     streamed: list[Spans] = []
 
     def land(batch: Any, _number: int) -> None:
         streamed.append(spans(batch))
 
-    source = spark.readStream.format("holdfast").options(topic="busy", reader="busy-test", leaseSeconds="60")
+    source = spark.readStream.format("holdfast").options(
+        topic="busy", reader="busy-test", leaseSeconds=str(lease_seconds)
+    )
     answers, last = 0, dict.fromkeys(range(PARTITIONS), (0, -1))
     with writing(directory / "log", store, ends):
         query = (
@@ -133,7 +138,7 @@ def run(spark: SparkSession, directory: Path, seconds: float) -> int:
 def test_every_answer_beside_a_busy_writer_is_a_gapless_prefix_and_marks_only_grow(
     spark: SparkSession, tmp_path: Path, is_sampled: bool
 ) -> None:
-    run(spark, tmp_path, 3 if is_sampled else 15)
+    run(spark, tmp_path, *((1, 12) if is_sampled else (15, 60)))
 
 
 @pytest.mark.soak

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import tracemalloc
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.bundle_data import OLD_VAULT, RING, VAULT, bundle, rows_of, write_run, written
+from tests.golden import make
 from tests.segment_data import BEGINNING, LOG_ID, SMALL, head, raw_batch, write
 
 from holdfast import Invalid, Keyring
@@ -25,6 +27,7 @@ from holdfast.segments.file import stored_parts
 from holdfast.segments.file.bundle_writer import BundleWriter
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.segment_reader import SegmentReader
+from holdfast.store import layout
 
 pytestmark = pytest.mark.disk
 WIDE = FileShape(row_group_rows=1000, block_rows=30)
@@ -320,6 +323,15 @@ def test_moving_takes_the_memory_of_a_row_group_or_two(tmp_path):
     assert most + peak < 8 * 2**21
 
 
+def test_tiny_blocks_come_in_batches_that_are_not(tmp_path):
+    """Small segments have small blocks, which stay as they are; whoever reads them does not pay for each."""
+    files = write_run(tmp_path, [3] * 40)
+    made = bundle(tmp_path / "bundle", files, WIDE)
+    with SegmentReader(made.path, made.head, made.facts, VAULT.stored_segment_key) as reader:
+        assert [batch.num_rows for batch in reader.batches(0, 2**63)] == [120]
+        assert [batch.num_rows for batch in reader.batches(1004, 1110)] == [106]
+
+
 def test_times_of_a_vouched_bundle_prune_blocks(tmp_path, monkeypatch):
     """With a manifest that is proved, blocks outside of a time range are not decrypted; without one, groups are."""
     files = write_run(tmp_path, [90, 90, 90])
@@ -333,3 +345,39 @@ def test_times_of_a_vouched_bundle_prune_blocks(tmp_path, monkeypatch):
         with SegmentReader(made.path, made.head, made.facts, VAULT.stored_segment_key, trusted=trusted) as reader:
             assert sum(batch.num_rows for batch in reader.batches(0, 2**63, since=late)) > 0
         assert len(decrypted) in blocks
+
+
+# -- what was written once ---------------------------------------------------------------------------------------------
+
+GOLDEN = Path(make.__file__).parent
+
+
+def test_the_golden_bundle_is_read_for_ever():
+    """A bundle of an earlier holdfast gives the rows of the segments that it was made of."""
+    (path,) = (GOLDEN / "bundle").iterdir()
+    with SegmentReader(path, None, None, None) as reader:
+        vault = Vault(reader.head.log_id, make.ROTATED)
+    sources = sorted((GOLDEN / "sealed/segments/topics/events/0/segments").iterdir())
+    with SegmentReader(path, None, None, vault.stored_segment_key) as reader:
+        facts = reader.verify()
+        assert path.name == layout.segment_name(reader.head.number, facts.sha256)
+        found = pa.Table.from_batches(list(reader.batches(0, 2**63)))
+        told = [part.pairs for part in reader.parts()]
+    rows = []
+    for at, source in enumerate(sources):
+        with SegmentReader(source, None, None, vault.stored_segment_key) as reader:
+            rows += reader.batches(0, 2**63)
+            assert told[at] == reader._pairs
+    assert found.equals(pa.Table.from_batches(rows))
+    assert len(told) == len(sources) == 2
+
+
+def test_a_bundle_is_written_today_as_it_was_written_then(tmp_path):
+    """Its pairs are the same, but for the hashes of what Arrow made of the blocks."""
+    make.make_bundle(tmp_path / "made", GOLDEN / "sealed")
+    pairs = []
+    for folder in (tmp_path / "made", GOLDEN / "bundle"):
+        (path,) = folder.iterdir()
+        with SegmentReader(path, None, None, None) as reader:
+            pairs.append({n: v for n, v in reader._pairs.items() if n not in ("holdfast.blocks", "holdfast.mac")})
+    assert pairs[0] == pairs[1]

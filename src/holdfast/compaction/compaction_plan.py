@@ -24,6 +24,8 @@ TARGET_BYTES = 128 * 2**20
 _FRAME_BYTES = 4 * 2**10
 """About what every segment file has beside its rows: footer, schema, hashes."""
 _ROW_BYTES_MIN = 8
+_SEGMENTS_MAX = 50_000
+"""Of one plain file; an encrypted one has as many parts as a bundle may have."""
 _UNEVEN = 4
 """A file that weighs so many times as much as all others of its run together stays out of it."""
 
@@ -58,6 +60,11 @@ class Run(NamedTuple):
         """What its files have together."""
         return sum(file.segment.size for file in self.files)
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether its files are encrypted: all of them are, or none."""
+        return bool(self.first.key_id)
+
 
 class _Part(NamedTuple):
     files: tuple[InEffect, ...]
@@ -68,8 +75,7 @@ def plan(
     segments: Sequence[SegmentDocument], files: Sequence[InEffect], target: int = TARGET_BYTES, *, retired: int = 0
 ) -> list[Run]:
     """The runs of a partition, by offset. `segments` is its whole manifest; those below `retired` are left alone."""
-    least = -(-target // PARTS_MAX)  # so that a run below the target has no more segments than a bundle may have
-    weights = list(accumulate((max(_weight(segment), least) for segment in segments), initial=0))
+    weights = list(accumulate((_weight(segment, target) for segment in segments), initial=0))
     parts = [_Part((file,), weights[file.upto] - weights[file.segment.number]) for file in files]
     found: list[Run] = []
     for is_good, like in groupby(parts, lambda part: _kind(part.files[0].segment, retired)):
@@ -78,8 +84,10 @@ def plan(
     return found
 
 
-def _weight(segment: SegmentDocument) -> int:
-    return max(segment.size - _FRAME_BYTES, segment.rows * _ROW_BYTES_MIN, 1)
+def _weight(segment: SegmentDocument, target: int) -> int:
+    # At least so much that a run below the target has no more segments than it may have.
+    least = -(-target // (PARTS_MAX if segment.key_id else _SEGMENTS_MAX))
+    return max(segment.size - _FRAME_BYTES, segment.rows * _ROW_BYTES_MIN, least)
 
 
 def _kind(segment: SegmentDocument, retired: int) -> tuple[str, bool] | None:

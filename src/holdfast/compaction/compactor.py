@@ -31,9 +31,11 @@ from holdfast.root.rewrites import InEffect, in_effect, read_rewrites
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_manifest
 from holdfast.store.port import Store
+from holdfast.store.store_settings import StoreSettings
 
 RUNS_AT_ONCE = 64
 _LOST_MAX = 3
+_LEASES_S = 30.0
 OVERTAKEN = "another compaction was faster"
 """Why files were left as they are."""
 
@@ -83,6 +85,7 @@ class Compactor:
         """Without `grace` nothing is removed."""
         self._store, self._log, self._target, self._clock = store, log, target, clock
         self._workers, self._grace = workers, grace
+        self._leases: tuple[float, dict[tuple[str, int], int]] | None = None
 
     def look(self, topic: str, partition: int, tried: frozenset[str] = frozenset()) -> Settled:
         """A partition's files, and the runs among them; those with a file in `tried` are left out."""
@@ -134,9 +137,14 @@ class Compactor:
 
     def _sweep(self, topic: str, partition: int) -> Swept:
         assert self._grace is not None
-        now_us = self._clock.now_us()
-        leases = needed(self._store, now_us)
-        return sweep(self._store, self._log, topic, partition, now_us, self._grace, leases)
+        return sweep(self._store, self._log, topic, partition, self._clock.now_us(), self._grace, self._needed())
+
+    def _needed(self) -> dict[tuple[str, int], int]:
+        """What readers need; looked up once for many partitions, and again after a while."""
+        known, now = self._leases, self._clock.monotonic()
+        if known is None or now - known[0] > _LEASES_S:
+            known = self._leases = now, needed(self._store, self._clock.now_us())
+        return known[1]
 
 
 def _counted(made: Sequence[Made]) -> Counter[str]:
@@ -152,14 +160,14 @@ class ThreadWorkers:
 
     may_repeat = False
 
-    def __init__(self, folder: Path, count: int, read_bytes_max: int) -> None:
-        self._folder, self._count, self._read_bytes_max = folder, count, read_bytes_max
+    def __init__(self, folder: Path, count: int, settings: StoreSettings) -> None:
+        self._folder, self._count, self._settings = folder, count, settings
         self._cancelled = Event()
 
     def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
         """See `Workers`. Whatever ends it early, no thread of it is left working."""
         self._cancelled.clear()
-        opened = SourceFiles(store.files, self._read_bytes_max, trusted=store.form.is_authentic)
+        opened = SourceFiles(store.files, self._settings, trusted=store.form.is_authentic)
         with Threads(self._count, "holdfast-compact") as threads:
             try:
                 coming = [threads.submit(self._make, store, opened, nonce, run) for run in runs]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.channels.keeping.storage import Migration
     from holdfast.channels.participant import Channels
     from holdfast.channels.wire.channel_keys import Keys
+    from holdfast.compaction.compaction_report import CompactionReport
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Unshipped
@@ -178,6 +179,24 @@ class Log:
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
         """Apply retention now; with `dry_run` only say what would be removed."""
         return self._maintenance.retain(flag(dry_run, "dry_run"))
+
+    def compact(
+        self, topic: str | None = None, *, target_size: int | str = "128MiB", dry_run: bool = False,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> CompactionReport:  # fmt: skip
+        """Join small segment files of a log without a store into few of about `target_size`; all topics, or one.
+
+        Records, offsets and marks stay as they are. Every file is compared with what it replaces before it counts;
+        whoever reads sees the files from before or those from after. Replaced files go `shipping.delete_after_ms`
+        later. A log that ships leaves its own files alone: `holdfast.compact` compacts its store. A log that was
+        compacted here cannot be given a store any more.
+
+            print(log.compact().files_after)
+        """
+        from holdfast.compaction.compact_root import target_bytes
+
+        target, partitions = target_bytes(target_size), self._topics.partitions(topic)
+        return self._maintenance.compact(partitions, target, progress or _silent, dry_run=flag(dry_run, "dry_run"))
 
     def set_retention(
         self, topic: str, *, bytes_max: int | None = None, age_max: timedelta | None = None,
@@ -322,3 +341,7 @@ class Log:
 
 def _wait_seconds(timeout: float | None) -> float:
     return _PATIENCE_S if timeout is None else seconds(timeout)
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    pass

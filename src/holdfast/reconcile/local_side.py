@@ -29,6 +29,7 @@ from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.long_files import LongFile
 from holdfast.segments.sealing.roller import Roller
 from holdfast.store import layout
+from holdfast.store.directory import is_temporary
 
 _STATES = (LIVE, EXPIRING, EXPIRED)
 
@@ -77,6 +78,8 @@ class LocalSide:
             key = path.relative_to(self._root).as_posix()
             if self._is_document(key) or self._is_known(path.parent):  # in this order: most files are documents
                 continue
+            if is_temporary(path.name):  # compaction writes it, or removes it a day after its death
+                continue
             size = segment_folders.size(path)
             if size is None:
                 continue
@@ -88,9 +91,9 @@ class LocalSide:
                 work.findings.append(Finding("untracked", name=key, actual=size, detail=detail))
 
     def _is_document(self, key: str) -> bool:
-        """Whether a file is a manifest object or another document of this log's own directory."""
+        """Whether a file is a document of this log's own directory, or belongs to a topic's published table."""
         topic = layout.parse_document(new_key(key))
-        return topic == "" or topic in self.journal.topics
+        return topic == "" or (topic or layout.parse_table_file(key)) in self.journal.topics
 
     def _is_known(self, folder: Path) -> bool:
         """Whether a folder holds the segments of one of our partitions."""
@@ -160,7 +163,7 @@ class LocalSegments:
         """The files of its folder."""
         numbered, others = segment_folders.listing(self._folder)
         self._long_sizes = take_long(self._look(), numbered)
-        return numbered, others
+        return numbered, [file for file in others if not is_temporary(file.name)]
 
     def long_files(self) -> list[tuple[LongFile, int | None]]:
         """Long files of which not all has expired."""

@@ -3,28 +3,35 @@
     an intent → the file → a rewrite with the next number, whose one output takes the lost one's place → the intent goes
 
 The rewrite that named the lost file stays as it is: rewrites are created once, and readers may know it already. The new
-file need not have the old one's bytes, and mostly has not; its rows are read from files that are proved while they are
-read. If any of them is gone here, too, nothing is written, and the finding stands: only a copy of the store has those
-records then. A crash leaves an intent and perhaps a file, which nobody takes for part of the log.
+file is made and proved as compaction makes files (`compaction.run_rewrite`), and nothing is decrypted. If anything that
+it held is gone here, too, nothing is written, and the finding stands: only a copy of the store has those records then.
+A crash leaves an intent and perhaps a file, which nobody takes for part of the log.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast import disk
-from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.errors import Corrupt
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
-from holdfast.model.segment import Segment, SegmentHead
+from holdfast.model.segment import Segment
 from holdfast.reconcile.rewritten_files import RewrittenFiles
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten, SegmentDocument
+from holdfast.root.rewrites import InEffect
+from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.long_files import LongFile
 from holdfast.store import layout
 from holdfast.store.port import Body
+
+if TYPE_CHECKING:
+    from holdfast.segments.file.segment_reader import SegmentReader
 
 
 def remake(objects: StoreObjects, partition: Partition, lost: LongFile, rewritten: RewrittenFiles) -> str | None:
@@ -42,39 +49,38 @@ def remake(objects: StoreObjects, partition: Partition, lost: LongFile, rewritte
 def _written(
     objects: StoreObjects, partition: Partition, lost: LongFile, slot: int, path: Path, nonce: str
 ) -> Rewritten | None:
-    """The file, written here from the log's own; None where one of those is missing or damaged."""
-    from holdfast.segments.file.segment_writer import FileShape, SegmentWriter
+    """The file, written here from the log's own and proved; None where one of those is missing or damaged."""
+    # Only now: compaction needs Arrow.
+    from holdfast.compaction.compaction_plan import Run
+    from holdfast.compaction.run_rewrite import rewrite
 
-    manifest, journal = objects.manifest, objects.journal
-    rows = list(manifest.rows(partition, lost.row.number, lost.upto))
-    if any(row.state != LIVE for row in rows):
+    manifest = objects.manifest
+    if any(row.state != LIVE for row in manifest.rows(partition, lost.row.number, lost.upto)):
         return None
-    head = _head(objects, partition, lost, rows)
-    key = journal.segment_key(journal.clock.random_bytes(SALT_BYTES))
-    writer: SegmentWriter | None = None
+    files = [
+        InEffect(_document(objects, partition, row, slot), manifest.upto(partition, row.number))
+        for row in manifest.files(partition, lost.row.number, lost.upto)
+    ]
+    if (files[0].segment.number, files[-1].upto) != (lost.row.number, lost.upto):
+        return None  # what is here was joined in another way, and is no part of it
     try:
-        for file in manifest.files(partition, lost.row.number, lost.upto):
-            with manifest.open(partition, file) as reader:
-                writer = writer or SegmentWriter(path, head, reader.schema, FileShape(), key, rewrite=nonce)
-                for batch in reader.batches(head.first, lost.row.end):
-                    writer.write(batch)
-        assert writer is not None  # a long file holds something
-        segment = Segment(head=head, facts=writer.finish())
+        return rewrite(Run(tuple(files)), path, partial(_opened, manifest), nonce, cancelled=lambda: False)
     except (FileNotFoundError, Corrupt):
         return None
-    finally:
-        if writer is not None:
-            writer.abandon()
-    if segment.end != lost.row.end:
-        return None
-    sealed_us = max(row.sealed_us for row in rows)
-    return Rewritten(
-        upto=lost.upto, segment=SegmentDocument.of(segment, slot=slot, chain=segment.chain, sealed_us=sealed_us)
-    )
 
 
-def _head(objects: StoreObjects, partition: Partition, lost: LongFile, rows: list[SegmentRow]) -> SegmentHead:
-    return objects.manifest.head(partition, lost.row._replace(epoch=rows[-1].epoch))
+def _document(objects: StoreObjects, partition: Partition, row: SegmentRow, slot: int) -> SegmentDocument:
+    """One of the log's own files; only the slot of the first one is asked for."""
+    segment = Segment(head=objects.manifest.head(partition, row), facts=row.facts)
+    return SegmentDocument.of(segment, slot=slot, chain=row.chain, sealed_us=row.sealed_us)
+
+
+def _opened(manifest: Manifest, files: Sequence[SegmentDocument]) -> Generator[SegmentReader, None, None]:
+    from holdfast.segments.file.segment_reader import SegmentReader
+
+    for file in files:
+        listed = file.segment
+        yield SegmentReader(manifest.root / file.key, listed.head, listed.facts, None, trusted=True)
 
 
 def _slot(rewritten: RewrittenFiles, lost: LongFile) -> int:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.clock import SystemClock
-from holdfast.compaction.compact import compact_with, open_for_compaction
+from holdfast.compaction.compact_root import compact_with, open_for_compaction
 from holdfast.compaction.compaction_plan import TARGET_BYTES, Run
 from holdfast.compaction.compaction_report import CompactionReport
 from holdfast.compaction.compactor import Made, Progress, make_one
@@ -87,7 +87,7 @@ class _Task(msgspec.Struct):
     def run(self, sent: Iterable[bytes]) -> Iterator[bytes]:
         """Rewrite and upload; in an executor."""
         files = shared_store(self.place, self.settings, SystemClock())
-        opened = SourceFiles(files, self.settings.read_bytes_max, trusted=self.is_authentic)
+        opened = SourceFiles(files, self.settings, trusted=self.is_authentic)
         for data in sent:
             run = msgspec.msgpack.decode(data, type=Run)
             with TemporaryDirectory(prefix="holdfast-compact-") as folder:

@@ -1,27 +1,30 @@
 """`holdfast compact`: join the small segments of a root into few large files.
 
 Needs no log: it works on the root that a log ships to, beside that log and beside readers. Spark does the same on a
-cluster (`holdfast spark compact`).
+cluster (`holdfast spark compact`). Given the directory of a log without a store, it opens that log, which must be free.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
 import holdfast
 from holdfast import Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE
-from holdfast.cli.options import asking_for_key, json_option, keyring_option, load_keyring, parsed
+from holdfast.cli.options import asking_for_key, json_option, keyring_option, load_keyring, own_log, parsed
 from holdfast.cli.output import emit_facts, emit_json, emit_table, flush, say
 from holdfast.cli.progress import Working
 from holdfast.compaction.compaction_plan import TARGET_BYTES
-from holdfast.compaction.compaction_report import CompactionReport
+from holdfast.compaction.compaction_report import CompactionReport, report_of
 from holdfast.quantity import parse_bytes
 
 EPILOG = """\b
 Examples:
   holdfast compact s3://bucket/prefix
   holdfast compact s3://bucket/prefix orders --target-size 256MiB --dry-run
+  holdfast compact data
 Rows, offsets, marks and checkpoints of streams stay as they are. Replaced files are removed
 shipping.delete_after_ms later, by the next compaction or by the log. Exit code 3 when files are damaged.
 How the store is reached (endpoint, region, credentials) comes from the settings under [store]."""
@@ -44,8 +47,10 @@ def compact_command(
     root: str, topics: tuple[str, ...], target_size: int | None, dry_run: bool, measure: bool, reference: str | None,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Join small segments of the root ROOT (a store's URL or a directory) into large files."""
+    """Join small segments of ROOT (a store's URL or directory, or a log without a store) into large files."""
     settings = Settings.load()
+    if (Path(root) / "FORMAT").is_file():
+        return _compact_log(Path(root), topics, target_size, reference, settings, dry_run=dry_run, as_json=as_json)
     keyring = reference or settings.crypto.keyring
     with asking_for_key(load_keyring(reference, settings)), Working() as working:
         report = holdfast.compact(
@@ -55,6 +60,25 @@ def compact_command(
             progress=lambda what, done, total: working.show(f"{what}: {done} of {total} files"),
         )  # fmt: skip
     return show_report(report, as_json=as_json)
+
+
+def _compact_log(
+    directory: Path, topics: tuple[str, ...], target_size: int | None, reference: str | None, settings: Settings, *,
+    dry_run: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Compact the files of a log that nobody has open."""
+    with own_log(directory, reference, settings) as log, Working() as working:
+        reports = [
+            log.compact(
+                topic, target_size=TARGET_BYTES if target_size is None else target_size, dry_run=dry_run,
+                progress=lambda what, done, total: working.show(f"{what}: {done} of {total} files"),
+            )
+            for topic in topics or (None,)
+        ]  # fmt: skip
+    parts = [part for report in reports for part in report.partitions]
+    first, seconds = reports[0], sum(report.seconds for report in reports)
+    whole = report_of(first.root, first.log, parts, dry_run=dry_run, target_bytes=first.target_bytes, seconds=seconds)
+    return show_report(whole, as_json=as_json)
 
 
 def show_report(report: CompactionReport, *, as_json: bool) -> int:

@@ -21,7 +21,7 @@ from holdfast.cli.output import emit, emit_bytes, emit_json, emit_json_bytes, fl
 from holdfast.cli.progress import Working
 from holdfast.cli.verbs.compact import show_report
 from holdfast.clock import SystemClock
-from holdfast.compaction.compact import open_for_compaction
+from holdfast.compaction.compact_root import open_for_compaction
 from holdfast.compaction.compaction_plan import TARGET_BYTES
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.quantity import parse_bytes

@@ -181,8 +181,11 @@ class Stream:
             yield SegmentPiece(row, max(start, row.first_offset), min(end, row.end))
 
     def _files_backward(self, first: int, last: int) -> Iterator[SegmentRow]:
+        # Hazard: looked up once. A compaction in the middle of the walk would give what was given already.
+        long = self._manifest.long_files(self.partition)
         while last >= first:
-            row = self._manifest.file(self.partition, self._manifest.row(self.partition, last))
+            held = long.holding(last)
+            row = self._manifest.row(self.partition, last) if held is None else held.row
             yield row
             last = row.number - 1
 

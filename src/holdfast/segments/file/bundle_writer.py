@@ -73,7 +73,7 @@ class BundleWriter:
         if not self.fits(source):
             raise Invalid(
                 f"a bundle has too many parts max={PARTS_MAX} row_groups_max={PART_GROUPS_MAX}",
-                hint="begin another bundle",
+                hint="begin another bundle: compact with a smaller target_size",
             )
         try:
             for part in source.parts():

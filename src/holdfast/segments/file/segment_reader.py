@@ -39,7 +39,7 @@ from holdfast.segments.file.group_decoding import GroupDecoding
 from holdfast.segments.file.hashing_sink import hash_block
 from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
-from holdfast.segments.file.selection import Wanted, select, turned
+from holdfast.segments.file.selection import Wanted, joined, select, turned
 from holdfast.segments.file.unproven_footer import BadStructure, TooLarge, UnprovenFooter, read_metadata
 
 __all__ = ["ROW_GROUP_BYTES_MAX", "FindKey", "SegmentReader"]
@@ -242,7 +242,8 @@ class SegmentReader:
     ) -> Iterator[pa.RecordBatch]:
         for group, table in self._tables(groups, list(encrypted_blocks.BLOCK_SCHEMA.names)):
             with self._as_corrupt(self._firsts[group]):
-                yield from self._decrypted_rows(encrypted, group, table, wanted)
+                rows = self._decrypted_rows(encrypted, group, table, wanted)
+                yield from rows if wanted.reverse else joined(rows)
 
     def _tables(self, groups: Sequence[int], names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Whole row groups as they are stored."""

@@ -103,10 +103,14 @@ class Manifest:
         return LongFiles(rewrites, lambda number: self.row(partition, number))
 
     def _rewrites(self, partition: Partition, known: tuple[RewriteDocument, ...]) -> list[RewriteDocument]:
-        place = (partition.topic, partition.number)
-        if not (self.root / layout.rewrites_folder(*place)).is_dir():  # nearly always
+        if not self.has_rewrites(partition):  # nearly always
             return []
+        place = (partition.topic, partition.number)
         return read_rewrites(self.as_store(), self._journal.log_id.hex(), *place, known)
+
+    def has_rewrites(self, partition: Partition) -> bool:
+        """Whether the log's own files were ever compacted."""
+        return (self.root / layout.rewrites_folder(partition.topic, partition.number)).is_dir()
 
     def as_store(self) -> RootStore:
         """The log's own directory as a root in the present format, whether it is published or not."""

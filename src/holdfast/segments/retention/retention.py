@@ -24,7 +24,7 @@ import msgspec
 
 from holdfast import disk
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import Expire, MarkSegments
 from holdfast.journal.state.partition import Partition
@@ -254,6 +254,14 @@ class Retention:
         numbers = {row.number for row in rows}
         return [file.name for file in self._manifest.long_files(partition) if file.upto - 1 in numbers]
 
+    def remove_ended(self, partition: Partition) -> None:
+        """Remove long files of which nothing is left: they came into effect after their last segment had expired."""
+        with self._lock, _typed():
+            first, folder = partition.sealed.first_segment, self._manifest.folder(partition)
+            ended = [file.name for file in self._manifest.long_files(partition) if file.upto <= first]
+            if there := [name for name in ended if (folder / name).exists()]:
+                disk.remove_all(folder, there)
+
     def _path(self, partition: Partition, number: int) -> Path:
         """The file that holds a segment."""
         return self._manifest.path(partition, self._manifest.file(partition, self._manifest.row(partition, number)))
@@ -268,6 +276,12 @@ class Retention:
                 if self._is_emptied(partition):
                     self._expire(partition, self._manifest.upto(partition, partition.sealed.first_segment))
             self._finish_expiring()
+        for partition in list(self._journal.partitions.values()):
+            if self._manifest.has_rewrites(partition):
+                try:
+                    self.remove_ended(partition)
+                except Corrupt as damage:  # reads say so, too; it is no reason not to open
+                    logger.error("a rewrite is damaged: %s", damage.message, extra={"action": "rewrite_damaged"})
 
     def _finish_expiring(self) -> None:
         """Finish what an Expire left behind: its owner died, or its commit came after the time-out."""

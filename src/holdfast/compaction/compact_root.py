@@ -60,7 +60,7 @@ def compact(
     settings = store if isinstance(store, StoreSettings) else store_settings({} if store is None else store)
     count = min(_WORKERS_MAX, os.cpu_count() or 1) if workers is None else _positive(workers, "workers")
     with TemporaryDirectory(prefix="holdfast-compact-") as folder:
-        hands = ThreadWorkers(Path(folder), count, settings.read_bytes_max)
+        hands = ThreadWorkers(Path(folder), count, settings)
         return compact_with(
             hands, root, topic, target_size=target_size, dry_run=dry_run, measure=measure, keyring=keyring,
             delete_after_ms=delete_after_ms, lease_delay_max_ms=lease_delay_max_ms, store=settings, progress=progress,
@@ -83,7 +83,7 @@ def compact_with(
     at_once: int = 1,
 ) -> CompactionReport:
     """The same with other hands: `workers` rewrite runs, of `at_once` partitions at a time."""
-    target, is_dry, clock = _target(target_size), flag(dry_run, "dry_run"), SystemClock()
+    target, is_dry, clock = target_bytes(target_size), flag(dry_run, "dry_run"), SystemClock()
     grace = Grace(_microseconds(delete_after_ms), _microseconds(lease_delay_max_ms))
     opened = open_for_compaction(root, keyring=keyring, store=store, clock=clock)
     begun = clock.monotonic()
@@ -146,12 +146,13 @@ def open_for_compaction(
     if not settled.is_shipped_to():
         raise Invalid(
             f"this is a log's own directory, and no store root={opened.url}",
-            hint="the log compacts its own files: log.compact()",
+            hint="the log compacts its own files: log.compact(), or holdfast compact DIR while nobody has it open",
         )
     return OpenedRoot(opened, settled, settings)
 
 
-def _target(size: int | str) -> int:
+def target_bytes(size: int | str) -> int:
+    """How large files should become, in bytes; raises Invalid."""
     target = parse_bytes(size) if isinstance(size, str) else size
     if isinstance(target, bool) or not isinstance(target, int) or not 2**16 <= target <= 2**33:
         raise Invalid("target_size is between 64KiB and 8GiB", hint="for instance target_size='128MiB'")
