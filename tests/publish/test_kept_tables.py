@@ -134,6 +134,25 @@ def test_retention_of_the_own_directory_tells_the_table_before_files_go(tmp_path
     world.close()
 
 
+def test_compaction_and_retention_of_the_own_directory_never_break_the_table(tmp_path: Path):
+    """The log joins its own files, retires some, and its table is always whole: it shows at least what is left."""
+    world = World(tmp_path, publish=NEVER, retention={"records_max": 9})
+    publish_later = False
+    for turn in range(12):
+        fill(world, rows=2, partitions=1)
+        if turn % 3 == 2:
+            world.log.compact()
+        world.log.retain()
+        if publish_later:
+            assert set(delta_rows(world.table("orders"))) <= {(0, offset) for offset in range(2 * turn + 2)}
+            publish_tables(world.place)
+            assert set(delta_rows(world.table("orders"))) >= set(world.expected("orders"))
+        elif turn == 1:
+            publish_tables(world.place)
+            publish_later = True
+    world.close()
+
+
 def test_a_defect_in_publishing_stops_neither_retention_nor_sealing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     world = World(tmp_path, publish=SOON, retention={"records_max": 2})
 
