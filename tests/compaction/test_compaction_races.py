@@ -276,6 +276,33 @@ def test_a_cleaning_that_knows_no_intents_stops_the_swap(
     assert payloads(root) == expected(12)
 
 
+def test_no_intent_reaches_what_is_not_settled(log: Log, root: Root, compact: Compact):
+    """The owner uploads a segment before its manifest object: a forged intent must not make others remove it."""
+    ship(log, 3)
+    compact()
+    on_its_way = leave_file(root, number=3)
+    intent = IntentDocument(
+        log=root.manifest("orders")[0].log, topic="orders", partition=0, number=0, nonce="c" * 16, runs=((3, 4),),
+        begun_us=0, host="", pid=0,
+    )  # fmt: skip
+    root.store.create(layout.intent_key("orders", 0, 0, "c" * 16), Body.of(documents.encode(intent)))
+    compact(delete_after_ms=0)
+    assert root.store.head(on_its_way) is not None
+
+
+def test_an_intent_that_makes_no_sense_stops_the_cleaning_alone(log: Log, root: Root, compact: Compact):
+    """Files of its rewrite may be on their way: nothing goes, and it is told; compaction itself goes on."""
+    ship(log, 3)
+    key = layout.intent_key("orders", 0, 7, "d" * 16)
+    root.store.create(key, Body.of(b"nonsense"))
+    report = compact(delete_after_ms=0)
+    assert report.files_after == 1
+    assert key in report.problems[0]
+    assert files(root) == 4
+    root.store.delete([key])
+    assert compact(delete_after_ms=0).removed_files == 3
+
+
 # -- what readers need -------------------------------------------------------------------------------------
 
 

@@ -154,8 +154,8 @@ def open_for_compaction(
 def target_bytes(size: int | str) -> int:
     """How large files should become, in bytes; raises Invalid."""
     target = parse_bytes(size) if isinstance(size, str) else size
-    if isinstance(target, bool) or not isinstance(target, int) or not 2**16 <= target <= 2**33:
-        raise Invalid("target_size is between 64KiB and 8GiB", hint="for instance target_size='128MiB'")
+    if isinstance(target, bool) or not isinstance(target, int) or not 2**16 <= target <= 2**32:
+        raise Invalid("target_size is between 64KiB and 4GiB", hint="for instance target_size='128MiB'")
     return target
 
 

@@ -117,7 +117,7 @@ class Compactor:
                 counts += _counted(made)
                 problems |= {one.run.first.key: one.problem for one in made if one.problem}
             now = self.look(topic, partition, frozenset(problems))
-        swept = Swept() if dry_run or self._grace is None else self._sweep(topic, partition)
+        swept = Swept() if dry_run else self._sweep(topic, partition, problems)
         return _report(topic, partition, before, now, counts, swept, tuple(problems.values()), dry_run=dry_run)
 
     def _swap(self, topic: str, partition: int, number: int, runs: Sequence[Run]) -> list[Made]:
@@ -135,9 +135,15 @@ class Compactor:
             raise
         return made
 
-    def _sweep(self, topic: str, partition: int) -> Swept:
-        assert self._grace is not None
-        return sweep(self._store, self._log, topic, partition, self._clock.now_us(), self._grace, self._needed())
+    def _sweep(self, topic: str, partition: int, problems: dict[str, str]) -> Swept:
+        """Remove what may go; where that cannot be told, nothing goes, and all that was compacted stays so."""
+        if self._grace is None:
+            return Swept()
+        try:
+            return sweep(self._store, self._log, topic, partition, self._clock.now_us(), self._grace, self._needed())
+        except Corrupt as damage:
+            problems["sweep"] = damage.message
+            return Swept()
 
     def _needed(self) -> dict[tuple[str, int], int]:
         """What readers need; looked up once for many partitions, and again after a while."""

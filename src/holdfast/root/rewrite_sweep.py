@@ -91,7 +91,7 @@ class _Sweeping:
         self, segments: Sequence[SegmentDocument], rewrites: Sequence[RewriteDocument], now_us: int, grace: Grace,
         leased: int | None,
     ) -> None:  # fmt: skip
-        self._rewrites = rewrites
+        self._rewrites, self._settled = rewrites, len(segments)
         self._grace, self._now_us, self._leased = grace, now_us, leased
         self._replaced = replaced(segments, rewrites)
         self._in_effect = {file.segment.key for file in in_effect(segments, rewrites)}
@@ -121,7 +121,8 @@ class _Sweeping:
         closed = [intent for intent in intents if intent.number < len(self._rewrites)]
         ended = [one for one in closed if self._is_past(self._rewrites[one.number].rewritten_us)]
         busy = {first for intent in intents if intent not in ended for first, _ in intent.runs}
-        numbers = {first for intent in ended for first, _ in intent.runs} - busy
+        # What is not settled yet is the owner's alone: whatever an intent says, nobody rewrites it.
+        numbers = {first for intent in ended for first, _ in intent.runs if first < self._settled} - busy
         garbage = [info for info in listed if _number(info) in numbers and info.key not in self._upto]
         return garbage, [one for one in ended if not any(first in busy for first, _ in one.runs)]
 

@@ -31,6 +31,7 @@ from holdfast.reader.open_root import shared_store
 from holdfast.reader.settled_reading import root_place, store_settings
 from holdfast.root.root_store import RootStore
 from holdfast.store.store_settings import StoreSettings
+from pyspark_holdfast.error_reports import hush_closed_pipes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +87,7 @@ class _Task(msgspec.Struct):
 
     def run(self, sent: Iterable[bytes]) -> Iterator[bytes]:
         """Rewrite and upload; in an executor."""
+        hush_closed_pipes()
         files = shared_store(self.place, self.settings, SystemClock())
         opened = SourceFiles(files, self.settings, trusted=self.is_authentic)
         for data in sent:
