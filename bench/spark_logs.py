@@ -74,18 +74,18 @@ class Logs:
 @contextmanager
 def made(options: Options) -> Iterator[Logs]:
     """All logs, made where they are not there yet; removed afterwards unless a directory was named."""
-    with _place(options) as directory:
+    with place(options) as directory:
         rows = ROWS_QUICK if options.quick else ROWS
         keyring = directory / f"keyring-{rows}"
         logs = Logs(
             rows,
-            _kept(directory / f"plain-{rows}", partial(_write, rows=rows, segments=SEGMENTS)),
-            _kept(directory / f"sealed-{rows}", partial(_write, rows=rows, segments=SEGMENTS, keyring=keyring)),
+            kept(directory / f"plain-{rows}", partial(write, rows=rows, segments=SEGMENTS)),
+            kept(directory / f"sealed-{rows}", partial(write, rows=rows, segments=SEGMENTS, keyring=keyring)),
             keyring,
-            _kept(directory / "tiny", partial(_write, rows=TINY_SEGMENTS * TINY_ROWS, segments=TINY_SEGMENTS)),
-            _kept(directory / "one", partial(_write, rows=TINY_SEGMENTS * TINY_ROWS, segments=1)),
+            kept(directory / "tiny", partial(write, rows=TINY_SEGMENTS * TINY_ROWS, segments=TINY_SEGMENTS)),
+            kept(directory / "one", partial(write, rows=TINY_SEGMENTS * TINY_ROWS, segments=1)),
             {
-                size: _kept(directory / f"history-{size}", partial(_write_history, count=size))
+                size: kept(directory / f"history-{size}", partial(_write_history, count=size))
                 for size in (HISTORIES_QUICK if options.quick else HISTORIES)
             },
         )
@@ -93,7 +93,7 @@ def made(options: Options) -> Iterator[Logs]:
 
 
 @contextmanager
-def _place(options: Options) -> Iterator[Path]:
+def place(options: Options) -> Iterator[Path]:
     if options.directory is None:
         with measure.workspace(options) as directory:
             yield directory
@@ -103,7 +103,7 @@ def _place(options: Options) -> Iterator[Path]:
     yield directory
 
 
-def _kept(path: Path, make: Callable[[Path], None]) -> Path:
+def kept(path: Path, make: Callable[[Path], None]) -> Path:
     """What was made before in the same way, or makes it; a directory without its note was not finished."""
     note = path.with_name(path.name + ".json")
     parameters = {"making": _MAKING, "payload_bytes": material.PAYLOAD_BYTES}
@@ -119,7 +119,7 @@ def _kept(path: Path, make: Callable[[Path], None]) -> Path:
 # --- logs ----------------------------------------------------------------------------------------------------
 
 
-def _write(path: Path, *, rows: int, segments: int, keyring: Path | None = None) -> None:
+def write(path: Path, *, rows: int, segments: int, keyring: Path | None = None) -> None:
     """A closed log with so many records in so many segments."""
     each = rows // segments
     payloads = material.payloads(each)  # the same in every segment: none is compressed with the help of another

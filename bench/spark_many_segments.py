@@ -52,7 +52,7 @@ def tiny(spark: SparkSession, logs: Logs, options: Options) -> Part:
     def ask(root: Path) -> object:
         from pyspark.sql import functions as f
 
-        rows = spark.read.format("holdfast").option("topic", TOPIC).load(str(root))
+        rows = spark.read.format("holdfast").options(topic=TOPIC, native="false").load(str(root))
         return tuple(rows.agg(f.count("*"), f.sum("offset"), f.sum(f.crc32("value"))).first() or ())
 
     # Payloads begin anew in every segment, so the two answers differ in their last part.
@@ -106,7 +106,7 @@ def _alone(size: int) -> str:
 
 
 def _plan(spark: SparkSession, root: Path) -> int:
-    rows = spark.read.format("holdfast").option("topic", TOPIC).load(str(root))
+    rows = spark.read.format("holdfast").options(topic=TOPIC, native="false").load(str(root))
     return int(rows._jdf.queryExecution().toRdd().getNumPartitions())
 
 

@@ -12,7 +12,8 @@ reader is given the files of the same segments, in the page cache for everybody.
 does for everybody who writes `spark.read.parquet(…)`; what the answer to `count` costs where somebody tells it the
 schema, stands beside it in brackets. What would be unfair: a query that asks for less of one contestant.
 
-The encrypted log holds the same records; its rival is the plain one, through the format as well.
+The format is the Python source here (`native=false`), as encrypted topics have it; `table_queries` has the format as
+users write it. The encrypted log holds the same records; its rival is the plain one, through the format as well.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _questions(spark: SparkSession, logs: Logs) -> dict[str, dict[str, Ask]]:
     schema = spark.read.parquet(files[0]).schema
 
     def through_format(place: str = str(logs.plain), **chosen: str) -> DataFrame:
-        return spark.read.format("holdfast").options(topic=TOPIC, **chosen).load(place)
+        return spark.read.format("holdfast").options(topic=TOPIC, native="false", **chosen).load(place)
 
     since, before = (_EPOCH + timedelta(microseconds=us) for us in logs.half)
     queries: dict[str, Callable[[DataFrame], object]] = {

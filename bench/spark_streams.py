@@ -77,7 +77,7 @@ class _Streams:
         """Seconds of a query outside of its triggers: Spark starts a Python process for each of ours."""
 
     def batch(self) -> None:
-        rows = self._spark.read.format("holdfast").option("topic", TOPIC).load(self._root)
+        rows = self._spark.read.format("holdfast").options(topic=TOPIC, native="false").load(self._root)
         rows.write.format("noop").mode("overwrite").save()
 
     def stream(self) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from holdfast.stderr_warnings import StderrWarnings
 
 if TYPE_CHECKING:
+    from holdfast.compaction.compact_root import compact
     from holdfast.crypto.cipher import PayloadCipher
     from holdfast.crypto.keyring import Keyring
     from holdfast.errors import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.journal.commit.ticket import Ticket
     from holdfast.log.log import Log, Stats
     from holdfast.log.open_log import open_log as open
+    from holdfast.log.table_verbs import publish_tables, unpublish_tables
     from holdfast.log.topics.reading import Reading
     from holdfast.log.topics.topic import Topic
     from holdfast.log.topics.typed_topic import TypedTopic
@@ -66,10 +68,13 @@ _HOMES = {
     "Topic": "log.topics.topic",
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
+    "compact": "compaction.compact_root",
     "open": "log.open_log:open_log",
+    "publish_tables": "log.table_verbs",
     "read": "reader.settled_reading",
     "rebuild": "recovery.rebuild",
     "restore": "recovery.restore",
+    "unpublish_tables": "log.table_verbs",
 }
 
 _MOVED = {
@@ -103,10 +108,13 @@ __all__ = [
     "Topic",
     "TypedTopic",
     "Unavailable",
+    "compact",
     "open",
+    "publish_tables",
     "read",
     "rebuild",
     "restore",
+    "unpublish_tables",
 ]
 
 logging.getLogger("holdfast").addHandler(StderrWarnings())

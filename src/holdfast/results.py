@@ -7,8 +7,11 @@ What a program calls, catches or annotates every day is in `holdfast` itself.
 
 from __future__ import annotations
 
+from holdfast.compaction.compaction_report import CompactionReport, PartitionCompaction
 from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
+from holdfast.log.kept_tables import TableStats
 from holdfast.model.record import Watermark
+from holdfast.publish.publication import TableReport
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.recovery.rebuild import RebuildReport
 from holdfast.recovery.restore_report import RestoredExpiry, RestoredPolicy, RestoreReport
@@ -18,7 +21,9 @@ from holdfast.shipping.shipper import Unshipped
 
 __all__ = [
     "BatchTicket",
+    "CompactionReport",
     "Event",
+    "PartitionCompaction",
     "RebuildReport",
     "ReconcileReport",
     "RestoreReport",
@@ -27,6 +32,8 @@ __all__ = [
     "RetentionReport",
     "ShippedTicket",
     "Subscription",
+    "TableReport",
+    "TableStats",
     "Unshipped",
     "Watermark",
 ]

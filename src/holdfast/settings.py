@@ -21,6 +21,7 @@ from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.crypto.encryption_settings import CryptoSettings
 from holdfast.errors import Invalid, NotFound
 from holdfast.journal.journal_settings import JournalSettings
+from holdfast.publish.publish_settings import PublishSettings
 from holdfast.quantity import parse_bytes, parse_seconds
 from holdfast.segments.segment_settings import DiskSettings, ReconcileSettings, RetentionSettings, SegmentSettings
 from holdfast.shipping.shipping_settings import PROFILES, ShippingSettings
@@ -48,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True):
     disk: DiskSettings = DiskSettings()
     store: StoreSettings = StoreSettings()
     shipping: ShippingSettings = ShippingSettings()
+    publish: PublishSettings = PublishSettings()
     channels: ChannelSettings = ChannelSettings()
 
     @classmethod

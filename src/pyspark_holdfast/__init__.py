@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark_holdfast.lag import LagListener
-    from pyspark_holdfast.native import PathTaken, path_of, read
+    from pyspark_holdfast.native import PathTaken, read
+    from pyspark_holdfast.native_rule import accelerate, path_of
     from pyspark_holdfast.native_stream import NativeStream, read_stream
     from pyspark_holdfast.read_marks import marks_of, settled_marks
     from pyspark_holdfast.source import HoldfastSource as DefaultSource
@@ -27,9 +28,10 @@ _HOMES = {
     "LagListener": "lag",
     "NativeStream": "native_stream",
     "PathTaken": "native",
+    "accelerate": "native_rule",
     "configure": "spark_session",
     "marks_of": "read_marks",
-    "path_of": "native",
+    "path_of": "native_rule",
     "read": "native",
     "read_stream": "native_stream",
     "register": "spark_session",
@@ -42,6 +44,7 @@ __all__ = [
     "LagListener",
     "NativeStream",
     "PathTaken",
+    "accelerate",
     "configure",
     "marks_of",
     "path_of",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +20,7 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.reader.offsets import Mark, Where
 from holdfast.reader.open_root import SettledRoot, root_store
 from holdfast.reader.piece_rows import TaskReader, no_key
-from holdfast.reader.read_columns import Shaping, choose, sources_of, width_of
+from holdfast.reader.read_columns import Column, Shaping, choose, sources_of, width_of
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import Bounds, Piece, Task, tasks_of
 from holdfast.reader.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
@@ -33,6 +33,17 @@ if TYPE_CHECKING:
     from holdfast.reader.tail_rows import TailTask
 
 _NO_SPLIT = 2**62
+
+
+class Planned(NamedTuple):
+    """A batch read that was planned and not cut into tasks."""
+
+    root: SettledRoot
+    topics: Sequence[TopicDocument]
+    columns: Sequence[Column]
+    found: Sequence[Piece]
+    bounds: Bounds
+    options: ReadOptions
 
 
 class RowReading:
@@ -171,11 +182,21 @@ class BatchReader(RowReading, DataSourceReader):
         root = SettledRoot.open(self._place, self._options)
         if self._options.include_tail:
             return self._with_tail(root)
+        return self._partitions(root, self._planned(root)[1])
+
+    def plan(self) -> Planned:
+        """The segments of this read, as tasks would have them: the same spans, the same refusals."""
+        root = SettledRoot.open(self._place, self._options)
+        topics, found = self._planned(root)
+        columns = choose(shape_of(topics, self._options).columns, self._schema.fieldNames())
+        return Planned(root, topics, columns, found, self._bounds, self._options)
+
+    def _planned(self, root: SettledRoot) -> tuple[Sequence[TopicDocument], list[Piece]]:
         resolved = resolve(root, self._options, self._pins)
         found = pieces(root, resolved.spans, self._options, self._bounds)
         self._check_keys(found)
         self._check_columns(resolved.topics, found)
-        return self._partitions(root, found)
+        return resolved.topics, found
 
     def _with_tail(self, root: SettledRoot) -> list[InputPartition]:
         """The same, plus a task for what the store has only in commit batches.

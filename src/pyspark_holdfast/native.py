@@ -19,13 +19,13 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import Corrupt, Invalid
 from holdfast.model import arrow_types
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.piece_rows import missing
@@ -36,7 +36,7 @@ from holdfast.reader.resolve import bounds_of, check_schemas, pieces, resolve, s
 from holdfast.root.objects.documents import TopicDocument
 from holdfast.store.address import parse_url
 from pyspark_holdfast.error_reports import naming_store
-from pyspark_holdfast.parquet_scan import Unscannable, check_reach, folders_of, scan
+from pyspark_holdfast.parquet_scan import Unscannable, check_reach, folders_of, relation_of, rows_of
 from pyspark_holdfast.read_marks import carried, carrying, with_marks
 from pyspark_holdfast.types import is_native, spark_schema
 
@@ -96,16 +96,10 @@ def read(
     return frame
 
 
-def path_of(frame: DataFrame) -> PathTaken:
-    """How a DataFrame of `read`, or a batch of `read_stream`, reads its rows, and why."""
-    text = carried(frame.schema, _PATH)
-    if text is None:
-        raise NotFound(
-            "this DataFrame does not say how it is read",
-            hint="ask the one that pyspark_holdfast.read returned, with at least one column",
-        )
-    path, reason = json.loads(text)
-    return PathTaken(path, reason)
+def labelled_path(schema: StructType) -> PathTaken | None:
+    """How rows are read, as far as a schema says it."""
+    text = carried(schema, _PATH)
+    return None if text is None else PathTaken(*json.loads(text))
 
 
 # -- options ----------------------------------------------------------------------------------------------
@@ -141,6 +135,13 @@ def reason_of_options(given: Mapping[str, str], asked: ReadOptions) -> str | Non
     """Why these options need the format, or None."""
     if asked.emit != "rows":
         raise Invalid("emit is for the format: here rows are read", hint="leave emit out")
+    return reason_of_rows(given, asked)
+
+
+def reason_of_rows(given: Mapping[str, str], asked: ReadOptions) -> str | None:
+    """The same, where rows are asked for."""
+    if not asked.native:
+        return "native=false is asked for"
     # Without the option nothing is verified: the native path checks sizes only, and says so.
     if asked.verify != "off" and "verify" in {name.lower() for name in given}:
         return f"verify={asked.verify} is asked for, and Spark's own reader proves nothing"
@@ -186,6 +187,17 @@ def check_open(found: Iterable[Piece]) -> None:
 # -- frames -----------------------------------------------------------------------------------------------
 
 
+class Scan(NamedTuple):
+    """Rows that Spark reads by itself."""
+
+    relation: Any
+    """Files, and constants of their folders, as the JVM has them."""
+    where: str
+    """Which of their rows, in SQL; all, if it is empty."""
+    names: list[str]
+    """What the columns are called there."""
+
+
 def native_frame(
     spark: SparkSession,
     root: SettledRoot,
@@ -195,6 +207,22 @@ def native_frame(
     schema: StructType,
 ) -> DataFrame:
     """The rows of these pieces in this schema, read by Spark itself, or Unscannable."""
+    scan = native_scan(spark, root, found, columns, bounds, with_path(schema, NATIVE))
+    rows = rows_of(spark, scan.relation)
+    wanted = rows.where(scan.where) if scan.where else rows
+    names = zip(scan.names, columns, strict=True)
+    return wanted.selectExpr(*(f"{_quoted(name)} AS {_quoted(column.name)}" for name, column in names))
+
+
+def native_scan(
+    spark: SparkSession,
+    root: SettledRoot,
+    found: Sequence[Piece],
+    columns: Sequence[Column],
+    bounds: Bounds,
+    schema: StructType,
+) -> Scan:
+    """What Spark must be told to read these pieces by itself, or Unscannable."""
     check_open(found)
     address = parse_url(root.store.url)
     check_reach(spark, address)
@@ -202,13 +230,12 @@ def native_frame(
     # For filters; Spark does not read them otherwise.
     needed: dict[str, DataType] = {offset: LongType(), time: TimestampType()} if found else {}
     try:
-        rows = scan(spark, address, found, *_scanned(columns, with_path(schema, NATIVE), needed))
+        relation = relation_of(spark, address, found, *_scanned(columns, schema, needed))
     except Unscannable:
         _blame(root, found)
         raise
     conditions = [*_within(found, _quoted(offset)), *_between(found, bounds, _quoted(time))]
-    wanted = rows.where(" AND ".join(conditions)) if conditions else rows
-    return wanted.selectExpr(*(f"{_quoted(_name(column))} AS {_quoted(column.name)}" for column in columns))
+    return Scan(relation, " AND ".join(conditions), [_name(column) for column in columns])
 
 
 def _scanned(
@@ -268,7 +295,8 @@ def through_format(spark: SparkSession, given: Mapping[str, str], reason: str) -
     """The same rows, read by the format."""
     taken = PathTaken("format", reason)
     tell(taken)
-    frame = spark.read.format("holdfast").options(**given).load()
+    # Asked and answered: `native_rule` need not try again.
+    frame = spark.read.format("holdfast").options(**{**given, "native": "false"}).load()
     return relabelled(frame, with_path(frame.schema, taken))
 
 

@@ -158,6 +158,7 @@ class NativeStream:
         """The same rows, read by the format: exactly the offsets of this batch."""
         spans = folders_of(found)
         given = {name: value for name, value in self._given.items() if name.lower() != "startingoffsets"}
+        given["native"] = "false"  # that was tried
         given["asOf"] = format_marks({where: Mark(span.start, span.end) for where, span in spans.items()})
         taken = PathTaken("format", reason)
         native.tell(taken)

@@ -94,10 +94,10 @@ def check_reach(spark: SparkSession, address: Address) -> None:
         raise Unscannable(f"Spark has no Hadoop connector for {scheme}://") from None
 
 
-def scan(
+def relation_of(
     spark: SparkSession, address: Address, pieces: Sequence[Piece], places: StructType, columns: StructType
-) -> DataFrame:
-    """All rows of the files of these pieces: `columns` of the files, and `places`, one column for each of a Folder."""
+) -> Any:
+    """All rows of these pieces' files, for the JVM: `columns` of the files, and `places`, one for each of a Folder."""
     base = f"{_SCHEMES[address.scheme]}://{address.place}" + (f"/{address.prefix}" if address.prefix else "")
     try:
         java = _Java(spark)
@@ -111,13 +111,17 @@ def scan(
                 java.session, paths, options, nothing, cache, java.kind("scala.Option").apply(spec), nothing
             )
         _check(java, index, pieces)
-        relation = java.spark("HadoopFsRelation")(
+        return java.spark("HadoopFsRelation")(
             index, of_folders, java.schema(columns), nothing, java.spark("parquet.ParquetFileFormat")(), options,
             java.session,
         )  # fmt: skip
-        return DataFrame(java.session.baseRelationToDataFrame(relation), spark)
     except _FAILURES as error:
         raise Unscannable(f"Spark does not reach the files error={_kind(error)}") from error
+
+
+def rows_of(spark: SparkSession, relation: Any) -> DataFrame:
+    """A relation as a DataFrame."""
+    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 
 
 def _told(pieces: Sequence[Piece]) -> str:

@@ -8,7 +8,9 @@ but with the old schema. So a table keeps its options in its schema (`read_marks
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from collections.abc import Mapping
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from holdfast.errors import Invalid, NotFound
@@ -40,7 +42,13 @@ class HoldfastSource(DataSource):
         hush_closed_pipes()  # here, because Spark calls this first in every process
         return "holdfast"
 
-    def _parsed(self, schema: StructType | None = None) -> tuple[str, ReadOptions]:
+    @property
+    def is_pinned(self) -> bool:
+        """Whether every plan reads the same, because `load` has said what; else the first plan says it."""
+        return self._pins is not None
+
+    def given(self, schema: StructType | None = None) -> Mapping[str, str]:
+        """The options that count, as text: those of the read, or those that a table carries in its schema."""
         carried = None if schema is None else options_in(schema)
         if carried is None and schema is not None and not self.options:
             raise Invalid(
@@ -48,22 +56,26 @@ class HoldfastSource(DataSource):
                 hint="leave the list of columns out of CREATE TABLE; the option columns chooses",
             )
         if carried is None or any(name in self.options for name in PLACES):
-            return parse_options(self.options)
+            return self.options
         if self.options:
             raise Invalid(
                 f"a table takes no options in a query options={','.join(sorted(self.options))[:200]}",
                 hint="its options are those of CREATE TABLE; read with format(…), options and load() instead",
             )
-        return parse_options(carried)
+        return carried
+
+    def parsed(self, schema: StructType | None = None) -> tuple[str, ReadOptions]:
+        """The root's place, and what is asked of it; raises Invalid."""
+        return parse_options(self.given(schema))
 
     def _where(self) -> tuple[str, str]:
-        place, options = self._parsed()
+        place, options = self.parsed()
         return place, options.store.endpoint
 
     @in_short
     def schema(self) -> StructType:
         """The columns of the topics, with the marks of this moment."""
-        place, options = self._parsed()
+        place, options = self.parsed()
         self._is_inferred = True
         if options.emit == "segments":
             return SEGMENT_ROWS
@@ -80,7 +92,7 @@ class HoldfastSource(DataSource):
         return with_marks(spark_schema(resolved.shape.columns), resolved.marks)
 
     @in_short
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> BatchReader:
         """A batch read."""
         hush_closed_pipes()
         if not self._is_inferred and is_marked(schema):
@@ -88,10 +100,10 @@ class HoldfastSource(DataSource):
                 "this schema carries the marks of another read, which would be wrong here",
                 hint="give names and types only: .schema(df.schema.toDDL()); asOf=marks_of(df) reads what df read",
             )
-        return BatchReader(*self._parsed(schema), schema, self._pins, is_inferred=self._is_inferred)
+        return BatchReader(*self.parsed(schema), schema, self._pins, is_inferred=self._is_inferred)
 
     @in_short
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream of what gets settled."""
         hush_closed_pipes()
-        return StreamReader(*self._parsed(schema), schema, is_inferred=self._is_inferred)
+        return StreamReader(*self.parsed(schema), schema, is_inferred=self._is_inferred)

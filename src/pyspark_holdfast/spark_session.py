@@ -67,18 +67,20 @@ _SOCKET_PATH_MAX = 55
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Set what holdfast needs on a builder: settings, the Python of the workers, a Java, a quiet log.
 
-    What you set on the builder or in the environment stays. Streams of the session may start at the same time.
+    What you set on the builder or in the environment stays. Streams of the session may start at the same time, and the
+    format is accelerated (`accelerate`).
     """
     present = dict(getattr(builder, "_options", {}))
     _prepare_environment(str(present.get("spark.master", "")))
     for name, value in SETTINGS.items():
         if name not in present:
             builder = builder.config(name, value)
-    return _forestalling(builder)
+    return _preparing(builder)
 
 
-def _forestalling(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """A builder whose session is ready for streams that start at the same time."""
+def _preparing(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """A builder whose session is ready for streams that start at the same time, and reads the format at full speed."""
+    from pyspark_holdfast.native_rule import accelerate
     from pyspark_holdfast.start_race import forestall
 
     make = builder.getOrCreate
@@ -86,6 +88,7 @@ def _forestalling(builder: SparkSession.Builder) -> SparkSession.Builder:
     def get_or_create() -> SparkSession:
         session = make()
         forestall(session)
+        accelerate(session)
         return session
 
     builder.getOrCreate = get_or_create  # type: ignore[method-assign]

@@ -200,15 +200,15 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
             return max(start, topic.first_offset)
         there = self._present(where, expired.upto)
         first = expired.first
-        for segment in reversed(root.segments(where)[: expired.upto]):
-            if segment.number not in there or segment.first + segment.rows <= start:
+        for file in reversed(meeting(root.files(where), start, expired.first)):
+            if file.key not in there:
                 break
-            first = segment.first
+            first = file.first
         return max(start, first, topic.first_offset)
 
-    def _present(self, where: Where, upto: int) -> set[int]:
-        """Numbers of the segments below `upto` whose files exist."""
-        return {number for number, _ in segments_below(self._opened().store, *where, upto)}
+    def _present(self, where: Where, upto: int) -> set[str]:
+        """The files that begin with a segment below `upto`."""
+        return {key for _, key in segments_below(self._opened().store, *where, upto)}
 
     def _between(self, where: Where, start: int, end: int) -> Sequence[SegmentDocument]:
         return meeting(self._opened().segments(where), start, end) if start < end else ()

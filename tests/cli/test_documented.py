@@ -15,11 +15,12 @@ from holdfast.cli import exit_codes, output, prices, printing, text
 from holdfast.cli.inspection import inspect_lines, root_report, summary
 from holdfast.cli.program import program
 from holdfast.cli.verbs import channel, config, keys, read, reconcile, seal, ship, spark, status, topics
+from holdfast.publish.publication import TableReport
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.recovery.rebuild import Lost
 from holdfast.recovery.root_migration import MigrationReport
-from holdfast.results import RebuildReport, RestoreReport
+from holdfast.results import CompactionReport, PartitionCompaction, RebuildReport, RestoreReport
 from holdfast.segments.retention.retention import Removed, RetentionReport
 
 pytestmark = pytest.mark.disk
@@ -76,7 +77,10 @@ def test_global_options_are_documented() -> None:
             "holdfast topics",
             [topics.TopicLine, topics.SchemaVersion, topics.RetentionPolicy, summary.PartitionStatus],
         ),
-        ("holdfast topics", [root_report.RootTopic, root_report.RootPartition, root_report.RootSchema]),
+        (
+            "holdfast topics",
+            [root_report.RootTopic, root_report.RootPartition, root_report.RootSchema, root_report.RootTable],
+        ),
         ("holdfast status", [root_report.RootStatus, root_report.Claim]),
         (
             "holdfast status",
@@ -95,6 +99,8 @@ def test_global_options_are_documented() -> None:
         ("holdfast reconcile", [reconcile.Reconciled, Finding, Repair]),
         ("holdfast rebuild", [RebuildReport, Lost]),
         ("holdfast migrate-root", [MigrationReport]),
+        ("holdfast compact", [CompactionReport, PartitionCompaction]),
+        ("holdfast publish", [TableReport]),
         ("holdfast ship", [ship.ShipReport, ship.Left]),
         ("holdfast restore", [RestoreReport]),
         ("holdfast keys", [keys.KeyLine]),

@@ -61,7 +61,19 @@ def damaged(log: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def answers(log: Path, damaged: Path) -> dict[str, dict[str, Any]]:
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root that a log ships to, of three segments."""
+    path = tmp_path_factory.mktemp("shipped")
+    with holdfast.open(path / "log", store=str(path / "root")) as opened:
+        for _ in range(3):
+            opened.topic("orders").append(b"x")
+            opened.seal()
+        opened.ship(60)
+    return path / "root"
+
+
+@pytest.fixture(scope="module")
+def answers(log: Path, damaged: Path, shipped: Path) -> dict[str, dict[str, Any]]:
     """What is said to each question: exit code, stdout, stderr."""
     read, local = ["spark", "read", str(log)], ["--master", "local[1]"]
     questions = {
@@ -80,6 +92,7 @@ def answers(log: Path, damaged: Path) -> dict[str, dict[str, Any]]:
         ],
         "no topic": [*read, "ordres", "--json", *local],
         "no column": [*read, "orders", "--where", "nothing = 1", *local],
+        "compact": ["spark", "compact", str(shipped), "orders", "--json", *local],
         "damaged": ["spark", "read", str(damaged), "orders", "--option", "verify=hash", *local],
     }
     done = subprocess.run(
@@ -144,6 +157,32 @@ def test_what_spark_does_not_understand_is_told_in_one_line(answers: dict[str, d
     assert answers["no column"]["code"] == 1
     assert "nothing" in answers["no column"]["err"]
     assert "Traceback" not in answers["no column"]["err"]
+
+
+def test_compaction_prints_its_report(answers: dict[str, dict[str, Any]]) -> None:
+    """The same as without Spark."""
+    assert answers["compact"]["code"] == 0, answers["compact"]["err"]
+    report = json.loads(answers["compact"]["out"])
+    assert (report["files_before"], report["files_after"], report["rewritten_rows"]) == (3, 1, 3)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["read", "data"], ["read", "data", "a", "b"], ["read", "data", "a", "--dry-run"],
+                  ["compact", "data", "--count"], ["compact", "data", "--option", "verify=off"]]
+)  # fmt: skip
+def test_what_belongs_to_the_other_action_is_wrong_usage(run: Run, arguments: list[str]) -> None:
+    """Exit code 2, before Spark is started."""
+    done = run("spark", *arguments)
+    assert done.exit_code == 2
+    assert "starting Spark" not in done.stderr
+
+
+def test_a_root_that_cannot_be_compacted_is_refused_before_spark_starts(run: Run, log: Path) -> None:
+    """A log's own directory, for instance."""
+    done = run("spark", "compact", str(log))
+    assert done.exit_code == 1
+    assert "own directory" in done.stderr
+    assert "starting Spark" not in done.stderr
 
 
 def test_a_missing_segment_is_damage(answers: dict[str, dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-FILES = sorted(path.relative_to(SRC) for path in SRC.rglob("*.py"))
+FILES = sorted(path.relative_to(SRC) for kind in ("*.py", "*.java") for path in SRC.rglob(kind))
 MODULES = [path for path in FILES if path.name != "__init__.py"]
 GROUND = "the ground"
 FILES_ABOVE = {"settings", "results"}
@@ -29,6 +29,7 @@ FILES_ABOVE = {"settings", "results"}
 FILES_MAX = 18
 SHARED_NAMES = {
     "channel": "a verb of the command line, and what it shows",
+    "compact": "a verb of the command line, and the same as a job of Spark",
     "rebuild": "a verb of the command line, and what it calls",
     "restore": "a verb of the command line, and what it calls",
     "seal": "a verb of the command line, and what it calls",
@@ -79,6 +80,8 @@ def statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 def imported(path: Path) -> frozenset[str]:
     """What a module imports of ours, at its top or inside functions."""
     found: set[str] = set()
+    if path.suffix != ".py":
+        return frozenset()
     for node in statements(ast.parse((SRC / path).read_text(encoding="utf-8")).body):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}

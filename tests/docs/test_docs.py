@@ -202,6 +202,8 @@ def test_every_public_name_is_documented():
         results.Unshipped,
         results.Event,
         results.RestoreReport,
+        results.CompactionReport,
+        results.PartitionCompaction,
     ],
 )
 def test_every_field_of_reports_and_stats_is_documented(kind):

@@ -14,6 +14,7 @@ lay the same rows out in other bytes, and two of Arrow the same columns.)
     schema-1/                       a log whose database is at schema version 1; all of these are upgraded in place
     store/, store-sealed/           a store's root with one of each object, but for segment files; and the same, signed
     store-1/                        a root of format 1: the same objects under their old names, nothing signed
+    bundle/                         two segments of sealed/, their blocks in one file
     damaged/                        logs and objects that must be refused, each in its own way
     expected.json                   what was put into them, and what their segments are
     vectors.json                    frames, headers, digests, stamps, chain values and encrypted bodies as hex
@@ -73,6 +74,9 @@ from holdfast.root.objects import checkpoint, commit_batch, documents, key_objec
 from holdfast.root.objects.commit_batch import CommitBatch, TailEntry, TailKey
 from holdfast.root.objects.documents import AnyDocument, ManifestDocument
 from holdfast.root.objects.key_object import KeyObject, StoredKey
+from holdfast.segments.file.bundle_writer import BundleWriter
+from holdfast.segments.file.file_shape import FileShape
+from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.shipping.shipping_marks import attach
 from holdfast.store import layout
 from holdfast.testing.manual_clock import ManualClock
@@ -101,6 +105,7 @@ def make(target: Path) -> None:
     expected = {name: make_one(target / name) for name in MAKERS}
     make_store(target / "store")
     make_signed_store(target / "store-sealed")
+    make_bundle(target / "bundle", target / "sealed")
     make_damaged(target / "damaged")
     _write_json(target / "expected.json", expected)
     _write_json(target / "vectors.json", make_vectors())
@@ -109,6 +114,17 @@ def make(target: Path) -> None:
 def make_one(path: Path) -> Expected:
     """Write one whole log; its name says which."""
     return MAKERS[path.name](path)
+
+
+def make_bundle(path: Path, log: Path) -> None:
+    """The segments of one partition of an encrypted log as one file; no key is needed."""
+    path.mkdir(parents=True)
+    with BundleWriter(path / "bundle", FileShape()) as bundle:
+        for segment in sorted((log / "segments/topics/events/0/segments").glob("*.parquet")):
+            with SegmentReader(segment, None, None, None) as reader:
+                bundle.add(reader)
+        facts = bundle.finish()
+    (path / "bundle").rename(path / layout.segment_name(bundle.head.number, facts.sha256))
 
 
 # -- logs -------------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ CASES = {
     "reader": Case("nightly", "reader", "nightly", "a/b", "reader must be a plain name"),
     "leaseSeconds": Case("60", "lease_seconds", 60, "0", "leaseSeconds must be above zero"),
     "emit": Case("segments", "emit", "segments", "files", "emit must be one of: rows, segments"),
+    "native": Case("false", "native", False, "maybe", "native must be true or false"),
 }
 STORE_CASES = {
     "endpoint": Case("http://127.0.0.1:9000", "endpoint", "http://127.0.0.1:9000", "ftp://x", "store.endpoint must"),

@@ -30,7 +30,7 @@ TYPED = {
 COLUMNS = {"orders": RAW, "typed": TYPED}
 """Columns and what they hold, by topic."""
 
-WAYS = ("format", "format", "schema", "view", "table", "native", "native", "verified")
+WAYS = ("format", "format", "format", "schema", "view", "table", "native", "verified")
 """How a source is opened; the last is `pyspark_holdfast.read` through the format."""
 
 SETTINGS = {
@@ -39,6 +39,8 @@ SETTINGS = {
     "spark.sql.parquet.filterPushdown": ("true", "false"),
     "spark.sql.autoBroadcastJoinThreshold": ("10485760", "-1"),
     "spark.sql.codegen.wholeStage": ("true", "false"),
+    # The format by Spark's own reader, or through Python.
+    "spark.holdfast.native": ("true", "false"),
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Keyring
+from pyspark_holdfast.jobs import compact
 from tests.spark.cluster import Cluster, cluster
 
 pytestmark = pytest.mark.spark
@@ -54,3 +55,24 @@ def test_a_cluster_reads_everything_once_and_its_workers_load_no_writer(standalo
     assert not [name for name in answer["loaded"] if name.startswith(WRITERS)]
     secret = (tmp_path / "keyring").read_text().partition(":")[2].strip()
     assert secret not in done.stdout + done.stderr
+
+
+@pytest.mark.full("eight JVMs, a minute: a local Spark compacts in the gate")
+@pytest.mark.timeout(600)
+def test_a_cluster_compacts(standalone: Cluster, tmp_path: Path) -> None:
+    """The job as spark-submit runs it: the file is the script, executors make the files, and the report is one line."""
+    root = tmp_path / "root"
+    with holdfast.open(tmp_path / "log", store=str(root)) as log:
+        for _ in range(6):
+            for partition in range(2):
+                log.topic("orders", partitions=2).append_batch([b"x"] * 10, partition=partition)
+            log.seal()
+        log.ship(60)
+        rows = expected(log)
+    done = standalone.submit(Path(compact.__file__), str(root), "orders", "--target-size", "1MiB")
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["files_before"], report["files_after"]) == (12, 2)
+    found = holdfast.read(str(root), "orders").to_arrow()
+    columns = (found[name].to_pylist() for name in ("partition", "offset", "payload"))
+    assert [[p, at, row.hex()] for p, at, row in zip(*columns, strict=True)] == rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -187,7 +187,7 @@ def rows(frame: DataFrame) -> tuple[list[str], list[str]]:
 
 
 @contextmanager
-def under(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+def under(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -198,10 +198,13 @@ def under(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
             spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
-def check(spark: SparkSession, world: World, seed: int) -> int:
+RULE = "spark.holdfast.native"
+
+
+def check(spark: SparkSession, world: World, seed: int, settings: Mapping[str, str] | None = None) -> int:
     """Run a program on both sides; how many questions were asked."""
     asked = program(seed)
-    with under(spark, asked.settings):
+    with under(spark, {**asked.settings, **(settings or {})}):
         expected = answers(spark, asked, [plain(spark, world, source) for source in asked.sources], "plain")
         frames = [ours(spark, world, source, number) for number, source in enumerate(asked.sources)]
         found = answers(spark, asked, frames, "ours")
@@ -238,10 +241,13 @@ def test_a_column_under_a_name_of_the_logs_is_the_users(spark: SparkSession, wor
 def test_random_programs_give_what_they_give_on_a_plain_copy(
     spark: SparkSession, world: World, seed: int, is_sampled: bool
 ) -> None:
+    """Read by Spark itself where it can, and through Python."""
     first, programs = first_seed(seed), PROGRAMS // 4 if is_sampled else PROGRAMS
     print(f"HOLDFAST_SEED={first}")
-    asked = sum(check(spark, world, first + number) for number in range(programs))
-    assert asked >= 3 * programs
+    asked = sum(
+        check(spark, world, first + number, {RULE: rule}) for number in range(programs) for rule in ("true", "false")
+    )
+    assert asked >= 6 * programs
 
 
 @pytest.mark.soak

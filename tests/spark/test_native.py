@@ -61,7 +61,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def through_format(spark: SparkSession, root: Path | str, topic: str = "", **options: Any) -> DataFrame:
     topics = {"topic": topic} if topic else {}
-    return spark.read.format("holdfast").options(**topics, **options).load(str(root))
+    return spark.read.format("holdfast").options(native="false", **topics, **options).load(str(root))
 
 
 def bare(schema: StructType) -> list[tuple[str, str, bool]]:

@@ -28,6 +28,14 @@ pytestmark = pytest.mark.spark
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
+@pytest.fixture(autouse=True)
+def through_python(spark: SparkSession) -> Iterator[None]:
+    """The source itself is on trial here; `test_native_rule` holds Spark's own reader to the same answers."""
+    spark.conf.set("spark.holdfast.native", "false")
+    yield
+    spark.conf.unset("spark.holdfast.native")
+
+
 @pytest.fixture(params=["pushing", "not pushing"])
 def either(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[SparkSession]:
     """Spark with filters pushed down, and without, which is its default."""

@@ -132,8 +132,11 @@ def test_files_over_each_other_are_refused():
         in_effect(segments, [rewrite(0, output(segments, 0, 2), output(segments, 1, 3))])
     with pytest.raises(Corrupt, match="does not fit"):
         in_effect(segments, [rewrite(0, output(segments, 0, 3)), rewrite(1, output(segments, 2, 4))])
-    with pytest.raises(Corrupt, match="does not fit"):
-        in_effect(segments, [rewrite(0)])
+
+
+def test_a_rewrite_without_files_takes_its_number_and_changes_nothing():
+    segments = manifest(4)
+    assert in_effect(segments, [rewrite(0)]) == in_effect(segments, [])
 
 
 def test_what_was_lost_is_in_no_rewrite():

@@ -381,15 +381,15 @@ def test_errors_of_the_helper_come_out(tmp_path, monkeypatch):
 
 def test_no_file_is_finished_that_readers_would_refuse(tmp_path, monkeypatch):
     """A footer beyond the readers' limit fails the writer, while the records are still elsewhere."""
-    from holdfast.segments.file import segment_writer
+    from holdfast.segments.file import group_file
 
-    monkeypatch.setattr(segment_writer, "FOOTER_BYTES_MAX", 500)
+    monkeypatch.setattr(group_file, "FOOTER_BYTES_MAX", 500)
     writer = SegmentWriter(tmp_path / "segment", head(), RAW_SCHEMA, SMALL, None)
     writer.write(raw_batch(0, 10))
     with pytest.raises(Invalid, match="footer is too large"):
         writer.finish()
     writer.abandon()
-    monkeypatch.setattr(segment_writer, "GROUPS_MAX", 2)
+    monkeypatch.setattr(group_file, "GROUPS_MAX", 2)
     writer = SegmentWriter(tmp_path / "segment", head(), RAW_SCHEMA, SMALL, None)
     with pytest.raises(Invalid, match="too many row groups"):
         writer.write(raw_batch(0, 1000))
@@ -452,7 +452,7 @@ def test_impossible_shapes_are_refused(wrong):
 
 def test_a_newer_format_is_refused_not_guessed(tmp_path, monkeypatch):
     """A file of a later version says: upgrade."""
-    monkeypatch.setattr(footers, "VERSION", 2)
+    monkeypatch.setattr(footers, "VERSION", 3)
     write(tmp_path / "segment", head(), [raw_batch(0, 5)])
     monkeypatch.undo()
     with pytest.raises(Invalid, match="newer") as caught:

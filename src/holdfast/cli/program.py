@@ -30,9 +30,11 @@ from holdfast.suggestions import meant
 
 VERBS = (
     "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
-    "migrate-root", "inspect", "keys", "channel", "spark", "config",
+    "migrate-root", "compact", "publish", "unpublish", "inspect", "keys", "channel", "spark", "config",
 )  # fmt: skip
 
+_TOGETHER = {"unpublish": "publish"}
+"""Verbs that stand in the file of another one."""
 
 _SUMMARY_MAX = 1_000
 """Longer than any verb's summary."""
@@ -49,7 +51,8 @@ class Program(click.Group):
         """The verb of that name, imported now."""
         if cmd_name in VERBS:
             name = cmd_name.replace("-", "_")
-            return cast("click.Command", getattr(import_module(f"holdfast.cli.verbs.{name}"), f"{name}_command"))
+            home = import_module(f"holdfast.cli.verbs.{_TOGETHER.get(name, name)}")
+            return cast("click.Command", getattr(home, f"{name}_command"))
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(

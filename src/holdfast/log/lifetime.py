@@ -1,8 +1,8 @@
 """How an open log ends: closed by its owner, at the end of the process, when nobody holds it, or in a forked child.
 
-Records come first: channels are closed, then the queue is drained, sealed and shipped, then the journal is closed, and
-the directory is released last. A log that was forgotten warns, and is closed all the same. A forked child's copy lets
-go of what it inherited and refuses everything.
+Records come first: channels are closed, then the queue is drained, sealed and shipped, tables are brought up to date,
+then the journal is closed, and the directory is released last. A log that was forgotten warns, and is closed all the
+same. A forked child's copy lets go of what it inherited and refuses everything.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import warnings
 
 from holdfast import process_lifetime
 from holdfast.errors import HoldfastError
+from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
 from holdfast.log.maintenance import Maintenance
@@ -31,12 +32,14 @@ class Lifetime:
         channels: LogChannels,
         maintenance: Maintenance,
         store: StoreBinding,
+        tables: KeptTables,
     ) -> None:
         self._context = context
         self._topics = topics
         self._channels = channels
         self._maintenance = maintenance
         self._store = store
+        self._tables = tables
         self._queued_at_exit = 0
         """Records that were queued when the process began to end."""
         self.is_open = True
@@ -57,6 +60,7 @@ class Lifetime:
         try:
             self._maintenance.close(wait_seconds)
             self._store.close()
+            self._tables.stop()
             # A seal that hangs may have used all the time; the writer has nothing left to do and ends at once.
             journal.close(max(wait_seconds / 10, deadline - clock.monotonic()))
         finally:
@@ -76,6 +80,7 @@ class Lifetime:
         self._queued_at_exit = self._context.journal.pending_records
         self._maintenance.settle(self._wait_seconds)
         self._store.close()
+        self._tables.stop()
 
     def close_at_exit(self) -> None:
         """Nobody has closed it, and nobody will."""
@@ -91,7 +96,7 @@ class Lifetime:
     def forget(self) -> None:
         """In a forked child: never touch what is the parent's."""
         self.is_open = False
-        for part in (self._topics, self._channels, self._store, self._maintenance, self._context.journal):
+        for part in (self._topics, self._channels, self._tables, self._store, self._maintenance, self._context.journal):
             part.forget()
         self._context.directory.release()
 

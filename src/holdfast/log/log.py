@@ -18,6 +18,7 @@ from holdfast.arguments import flag, seconds, whole
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.journal.journal_stats import JournalStats
+from holdfast.log.kept_tables import KeptTables, TableStats
 from holdfast.log.lifetime import Lifetime
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.channels.keeping.storage import Migration
     from holdfast.channels.participant import Channels
     from holdfast.channels.wire.channel_keys import Keys
+    from holdfast.compaction.compaction_report import CompactionReport
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Unshipped
@@ -55,12 +57,13 @@ class Stats(msgspec.Struct, frozen=True):
     segments: SegmentStats
     shipping: ShippingStats | None = None
     """None where no store is configured."""
+    tables: TableStats = TableStats(0, {}, {})
 
 
 class Log:
     """An open log; use it as a context manager, or call `close()`."""
 
-    def __init__(self, context: LogContext, maintenance: Maintenance, store: StoreBinding) -> None:
+    def __init__(self, context: LogContext, maintenance: Maintenance, store: StoreBinding, tables: KeptTables) -> None:
         self.settings = context.settings
         self._context = context
         self._journal = context.journal
@@ -68,7 +71,8 @@ class Log:
         self._store = store
         self._topics = Catalog(context, maintenance)
         self._channels = LogChannels(context)
-        self._lifetime = Lifetime(context, self._topics, self._channels, maintenance, store)
+        self._tables = tables
+        self._lifetime = Lifetime(context, self._topics, self._channels, maintenance, store, tables)
 
     @property
     def path(self) -> Path:
@@ -176,6 +180,24 @@ class Log:
         """Apply retention now; with `dry_run` only say what would be removed."""
         return self._maintenance.retain(flag(dry_run, "dry_run"))
 
+    def compact(
+        self, topic: str | None = None, *, target_size: int | str = "128MiB", dry_run: bool = False,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> CompactionReport:  # fmt: skip
+        """Join small segment files of a log without a store into few of about `target_size`; all topics, or one.
+
+        Records, offsets and marks stay as they are. Every file is compared with what it replaces before it counts;
+        whoever reads sees the files from before or those from after. Replaced files go `shipping.delete_after_ms`
+        later. A log that ships leaves its own files alone: `holdfast.compact` compacts its store. A log that was
+        compacted here cannot be given a store any more.
+
+            print(log.compact().files_after)
+        """
+        from holdfast.compaction.compact_root import target_bytes
+
+        target, partitions = target_bytes(target_size), self._topics.partitions(topic)
+        return self._maintenance.compact(partitions, target, progress or _silent, dry_run=flag(dry_run, "dry_run"))
+
     def set_retention(
         self, topic: str, *, bytes_max: int | None = None, age_max: timedelta | None = None,
         records_max: int | None = None,
@@ -258,7 +280,7 @@ class Log:
 
     def stats(self) -> Stats:
         """Counters and levels, as one frozen snapshot."""
-        return Stats(self._journal.stats(), self._maintenance.stats(), self._store.stats())
+        return Stats(self._journal.stats(), self._maintenance.stats(), self._store.stats(), self._tables.stats())
 
     def close(self, timeout: float | None = None) -> None:
         """Make everything queued durable, seal it, ship it, and let go of the directory; closing again does nothing.
@@ -319,3 +341,7 @@ class Log:
 
 def _wait_seconds(timeout: float | None) -> float:
     return _PATIENCE_S if timeout is None else seconds(timeout)
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    pass

@@ -6,14 +6,16 @@ It composes the parts in `segments/` and `reconcile/`. An owner has all of them;
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from holdfast.arguments import whole
 from holdfast.channels.channel_settings import TOPIC
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
+from holdfast.log.local_compaction import LocalCompaction
 from holdfast.log.log_context import LogContext
 from holdfast.reconcile.local_side import LocalSide
 from holdfast.reconcile.reconcile_loop import ReconcileLoop
@@ -29,27 +31,36 @@ from holdfast.segments.sealing.roller import Roller
 from holdfast.segments.segment_stats import Counters, SegmentStats
 from holdfast.settings import Settings
 
+if TYPE_CHECKING:
+    from holdfast.compaction.compaction_report import CompactionReport
+    from holdfast.compaction.compactor import Progress
+
 logger = logging.getLogger("holdfast")
 
 
 class Maintenance:
     """The chores of one open log."""
 
-    def __init__(self, context: LogContext) -> None:
+    def __init__(self, context: LogContext, before_removal: Callable[[str], None] | None = None) -> None:
+        """`before_removal` is called with a topic whose files are about to go from the log's own directory."""
         directory, settings, clock, journal, manifest = context
         self._journal = journal
         self._settings = settings
         self._clock = clock
         self._roller: Roller | None = None
         self._retention: Retention | None = None
+        self._compaction: LocalCompaction | None = None
         counters = Counters()
         if not journal.read_only:
             emptied = leftovers.clear(journal, manifest)
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
             self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
+            self._compaction = LocalCompaction(context, self._retention)
             if journal.shipping is None:
                 self._publish(journal, manifest, self._roller, self._retention)
+                self._roller.chores.append(self._compaction.check)
+                self._retention.before_removal = before_removal
             self._retention.resume(emptied)
             guard = Guard(journal, directory.path, settings.disk, counters)
             if settings.disk.free_bytes_min:
@@ -94,6 +105,14 @@ class Maintenance:
             raise _only_reading()
         self._journal.refresh()
         return self._retention.run(dry_run=dry_run)
+
+    def compact(
+        self, partitions: Sequence[Partition], target: int, progress: Progress, *, dry_run: bool
+    ) -> CompactionReport:
+        """Join small segment files."""
+        if self._compaction is None:
+            raise _only_reading()
+        return self._compaction.run(partitions, target, progress, dry_run=dry_run)
 
     def set_retention(
         self, topic: str, bytes_max: int | None, age_max: timedelta | None, records_max: int | None
@@ -172,7 +191,7 @@ class Maintenance:
 
     def forget(self) -> None:
         """In a forked child: the threads are the parent's."""
-        self._roller = self._retention = self._loop = None
+        self._roller = self._retention = self._loop = self._compaction = None
 
 
 def _topics(settings: Settings) -> dict[str, Policy]:
@@ -182,4 +201,6 @@ def _topics(settings: Settings) -> dict[str, Policy]:
 
 
 def _only_reading() -> Invalid:
-    return Invalid("this log is open for reading only", hint="its owner seals and retains; open it without read_only")
+    return Invalid(
+        "this log is open for reading only", hint="its owner seals, retains and compacts; open it without read_only"
+    )

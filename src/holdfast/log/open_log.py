@@ -19,6 +19,7 @@ from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal, JournalContext
+from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
 from holdfast.log.maintenance import Maintenance
@@ -121,15 +122,17 @@ def _compose(asked: _Asked, journal: Journal) -> Log:
     context = LogContext(directory, settings, asked.clock, journal, Manifest(journal, directory.segments))
     try:
         store = StoreBinding(context)  # first: where another store is bound, the log's own directory is none
-        maintenance = Maintenance(context)
+        tables = KeptTables(context)
+        maintenance = Maintenance(context, tables.before_removal)
         try:
             store.start()
         except BaseException:
             maintenance.close(0)
             raise
+        tables.start()
     except BaseException:
         with suppress(HoldfastError):  # what kept it from opening matters more
             journal.close(settings.journal.close_timeout_ms / 1000)
         directory.release()
         raise
-    return Log(context, maintenance, store)
+    return Log(context, maintenance, store, tables)

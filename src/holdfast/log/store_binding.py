@@ -150,6 +150,7 @@ def _shipper_for(context: LogContext) -> Shipper | None:
         if shipping is not None and (moved := _moved_format(journal, shipping, files)):
             rebind(journal, root, moved)
         else:  # the owner is this directory, wherever it ships to
+            _refuse_compacted(context)
             owner = clock.random_bytes(16) if shipping is None else shipping.owner
             attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.partitions.values()})
     withdraw(manifest.root)
@@ -205,6 +206,19 @@ def _moved_format(journal: Journal, shipping: ShippingRow, files: Store) -> int:
     except (NotFound, Invalid, Corrupt):
         return 0  # nothing is there, or nothing of ours: that is for the shipper to say
     return store.form.format if (claim.log, claim.owner) == (log, shipping.owner.hex()) else 0
+
+
+def _refuse_compacted(context: LogContext) -> None:
+    """Segments are shipped as they were sealed; where compaction has joined their files, nobody can do that."""
+    journal, manifest = context.journal, context.manifest
+    for partition in journal.partitions.values():
+        first = partition.sealed.first_segment
+        if any(file.upto > first for file in manifest.long_files(partition)):
+            raise Invalid(
+                f"segments of this log were compacted, and cannot be shipped to another store topic={partition.topic}",
+                hint="open it without store=…; a log that is to be shipped is compacted on its store. If it has one,"
+                " copy that to the new place as it is, and set store.move",
+            )
 
 
 def _refuse_stranded(journal: Journal) -> None:

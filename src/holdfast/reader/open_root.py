@@ -7,9 +7,7 @@ the history is. Used by one thread at a time.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.keyring import Keyring
@@ -18,12 +16,18 @@ from holdfast.errors import Corrupt, NotFound
 from holdfast.model.topic_name import is_name
 from holdfast.reader.offsets import Where
 from holdfast.reader.read_options import ReadOptions
-from holdfast.root import store_manifest
-from holdfast.root.objects.documents import ExpiredDocument, ManifestDocument, SegmentDocument, TopicDocument
+from holdfast.root import rewrites, store_manifest
+from holdfast.root.objects.documents import (
+    ExpiredDocument,
+    ManifestDocument,
+    RewriteDocument,
+    SegmentDocument,
+    TopicDocument,
+)
 from holdfast.root.root_format import RootForm
+from holdfast.root.root_place import root_url
 from holdfast.root.root_store import RootStore
 from holdfast.store import layout
-from holdfast.store.address import parse_url
 from holdfast.store.port import Store
 from holdfast.store.store_kinds import open_any_store
 from holdfast.store.store_settings import StoreSettings
@@ -49,19 +53,6 @@ def root_store(place: str, options: ReadOptions, clock: Clock | None = None) -> 
     return RootStore(shared_store(place, options.store, clock or SystemClock()), form)
 
 
-def root_url(place: str) -> str:
-    """The root as a URL; of a log's directory, the folder with the manifests."""
-    if place.startswith("s3a://"):  # what Hadoop calls it
-        place = "s3://" + place.removeprefix("s3a://")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) and not place.startswith("file://"):
-        return place
-    if place.startswith("file://"):  # percent-encoded, as writers take it
-        place = parse_url(place).place
-    path = Path(place.removeprefix("file:")).absolute()
-    own = path / "segments"
-    return (own if not (path / layout.LOG).exists() and (own / layout.LOG).exists() else path).as_uri()
-
-
 class SettledRoot:
     """What is settled at one root."""
 
@@ -71,6 +62,8 @@ class SettledRoot:
         self.log = store.log().log
         self._is_keyed = is_keyed
         self._manifests: dict[Where, list[ManifestDocument]] = {}
+        self._rewrites: dict[Where, list[RewriteDocument]] = {}
+        self._files: dict[Where, tuple[int, int, Sequence[SegmentDocument]]] = {}
         self._last: dict[Where, ManifestDocument] = {}
         self._topics: dict[str, TopicDocument] = {}
 
@@ -139,8 +132,32 @@ class SettledRoot:
                 )  # fmt: skip
 
     def segments(self, where: Where) -> list[SegmentDocument]:
-        """The segments of a partition, as they are now, retired ones included."""
+        """The segments of a partition as they were sealed, by number, as many as there are now, retired ones included.
+
+        What they say of rows, times and numbers holds for ever; their files may have been replaced by longer ones.
+        """
         return [document for document in self.objects(where) if isinstance(document, SegmentDocument)]
+
+    def files(self, where: Where) -> Sequence[SegmentDocument]:
+        """The files that hold a partition now, by offset: its segments, or longer ones in their place.
+
+        Costs one request more than `segments`.
+        """
+        made = self._read_rewrites(where)  # before the manifest: what they speak of is in it then
+        segments = self.segments(where)
+        known = self._files.get(where)
+        if known is None or known[:2] != (len(segments), len(made)):
+            in_effect = rewrites.segments_in_effect(segments, made)
+            known = self._files[where] = (len(segments), len(made), in_effect)
+        return known[2]
+
+    def _read_rewrites(self, where: Where) -> list[RewriteDocument]:
+        known = self._rewrites.get(where)
+        if known is None:
+            known = self._rewrites[where] = rewrites.read_rewrites(self.store, self.log, *where)
+        else:
+            known += rewrites.read_since(self.store, self.log, *where, known)
+        return known
 
     def settled(self, topic: TopicDocument, partition: int) -> int:
         """Everything below lies in segments on the store."""

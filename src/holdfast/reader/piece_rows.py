@@ -2,8 +2,8 @@
 
 Everything is proved on the way, as far as `verify` asks: `off` compares sizes and footers only, `hash` every block that
 is read, `full` the whole segment, rows, times and chain included, before its first row is returned. Damage is Corrupt
-with the file's key; what retention removed in the meantime is NotFound. Runs in Spark's executors: one piece after the
-other, one row group in memory, and beside it what `prefetch` may ask a store for ahead of its turn.
+with the file's key; what retention or compaction removed in the meantime is NotFound. Runs in Spark's executors: one
+piece after the other, one row group in memory, and beside it what `prefetch` may ask a store for ahead of its turn.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from holdfast.reader.prefetch import Prefetch, prefetching
 from holdfast.reader.read_columns import Shaping
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import Bounds, Piece, Task
+from holdfast.root.rewrites import read_rewrites, was_replaced
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_expired
+from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.store.port import Store
 
@@ -108,7 +110,9 @@ class TaskReader:
         if self._options.encrypted == "sealed":
             if reader.encrypted_with is None:
                 raise Invalid(f"topic {piece.head.topic!r} is not encrypted", hint="leave encrypted=sealed out")
-            return reader.stored_blocks(piece.share)
+            blocks = reader.stored_blocks(piece.share)
+            # A file that holds several segments may be wanted in part; what is cut is cut between blocks.
+            return blocks if piece.is_whole else (encrypted_blocks.meeting(b, piece.start, piece.end) for b in blocks)
         there = set(reader.schema.names)
         return reader.batches(
             piece.start, piece.end, columns=[name for name in self._shaping.needs if name in there],
@@ -126,14 +130,21 @@ def no_key(topic: str, key_id: str) -> Invalid:
 
 
 def missing(store: Store, piece: Piece) -> Corrupt | NotFound:
-    """The error for a segment whose file is gone: retention removed it, or it is lost."""
+    """The error for a segment whose file is gone: retention or compaction removed it, or it is lost."""
     head = piece.head
-    expired = read_expired(store, head.log_id.hex(), head.topic, head.partition)
+    place = (head.log_id.hex(), head.topic, head.partition)
+    expired = read_expired(store, *place)
     span = f"offsets={head.first}..{piece.segment.end - 1}"
     if expired is not None and head.number < expired.upto:
         return NotFound(
             f"a segment expired before it was read {span} key={piece.key}",
             hint="read again, from what is left; keep segments longer, or name a reader for a lease",
+        )
+    if was_replaced(piece.segment, read_rewrites(store, *place)):
+        return NotFound(
+            f"a longer file has taken the place of a segment before it was read {span} key={piece.key}",
+            hint="read again: the rows are the same, in the new file; a longer delete_after_ms, or a reader's lease,"
+            " keeps replaced files for queries that take long",
         )
     return Corrupt(
         f"a segment is missing {span}", path=piece.key, topic=head.topic, partition=head.partition, offset=head.first,

@@ -71,6 +71,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The name of a stream's lease, which says what it still needs, so that retention waits for it."""
     lease_seconds: int = 3600
     emit: Emit = "rows"
+    native: bool = True
+    """Whether Spark may read segments by itself, where nothing has to be opened."""
     store: StoreSettings = StoreSettings()
 
     def __post_init__(self) -> None:
@@ -236,6 +238,7 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "reader": ("reader", str),
     "leaseSeconds": ("lease_seconds", _positive),
     "emit": ("emit", _choice("rows", "segments")),
+    "native": ("native", _flag),
 }
 _STORE_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "endpoint": ("endpoint", str),

@@ -190,9 +190,9 @@ def bounds_of(options: ReadOptions) -> Bounds:
 
 
 def pieces(root: SettledRoot, spans: Sequence[Span], options: ReadOptions, bounds: Bounds) -> list[Piece]:
-    """The parts of segments that these spans need, by topic, partition and offset."""
+    """The parts of files that these spans need, by topic, partition and offset."""
     wanted = [span for span in spans if span.start < span.end]
-    manifests = in_parallel(lambda span: root.segments((span.topic, span.partition)), wanted)
+    manifests = in_parallel(lambda span: root.files((span.topic, span.partition)), wanted)
     for span, segments in zip(wanted, manifests, strict=True):
         _check_reach(root, span, segments)
     skip_lost = not options.fail_on_data_loss

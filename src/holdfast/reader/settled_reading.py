@@ -90,18 +90,19 @@ def read(
         log_id="" if log_id is None else check_log_id(log_id),
         allow_unsigned=flag(allow_unsigned, "allow_unsigned"),
         fail_on_data_loss=flag(fail_on_data_loss, "fail_on_data_loss"),
-        store=store if isinstance(store, StoreSettings) else _store({} if store is None else store),
+        store=store if isinstance(store, StoreSettings) else store_settings({} if store is None else store),
     )
-    return SettledReading(_root(root), options)
+    return SettledReading(root_place(root), options)
 
 
-def _root(root: object) -> str:
+def root_place(root: object) -> str:
     """Where a root is; relative directories are allowed, because nothing is created there."""
     is_url = isinstance(root, str) and ("://" in root or root.startswith("file:")) and "\0" not in root
     return str(root) if is_url else str(path_of(root, "a root"))
 
 
-def _store(given: object) -> StoreSettings:
+def store_settings(given: object) -> StoreSettings:
+    """How a store is reached: what is given, and else what the environment says."""
     if not isinstance(given, Mapping):
         hint = "for instance store={'endpoint': 'https://…', 'region': 'eu-central-1'}"
         raise Invalid(f"store is a mapping of settings, not {type(given).__name__}", hint=hint)

@@ -22,11 +22,14 @@ from holdfast.model.segment import Listed, chain_value
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_pass import Pass
 from holdfast.reconcile.reconcile_report import Repair
+from holdfast.reconcile.rewritten_files import RewrittenFiles, take_long
 from holdfast.root.old_layout import new_key
 from holdfast.segments.manifest import segment_folders
 from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.segments.manifest.long_files import LongFile
 from holdfast.segments.sealing.roller import Roller
 from holdfast.store import layout
+from holdfast.store.directory import is_temporary
 
 _STATES = (LIVE, EXPIRING, EXPIRED)
 
@@ -63,7 +66,9 @@ class LocalSide:
         """Every partition, and then what belongs to none."""
         self.journal.refresh()
         for partition in list(self.journal.partitions.values()):
-            yield from work.compare(LocalSegments(self, partition))
+            segments = LocalSegments(self, partition)
+            yield from work.compare(segments)
+            segments.report_rewrites(work)
         self._compare_foreign(work)
         yield None
 
@@ -72,6 +77,8 @@ class LocalSide:
         for path in segment_folders.walk(self._root, self._is_known):
             key = path.relative_to(self._root).as_posix()
             if self._is_document(key) or self._is_known(path.parent):  # in this order: most files are documents
+                continue
+            if is_temporary(path.name):  # compaction writes it, or removes it a day after its death
                 continue
             size = segment_folders.size(path)
             if size is None:
@@ -96,6 +103,12 @@ class LocalSide:
         self.journal.refresh()
         known = self.journal.topics.get(parts[1], ())
         return parts[2] in {str(partition.number) for partition in known}
+
+    def has_rewrites(self, partition: Partition) -> bool:
+        """Whether somebody compacted the log's own files, or is about to."""
+        place = (partition.topic, partition.number)
+        folders = (layout.rewrites_folder(*place), layout.intents_folder(*place))
+        return any((self._root / folder).is_dir() for folder in folders)
 
     # -- repairs ------------------------------------------------------------------------------------------
 
@@ -142,10 +155,24 @@ class LocalSegments:
         self._side = side
         self._journal, self._manifest = side.journal, side.manifest
         self._folder = side.manifest.folder(partition)
+        own, log = side.manifest.as_store(), side.journal.log_id.hex()
+        self._rewritten = RewrittenFiles(own, side.manifest, log, partition)
+        self._long_sizes: dict[str, int] = {}
 
     def listing(self) -> tuple[dict[int, list[Listed]], list[Listed]]:
         """The files of its folder."""
-        return segment_folders.listing(self._folder)
+        numbered, others = segment_folders.listing(self._folder)
+        self._long_sizes = take_long(self._look(), numbered)
+        return numbered, [file for file in others if not is_temporary(file.name)]
+
+    def long_files(self) -> list[tuple[LongFile, int | None]]:
+        """Long files of which not all has expired."""
+        first = self.partition.sealed.first_segment
+        return [(file, self._long_sizes.get(file.name)) for file in self._rewritten.files if file.upto > first]
+
+    def _look(self) -> RewrittenFiles:
+        """Rewrites as they are now; nearly always there are none."""
+        return self._rewritten.look() if self._side.has_rewrites(self.partition) else self._rewritten
 
     def in_flight(self) -> set[int]:
         """Numbers that are being written: our roller's, or, if another process owns the log, the next one."""
@@ -158,7 +185,9 @@ class LocalSegments:
         return self._manifest.page(self.partition, start, stop)
 
     def state(self, row: SegmentRow) -> int:
-        """Its own; a damaged row, which is reported for that, demands no file."""
+        """Its own; a damaged row, which is reported for that, demands no file, and one in a long file has no own."""
+        if row.state == LIVE and self._rewritten.is_held(row.number):
+            return EXPIRING
         return row.state if row.state in _STATES else LOST
 
     def unproved(self, rows: Sequence[SegmentRow]) -> list[Finding]:
@@ -203,9 +232,21 @@ class LocalSegments:
         if finding.kind == "untracked":
             is_real = self._is_strange(finding.name, finding.number)
             is_real = is_real and finding.number not in flying | self.in_flight()
+        elif row is not None and not row.stamp:
+            is_real = self._is_long_harmed(finding, row)
         else:
             is_real = self._is_harmed(finding, finding.name)
         return finding if is_real else None
+
+    def _is_long_harmed(self, finding: Finding, row: SegmentRow) -> bool:
+        held = self._look().files.holding(row.number)
+        if held is None or held.row != row or held.upto <= self.partition.sealed.first_segment:
+            return False
+        size = segment_folders.size(self._folder / held.name)
+        emptied = segment_folders.size(self._folder / (held.name + layout.EXPIRED))
+        if finding.kind == "missing":
+            return size is None and emptied is None
+        return size is not None and size != row.size
 
     def _is_harmed(self, finding: Finding, name: str) -> bool:
         # In this order: a file that was emptied to be expired (`retention`) goes only after its row is not live.
@@ -214,6 +255,8 @@ class LocalSegments:
         row = self._row_now(finding.number)
         if row is None or row.state != LIVE or (size is None and emptied is not None):
             return False
+        if self._look().is_held(row.number):
+            return False
         return size is None if finding.kind == "missing" else size is not None and size != row.size
 
     def _is_strange(self, name: str, number: int | None) -> bool:
@@ -221,7 +264,10 @@ class LocalSegments:
         own = name.removesuffix(layout.EXPIRED)
         finished = layout.parse_segment_name(own)
         row = self._row_now(number if finished is None else finished.number)
-        if segment_folders.size(self._folder / name) is None:
+        rewritten = self._look()
+        if segment_folders.size(self._folder / name) is None or rewritten.knows(own):
+            return False
+        if finished is not None and rewritten.is_awaited(finished.number):
             return False
         if row is None or row.state not in (LIVE, EXPIRING) or own != _name(row):
             return True
@@ -232,8 +278,17 @@ class LocalSegments:
             return None
         return next(iter(self._manifest.page(self.partition, number, number + 1)), None)
 
+    def report_rewrites(self, work: Pass) -> None:
+        """The first rewrite that says nothing: what it replaced, and what it put there, is not known then."""
+        bad = self._rewritten.bad
+        if bad is not None:
+            place = (self.partition.topic, self.partition.number)
+            work.findings.append(Finding(bad.kind, *place, name=bad.key, actual=bad.size, detail=bad.detail))
+
     def repair(self, finding: Finding, row: SegmentRow | None) -> Repair | None:
         """Take away what is not tracked, put back what is missing; nothing on the word of a damaged row."""
+        if row is not None and not row.stamp:  # a long file
+            return self._side.put_back(self._folder / _name(row), row) if finding.kind == "missing" else None
         if row is not None and not self._is_proved(row):
             return None
         if finding.kind == "untracked" and finding.name is not None:

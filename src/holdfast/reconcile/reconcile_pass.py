@@ -1,7 +1,8 @@
 """One pass of reconciliation, whatever the manifest is compared with: the log's own files, or the objects of its store.
 
     Reconciler (who may repair; passes that stopped at a limit) → Pass (unit by unit) → a Side says what there is
-    to compare → each partition's segments: rows and files → `classify` → confirm → repair or report
+    to compare → each partition's segments: rows and files → `classify`, then its long files → confirm → repair or
+    report
 
 A unit of work is small enough to rest after it. Facts are gathered in the order that `classify` asks for, and every
 finding is *confirmed*: row and file are looked at once more, and what was only a race (sealed, expired or removed
@@ -26,8 +27,9 @@ from holdfast.errors import Invalid, Unavailable
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
 from holdfast.model.segment import Listed
-from holdfast.reconcile.classify import Classified, Finding, Mark, Where, classify
+from holdfast.reconcile.classify import Classified, Finding, Kind, Mark, Where, classify
 from holdfast.reconcile.reconcile_report import ReconcileReport, Repair
+from holdfast.segments.manifest.long_files import LongFile
 from holdfast.segments.segment_settings import ReconcileSettings
 
 _BUSY = "another pass is repairing at this moment"
@@ -57,6 +59,9 @@ class Segments(Protocol):
 
     def state(self, row: SegmentRow) -> int:
         """The state of a segment here; live means that its file must be here."""
+
+    def long_files(self) -> Sequence[tuple[LongFile, int | None]]:
+        """Files that hold runs of segments and must be here, each with its size as it was listed; after `listing`."""
 
     def prove(self, row: SegmentRow) -> Finding | None:
         """Read a whole file; what is wrong with it."""
@@ -225,6 +230,25 @@ class Pass:
                         self._take(of, damage, row)
                     yield None
             before = Mark(rows[-1].number, rows[-1].end) if rows else before
+        yield from self._compare_long(of)
+
+    def _compare_long(self, of: Segments) -> Iterator[None]:
+        """The files that compaction put in the place of segments: each is there, whole and (deep) as it was written."""
+        for file, size in of.long_files():
+            row = file.row
+            self.counts["bytes_expected"] += row.size
+            self.counts["bytes_actual"] += size or 0
+            self.counts["files"] += size is not None
+            kind: Kind | None = "missing" if size is None else "size_mismatch" if size != row.size else None
+            found = of.prove(row) if kind is None and self.deep else None
+            if kind is not None:
+                found = Finding(
+                    kind, number=row.number, name=file.name, first=row.first_offset, rows=row.rows, expected=row.size,
+                    actual=size, detail=f"a file that holds segments {row.number} to {file.upto - 1}",
+                )  # fmt: skip
+            if found is not None:
+                self._take(of, found, row)
+            yield None
 
     def _judge(self, of: Segments, found: Classified, rows: Sequence[SegmentRow]) -> set[int | None]:
         """Count, and take what was found; returns the numbers of the segments that something is wrong with."""

@@ -152,6 +152,10 @@ class StoreObjects:
         is_here = sha256(data).digest() == row.sha256
         return is_here and self._write(key, Body(row.size, row.sha256, data), damaged=True)
 
+    def create(self, key: str, body: Body) -> bool:
+        """Write a new object; False when its key is taken."""
+        return self._write(key, body, damaged=False)
+
     def resend(self, seq: int) -> bool:
         """Have the shipper send again what is missing up to a commit; whether all of it is there again."""
         self._check_fence()

@@ -1,6 +1,6 @@
 """What a store says about one partition, compared with the log's own manifest, up to what is settled.
 
-    manifest objects → the newest checkpoint → the newest retirement → objects that belong to nothing
+    manifest objects → the newest checkpoint → the newest retirement → rewrites → objects that belong to nothing
 
 Its segments come before all of this (`store_segments`).
 """
@@ -13,9 +13,10 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.errors import Corrupt
 from holdfast.journal.state.partition import Partition
-from holdfast.model.control_rows import SegmentRow, ShipmentRow
+from holdfast.model.control_rows import LOST, SegmentRow, ShipmentRow
 from holdfast.reconcile.classify import Kind
 from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
+from holdfast.reconcile.rewritten_files import RewrittenFiles
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.root import store_manifest
 from holdfast.root.numbered_objects import segments_below
@@ -37,8 +38,11 @@ Item = TypeVar("Item")
 class PartitionObjects:
     """Compares the documents of one partition, once."""
 
-    def __init__(self, objects: StoreObjects, partition: Partition, shipment: ShipmentRow) -> None:
+    def __init__(
+        self, objects: StoreObjects, partition: Partition, shipment: ShipmentRow, rewritten: RewrittenFiles
+    ) -> None:
         self._objects = objects
+        self._rewritten = rewritten
         self._store, self._deep = objects.store, objects.work.deep
         self._journal, self._manifest = objects.journal, objects.manifest
         self._partition = partition
@@ -53,6 +57,7 @@ class PartitionObjects:
         yield from self._compare_slots()
         self._compare_checkpoints()
         self._compare_retirements()
+        self._compare_rewrites()
         self._find_foreigns()
         yield None
 
@@ -178,9 +183,47 @@ class PartitionObjects:
             return None
         return self._manifest.row(self._partition, upto - 1).end
 
+    # -- rewrites -----------------------------------------------------------------------------------------
+
+    def _compare_rewrites(self) -> None:
+        """All rewrites say something that fits the manifest; of intents, only names are ours to judge."""
+        rewritten = self._rewritten.look()
+        listing = self._objects.numbered(layout.rewrites_folder(*self._where), **self._place)
+        self._objects.work.counts["files"] += len(listing)
+        bad = rewritten.bad
+        if bad is not None and not self._take_back([listing[n].key for n in sorted(listing) if n >= bad.number]):
+            self._objects.find(bad.kind, bad.key, bad.detail, **self._place, actual=bad.size)
+        for info in self._store.list(layout.intents_folder(*self._where)):
+            if layout.parse_intent_key(info.key) is None:
+                self._objects.find_foreign(info, **self._place)
+
+    def _take_back(self, keys: list[str]) -> bool:
+        """Remove a rewrite that says nothing, and those that build on it, if everything can be read without them.
+
+        A rewrite adds nothing to a log: without it the files from before count. They are there, or were uploaded again
+        a moment ago.
+        """
+        return self._objects.work.fix and self._is_all_there() and self._objects.try_remove(*keys)
+
+    def _is_all_there(self) -> bool:
+        """Whether all files are there that count by the sound rewrites alone."""
+        folder = layout.segments_folder(*self._where) + "/"
+        sizes = {info.key[len(folder) :]: info.size for info in self._store.list(folder)}
+        listing = self._objects.numbered(layout.expired_folder(*self._where), **self._place)
+        retired, files = max(listing, default=0), self._rewritten.files
+        rows = self._manifest.rows(self._partition, retired, self._shipment.settled_segments)
+        return all(
+            sizes.get(layout.segment_name(row.number, row.sha256)) == row.size
+            for row in files.of(rows)
+            if row.state != LOST
+        )
+
     def _find_foreigns(self) -> None:
         """Objects that lie in none of the known folders; those are skipped, at the price of one request each."""
-        folders = (layout.checkpoints_folder, layout.expired_folder, layout.manifest_folder)
+        folders = (
+            layout.checkpoints_folder, layout.expired_folder, layout.intents_folder, layout.manifest_folder,
+            layout.rewrites_folder,
+        )  # fmt: skip
         known = [folder(*self._where) for folder in folders] + [layout.segments_folder(*self._where) + "/"]
         after: str | None = None
         while True:

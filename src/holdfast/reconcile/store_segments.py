@@ -4,6 +4,9 @@ Everything at or below the mark must be there; what lies above is in flight, nev
 goes only after an `expired` object has said so. So that is read after the listing, and once more before a segment is
 called missing. Whether the log itself still has the file does not matter: what is settled is on the store until it is
 retired there. Rows are proved: a damaged manifest here ends the pass, and is for the local reconciliation.
+
+Where compaction put one file in the place of many (`rewritten_files`), that one must be there. If it is lost or
+damaged, it is made again of the segments that are here (`remake`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ from holdfast.model.control_rows import EXPIRING, LIVE, LOST, SegmentRow, Shipme
 from holdfast.model.segment import Listed
 from holdfast.reconcile.classify import Finding, Kind
 from holdfast.reconcile.reconcile_report import Repair
+from holdfast.reconcile.remaking import remake
+from holdfast.reconcile.rewritten_files import RewrittenFiles, take_long
 from holdfast.reconcile.store_objects import StoreObjects
+from holdfast.segments.manifest.long_files import LongFile
 from holdfast.store import layout
 
 _RANGE_BYTES = 8 * 2**20
@@ -41,6 +47,8 @@ class StoreSegments:
         self._flying: set[int] = set()
         self._retired = 0
         """Segments below this number may be gone."""
+        self.rewritten = RewrittenFiles(objects.store, objects.manifest, objects.log_id, partition)
+        self._long_sizes: dict[str, int] = {}
         self.fingerprints: set[bytes] = set()
         """Schemas of the segments that were compared."""
 
@@ -54,7 +62,13 @@ class StoreSegments:
             (others if parsed is None else numbered.setdefault(parsed.number, [])).append(Listed(name, info.size))
         self._flying = {number for number in numbered if number >= self.count}
         self._retired = self._retired_now()
+        self._long_sizes = take_long(self.rewritten.look(), numbered)
         return numbered, others
+
+    def long_files(self) -> list[tuple[LongFile, int | None]]:
+        """Long files of which not all is retired."""
+        files = self.rewritten.files
+        return [(file, self._long_sizes.get(file.name)) for file in files if file.upto > self._retired]
 
     def in_flight(self) -> set[int]:
         """Whatever lies above the mark: nothing there was promised to anybody yet."""
@@ -72,7 +86,8 @@ class StoreSegments:
 
     def state(self, row: SegmentRow) -> int:
         """What was retired on the store may still be there, whatever its state in the log."""
-        return EXPIRING if row.number < self._retired else LOST if row.state == LOST else LIVE
+        is_free = row.number < self._retired or self.rewritten.is_held(row.number)
+        return EXPIRING if is_free else LOST if row.state == LOST else LIVE
 
     def prove(self, row: SegmentRow) -> Finding | None:
         """Compare the hash of a segment's object."""
@@ -101,17 +116,33 @@ class StoreSegments:
         info = self._store.head(self._folder + finding.name)
         located = msgspec.structs.replace(located, name=self._folder + finding.name)
         if finding.kind == "untracked":
-            if info is None or row is None or not self._is_settled(row):
-                return None if info is None else located
-            detail = "a segment of an owner that was overtaken; the one that counts is there"
-            return msgspec.structs.replace(located, garbage=True, detail=detail)
+            return None if info is None else self._stranger(located, finding.name, row)
         assert row is not None
         kind: Kind = "missing" if info is None else "size_mismatch" if info.size != row.size else "content_mismatch"
         is_sound = kind == "content_mismatch" and (finding.kind != kind or self._has_hash(row))
-        if is_sound or row.number < self._retired_now():
+        if is_sound or not self._must_be_there(row):
             return None
         size = None if info is None else info.size
         return msgspec.structs.replace(located, kind=kind, actual=size, detail=_DETAILS[kind])
+
+    def _stranger(self, finding: Finding, name: str, row: SegmentRow | None) -> Finding | None:
+        """What is to be said of a file that no row names."""
+        self.rewritten.look()
+        number = finding.number
+        if self.rewritten.knows(name) or (number is not None and self.rewritten.is_awaited(number)):
+            return None
+        if row is None or not self._is_settled(row):
+            return finding
+        detail = "left by an owner that was overtaken, or a compactor that gave up; what counts is there"
+        return msgspec.structs.replace(finding, garbage=True, detail=detail)
+
+    def _must_be_there(self, row: SegmentRow) -> bool:
+        """Whether a file is needed still: not all of it is retired, and no longer one has taken its place."""
+        retired = self._retired_now()
+        held = self.rewritten.look().files.holding(row.number)
+        if held is None:
+            return row.number >= retired
+        return held.row.sha256 == row.sha256 and held.upto > retired
 
     def _is_settled(self, row: SegmentRow) -> bool:
         """Whether a number was settled with its own file, which is there, or retired. Another one can never count then.
@@ -121,6 +152,8 @@ class StoreSegments:
         """
         if row.number < self._retired_now():
             return True
+        held = self.rewritten.files.holding(row.number)
+        row = row if held is None else held.row
         info = self._store.head(self._key(row))
         return info is not None and info.size == row.size
 
@@ -133,7 +166,11 @@ class StoreSegments:
             self._objects.remove(key)
             return Repair("removed", key)
         is_written = self._objects.write_segment(self.partition, row, damaged=finding.kind != "missing")
-        return Repair("restored", key) if is_written else None
+        if is_written:
+            return Repair("restored", key)
+        held = self.rewritten.files.holding(row.number)
+        made = None if held is None else remake(self._objects, self.partition, held, self.rewritten)
+        return None if made is None else Repair("restored", made)
 
     def _retired_now(self) -> int:
         folder = layout.expired_folder(self.partition.topic, self.partition.number)

@@ -124,7 +124,7 @@ class StoreSide:
             shipment = partition.shipment or ShipmentRow(partition.id, 0, 0, beginning, 0)
             segments = StoreSegments(objects, partition, shipment)
             yield from objects.work.compare(segments)
-            yield from PartitionObjects(objects, partition, shipment).units()
+            yield from PartitionObjects(objects, partition, shipment, segments.rewritten).units()
             used |= {fingerprint.hex() for fingerprint in segments.fingerprints - {NO_SCHEMA}}
         if is_there:
             self._compare_documents(objects, topic, partitions, used)

@@ -5,6 +5,9 @@ is whole, also after a crash, and is not fetched again. Then it says itself what
 compared with its hash in the footer. The footer of an encrypted one is stamped by its key: so whoever lacks the key can
 have made or changed none of it. A file that came in one piece is proved in memory, before it is written. Memory: one
 piece per file, a few files at a time.
+
+Where compaction has put longer files in the place of segments, those are fetched, and the rewrites that say so: they
+are kept in the log's own directory, in the places that they have on the store, and the log reads by them.
 """
 
 from __future__ import annotations
@@ -22,13 +25,16 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 from holdfast.model.control_rows import EXPIRED, LIVE, LOST
-from holdfast.root.objects.documents import SegmentDocument
+from holdfast.root.objects import documents
+from holdfast.root.objects.documents import ROOT, SegmentDocument
+from holdfast.root.rewrites import InEffect, in_effect
+from holdfast.root.root_format import RootForm
 from holdfast.root.store_manifest import StoreManifest, in_parallel
 from holdfast.segments.file.proven_file import Damaged, Range
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.manifest import segment_folders as folders
 from holdfast.store import layout
-from holdfast.store.port import Store
+from holdfast.store.port import Body, Store
 
 _RANGE_BYTES = 16 * 2**20
 """More than most segments have: one request each."""
@@ -117,6 +123,8 @@ class SegmentFetching:
         """Keys of segments that are here, proved."""
         self.resumed = 0
         """How many were here before."""
+        self.bytes = 0
+        """Of all files that are here."""
 
     def fetch(self, manifests: Iterable[StoreManifest]) -> None:
         """Bring all segments that are not retired; what else lies in their folders goes."""
@@ -125,7 +133,7 @@ class SegmentFetching:
         folders = [self._root / layout.segments_folder(m.topic, m.partition) for m in manifests]
         for folder in folders:
             disk.make_directory(folder, root=self._root)
-        wanted = [segment for m in manifests for segment in m.segments if state_of(m, segment) == LIVE]
+        wanted = [file.segment for m in manifests for file in files_of(m)]
         # Some more than there are requests: what has come is proved and written while others are fetched.
         self._steps.over("fetching segments", self._fetch_one, wanted, _AT_ONCE + _AT_ONCE // 2)
         names: dict[Path, set[str]] = {folder: set() for folder in folders}
@@ -134,6 +142,25 @@ class SegmentFetching:
         for folder, own in names.items():
             # Synced in any case: an interrupted attempt may have ended between a name and its sync.
             disk.remove_all(folder, set(os.listdir(folder)) - own)
+        self.bytes = sum(segment.size for segment in wanted)
+        for manifest in manifests:
+            self._keep_rewrites(manifest)
+
+    def _keep_rewrites(self, manifest: StoreManifest) -> None:
+        """The rewrites that these files stand for, and no others; signed anew, if the log has keys."""
+        place = (manifest.topic, manifest.partition)
+        folder = self._root / layout.rewrites_folder(*place)
+        if manifest.rewrites:
+            disk.make_directory(folder, root=self._root)
+        form = RootForm.of_owner(self._vault.signer, self._vault.log_id.hex(), ROOT)
+        names = set()
+        for rewrite in manifest.rewrites:
+            key = layout.rewrite_key(*place, rewrite.number)
+            path = self._root / key
+            disk.write_file(path, form.signed(key, Body.of(documents.encode(rewrite))).read())
+            names.add(path.name)
+        if folder.is_dir():
+            disk.remove_all(folder, set(os.listdir(folder)) - names)
 
     def stop(self) -> None:
         """From another thread: let `fetch` fail soon; it is not needed any more."""
@@ -167,9 +194,13 @@ class SegmentFetching:
                 _read_through(reader)
         if is_encrypted:
             # Without facts to believe, the reader proves the footer by its key: that this is the key, and that nobody
-            # else made the file. The footer has the hashes of the blocks, so nobody else made those.
+            # else made the file. The footer has the hashes of the blocks, so nobody else made those. A bundle's footer
+            # is nobody's but in its parts: there every block is decrypted.
             with SegmentReader(path, listed.head, None, opener, source=source) as reader:
-                _read_through(reader)
+                if reader.is_bundle:
+                    reader.verify()
+                else:
+                    _read_through(reader)
 
     def _fetch_whole(self, key: str, path: Path, segment: SegmentDocument) -> None:
         """A file that comes in one piece: proved, then written.
@@ -249,6 +280,13 @@ def _damaged(key: str, segment: SegmentDocument, why: str) -> Corrupt:
         offset=segment.first, hint="is there another copy? `holdfast reconcile DIR --remote --deep --fix` brings it"
         " back from the log that wrote it",
     )  # fmt: skip
+
+
+def files_of(manifest: StoreManifest) -> list[InEffect]:
+    """The files of a partition that hold anything that is not retired; raises Corrupt where a rewrite does not fit."""
+    retired = 0 if manifest.expired is None else manifest.expired.upto
+    files = in_effect(manifest.segments, manifest.rewrites)
+    return [file for file in files if file.upto > retired and not file.segment.is_filler]
 
 
 def state_of(manifest: StoreManifest, segment: SegmentDocument) -> int:

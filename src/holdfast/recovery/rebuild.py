@@ -3,7 +3,8 @@
 Every file is read and proved first; then a new database is made beside the old one and takes its place at the end. The
 damaged one is kept (`durable.db.damaged-1` …). As far as it can still be read, what was only in its tail is saved into
 segments first; what cannot be saved is reported as lost, exactly where the heads are known, and those offsets are never
-given away again. Segment files are never changed or removed.
+given away again. Segment files are never changed or removed. Where compaction has put longer files in the place of
+segments, the documents beside them say which (`compacted_files`).
 
 A crash at any step leaves a log that can be rebuilt again.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +33,10 @@ from holdfast.journal.journal_settings import JournalSettings
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EXPIRED, LIVE, DiskFailed
 from holdfast.model.segment import NO_SCHEMA, Segment
+from holdfast.recovery.compacted_files import compacted
 from holdfast.recovery.rebuild_plan import Found, Planned, plan
 from holdfast.recovery.salvage import salvage
+from holdfast.root.rewrites import InEffect
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.store import layout
 
@@ -121,6 +125,8 @@ class _Rebuild:
         self._clock = clock
         self._progress = progress
         self._read = 0
+        self._damaged: list[Lost] = []
+        """What was in long files that cannot be read."""
 
     def run(self) -> RebuildReport:
         directory = self._directory
@@ -150,7 +156,7 @@ class _Rebuild:
         directory.adopt_rebuilt()
         if directory.log_id() is None:
             directory.declare(log_id)
-        lost = (*_unaccounted(plans, firsts), *self._lost(plans, durable))
+        lost = (*_unaccounted(plans, firsts), *self._lost(plans, durable), *self._damaged)
         live = [row for planned in plans.values() for row in planned.rows if row.state == LIVE]
         return RebuildReport(
             len(complete), sum(topic.partitions for topic in complete), len(live), sum(row.rows for row in live),
@@ -205,32 +211,58 @@ class _Rebuild:
                 yield (topic, int(number)), path
 
     def _found(self, log_id: bytes) -> dict[tuple[str, int], list[Found]]:
-        """All segment files that prove themselves, by topic and partition."""
-        from holdfast.segments.file.segment_reader import SegmentReader
-
+        """All segment files that prove themselves, and what long files hold, by topic and partition."""
         vault = Vault(log_id, self._keyring, self._cipher)
+        long = compacted(self._directory.segments, vault, self._clock)
         found: dict[tuple[str, int], list[Found]] = {}
         for key, path in self._files():
             self._read += 1
             self._progress("reading segments", self._read)
             found.setdefault(key, [])
-            try:
-                with SegmentReader(path, None, None, vault.segment_keys) as reader:
-                    if reader.encrypted_with is not None and not vault.keyed:
-                        raise Invalid("this log is encrypted", hint="give its keyring or cipher")
-                    head, facts, schema = reader.head, reader.verify(), reader.schema
-            except Corrupt as damage:
-                logger.error("a segment is damaged: %s", damage.message, extra={"action": "rebuild_damaged"})
+            if key in long and path.name in long[key].names:
                 continue
-            if path.name != layout.segment_name(head.number, facts.sha256):
-                # Parts of a footer are proved by nothing inside the file; its name has the hash of all of it.
-                logger.error("a segment is not what its name says: %s", path, extra={"action": "rebuild_damaged"})
-                continue
-            if (head.log_id, head.topic, head.partition) == (log_id, *key):
-                columns = None if head.schema == NO_SCHEMA else schema.remove(0).remove(0)
-                segment = Segment(head=head, facts=facts)
-                found[key].append(Found(segment, path.stat().st_mtime_ns // 1000, columns))
+            file = self._proved(key, path, vault)
+            if file is not None:
+                found[key].append(file)
+        for key, partition in long.items():
+            held = list(partition.held(partial(self._long_columns, vault)))
+            numbers = {file.head.number for file in held}
+            found[key] = held + [file for file in found.get(key, []) if file.head.number not in numbers]
         return found
+
+    def _proved(self, key: tuple[str, int], path: Path, vault: Vault) -> Found | None:
+        """A file that proves itself, and belongs here."""
+        from holdfast.segments.file.segment_reader import SegmentReader
+
+        try:
+            with SegmentReader(path, None, None, vault.segment_keys) as reader:
+                if reader.encrypted_with is not None and not vault.keyed:
+                    raise Invalid("this log is encrypted", hint="give its keyring or cipher")
+                head, facts, schema = reader.head, reader.verify(), reader.schema
+        except Corrupt as damage:
+            logger.error("a segment is damaged: %s", damage.message, extra={"action": "rebuild_damaged"})
+            return None
+        if path.name != layout.segment_name(head.number, facts.sha256):
+            # Parts of a footer are proved by nothing inside the file; its name has the hash of all of it.
+            logger.error("a segment is not what its name says: %s", path, extra={"action": "rebuild_damaged"})
+            return None
+        if (head.log_id, head.topic, head.partition) != (vault.log_id, *key):
+            return None
+        columns = None if head.schema == NO_SCHEMA else schema.remove(0).remove(0)
+        return Found(Segment(head=head, facts=facts), path.stat().st_mtime_ns // 1000, columns)
+
+    def _long_columns(self, vault: Vault, file: InEffect) -> object | None:
+        """The columns of a typed topic's long file; one that cannot be read is told of, and has none."""
+        segment = file.segment
+        key, path = (segment.topic, segment.partition), self._directory.segments / segment.key
+        try:
+            found = self._proved(key, path, vault)
+        except FileNotFoundError:
+            found = None
+        if found is None or found.segment != segment.segment:
+            self._damaged.append(Lost(*key, segment.first, segment.rows, "their file is missing or damaged"))
+            return None
+        return found.columns
 
     def _topics(self, old: Journal | None) -> dict[str, _Topic]:
         if old is None:
@@ -284,7 +316,11 @@ def _complete(
         for file in sorted(files, key=lambda file: (file.head.epoch, file.head.number)):
             fingerprint = file.head.schema
             known = topics[topic]
-            if fingerprint != NO_SCHEMA and fingerprint not in {mark for mark, _ in known.schemas}:
+            if (
+                fingerprint != NO_SCHEMA
+                and file.columns is not None
+                and fingerprint not in {mark for mark, _ in known.schemas}
+            ):
                 topics[topic] = known._replace(schemas=(*known.schemas, *_versions(file)))
     return [topics[name] for name in sorted(topics)]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from holdfast.model.control_rows import EXPIRED, LOST, SegmentRow
+from holdfast.model.control_rows import EXPIRED, LIVE, LOST, SegmentRow
 from holdfast.model.segment import NO_CHAIN, NO_CONTENT, NO_SCHEMA, Segment, SegmentHead
 from holdfast.segments.manifest import time_tree
 
@@ -27,6 +27,8 @@ class Found(NamedTuple):
     sealed_us: int
     columns: object = None
     """Of a typed topic: the user's columns, an Arrow schema; not looked at here."""
+    is_expired: bool = False
+    """Whether only its place in the chain is left."""
 
     @property
     def head(self) -> SegmentHead:
@@ -62,7 +64,8 @@ def plan(partition_id: int, found: Iterable[Found], durable: int | None, first_o
         elif missing or head.first > at:
             rows += _fill(partition_id, len(rows), missing, at, head.first, LOST, head.previous)
             lost.append((at, head.first - at))
-        row = SegmentRow.of(file.segment, partition_id=partition_id, sealed_us=file.sealed_us)
+        state = EXPIRED if file.is_expired else LIVE
+        row = SegmentRow.of(file.segment, partition_id=partition_id, sealed_us=file.sealed_us, state=state)
         rows.append(row)
         at, chain = row.end, row.chain
     if durable is not None and durable > at:

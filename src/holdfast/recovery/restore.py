@@ -51,6 +51,7 @@ from holdfast.root.acknowledged import acknowledged, takeovers
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import EpochDocument, LogDocument, TopicDocument
+from holdfast.root.rewrites import in_effect
 from holdfast.root.root_contents import RootReader, Where, check_schemas
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
@@ -269,6 +270,8 @@ class _Restore:
         places = [(topic.topic, number) for topic in topics for number in range(topic.partitions)]
         read = self._steps.over("reading manifests", self._root.manifest, places, _AT_ONCE)
         segments = [segment for manifest in read for segment in manifest.segments]
+        for manifest in read:
+            in_effect(manifest.segments, manifest.rewrites)  # or nobody knows which files to fetch
         check_schemas(topics, {(segment.topic, bytes.fromhex(segment.schema)) for segment in segments})
         self._keys.expect({segment.key_id for segment in segments})
         return _Survey(inherited, topics, dict(zip(places, read, strict=True)))
@@ -393,7 +396,7 @@ class _Restore:
         keyed = self._keyring is not None or self._cipher is not None
         return RestoreReport(
             self._log.log, self._store.url, epoch, len(seen.topics), len(seen.manifests), len(live),
-            sum(row.rows for row in live) + walked.records, walked.records, sum(row.size for row in live),
+            sum(row.rows for row in live) + walked.records, walked.records, self._segments.bytes,
             self._segments.resumed, sum(row.state == EXPIRED for row in rows), len(beyond), cut,
             seen.acknowledged, seen.lost, keys, restore_report.policies(seen.topics),
             restore_report.expiries(seen.manifests.values()),

@@ -33,13 +33,13 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 from holdfast.log_directory import Directory
 from holdfast.reader.object_bytes import open_bytes
-from holdfast.reader.open_root import root_url
 from holdfast.recovery.fetching import Progress
 from holdfast.root.objects import commit_batch, documents
 from holdfast.root.objects.documents import OLD_ROOT, EpochDocument, LogDocument, SegmentDocument, TopicDocument
 from holdfast.root.old_layout import old_key
 from holdfast.root.root_contents import RootReader, Where
 from holdfast.root.root_format import RootForm
+from holdfast.root.root_place import root_url
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import StoreManifest, in_parallel
 from holdfast.segments.file.segment_reader import SegmentReader

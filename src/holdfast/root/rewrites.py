@@ -12,7 +12,10 @@ object swaps all of a partition's files at once; whoever reads sees the files fr
 What a rewrite says is checked against the manifest: it begins and ends where its segments do, holds as many rows, and
 follows the same chain value. That its rows are theirs is proved by whoever made it, before the swap, and can be proved
 by anybody later: the content digest of each segment stands in the manifest. In a log with keys the object is signed.
-Nothing here is written.
+
+Whoever looks reads the rewrites first and the manifest after them: then all that they speak of is in it. A rewrite
+without a file changes nothing but the count: it takes a number that somebody announced and never used, so that what
+was left there is known to be garbage. Nothing here is written.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.errors import Corrupt, NotFound
+from holdfast.model.segment import Segment
 from holdfast.root.numbered_objects import numbered
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten, SegmentDocument
@@ -54,12 +58,32 @@ def read_rewrites(
     keys = numbered(store, layout.rewrites_folder(topic, partition), after)
     found = [*known, *in_parallel(lambda key: documents.decode(store.get(key), key, RewriteDocument), keys)]
     for number in range(len(known), len(found)):
-        rewrite, key = found[number], layout.rewrite_key(topic, partition, number)
-        if (rewrite.log, rewrite.topic, rewrite.partition) != (log, topic, partition):
-            raise Corrupt("a rewrite belongs elsewhere", path=key, topic=topic, partition=partition)
-        if rewrite.number != number:
-            raise Corrupt("a rewrite is missing", path=key, topic=topic, partition=partition)
+        _prove_place(found[number], log, topic, partition, number)
     return found
+
+
+def read_since(
+    store: Store, log: str, topic: str, partition: int, known: Sequence[RewriteDocument]
+) -> list[RewriteDocument]:
+    """The rewrites that were added after these; one request if there are none. Raises Corrupt."""
+    more: list[RewriteDocument] = []
+    while True:
+        number = len(known) + len(more)
+        key = layout.rewrite_key(topic, partition, number)
+        try:
+            found = documents.decode(store.get(key), key, RewriteDocument)
+        except NotFound:
+            return more
+        more.append(_prove_place(found, log, topic, partition, number))
+
+
+def _prove_place(rewrite: RewriteDocument, log: str, topic: str, partition: int, number: int) -> RewriteDocument:
+    key = layout.rewrite_key(topic, partition, number)
+    if (rewrite.log, rewrite.topic, rewrite.partition) != (log, topic, partition):
+        raise Corrupt("a rewrite belongs elsewhere", path=key, topic=topic, partition=partition)
+    if rewrite.number != number:
+        raise Corrupt("a rewrite is missing", path=key, topic=topic, partition=partition)
+    return rewrite
 
 
 def read_intents(store: Store, log: str, topic: str, partition: int, rewrites: int) -> list[IntentDocument]:
@@ -99,6 +123,14 @@ def replaced(segments: Sequence[SegmentDocument], rewrites: Sequence[RewriteDocu
     return _after(segments, rewrites)[1]
 
 
+def was_replaced(segment: Segment, rewrites: Sequence[RewriteDocument]) -> bool:
+    """Whether another file has taken the place of this one, which was in effect when somebody planned a read."""
+    number, sha256 = segment.head.number, segment.facts.sha256.hex()
+    outputs = (output for rewrite in reversed(rewrites) for output in rewrite.outputs)
+    newest = next((output for output in outputs if output.segment.number <= number < output.upto), None)
+    return newest is not None and not newest.segment.sha256.startswith(sha256)
+
+
 def _after(
     segments: Sequence[SegmentDocument], rewrites: Sequence[RewriteDocument]
 ) -> tuple[dict[int, InEffect], dict[str, int]]:
@@ -106,7 +138,7 @@ def _after(
     files = {segment.number: InEffect(segment, segment.number + 1) for segment in segments}
     gone: dict[str, int] = {}
     for rewrite in rewrites:
-        if not 0 < len(rewrite.outputs) <= OUTPUTS_MAX:
+        if len(rewrite.outputs) > OUTPUTS_MAX:
             raise _misfit(rewrite, None)
         for output in rewrite.outputs:
             for file in _taken(files, rewrite, output):

@@ -16,6 +16,7 @@ from holdfast.model.segment import NO_SCHEMA
 from holdfast.model.topic_name import is_name
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import AdoptedDocument, FloorDocument, SchemaVersion, TopicDocument
+from holdfast.root.rewrites import read_rewrites
 from holdfast.root.store_manifest import StoreManifest, in_parallel, read_manifest, read_topic
 from holdfast.root.tail_listing import Inherited, inherit
 from holdfast.store import layout
@@ -75,10 +76,11 @@ class RootReader:
         versions(topic)
 
     def manifest(self, where: Where) -> StoreManifest:
-        """The manifest of one partition."""
-        known = self._manifests.get(where)
-        found = read_manifest(self._store, self._log, *where, known=() if known is None else known.documents)
-        self._manifests[where] = found
+        """The manifest of one partition, and its rewrites."""
+        known = self._manifests.get(where) or StoreManifest(*where, (), None)
+        rewrites = read_rewrites(self._store, self._log, *where, known.rewrites)  # before what they speak of
+        found = read_manifest(self._store, self._log, *where, known=known.documents)
+        self._manifests[where] = found = found._replace(rewrites=tuple(rewrites))
         return found
 
 

@@ -17,7 +17,13 @@ from typing import NamedTuple, TypeVar
 from holdfast.errors import Corrupt, NotFound
 from holdfast.root.numbered_objects import newest, numbered
 from holdfast.root.objects import checkpoint, documents
-from holdfast.root.objects.documents import ExpiredDocument, ManifestDocument, SegmentDocument, TopicDocument
+from holdfast.root.objects.documents import (
+    ExpiredDocument,
+    ManifestDocument,
+    RewriteDocument,
+    SegmentDocument,
+    TopicDocument,
+)
 from holdfast.root.objects.manifest_chain import are_numbers, prove
 from holdfast.store import layout
 from holdfast.store.port import Store
@@ -43,6 +49,8 @@ class StoreManifest(NamedTuple):
     """By slot, from 0."""
     expired: ExpiredDocument | None
     """What is retired; None when nothing is."""
+    rewrites: tuple[RewriteDocument, ...] = ()
+    """What compaction has put in the place of segments, where somebody has asked for it."""
 
     @property
     def segments(self) -> list[SegmentDocument]:

@@ -52,6 +52,11 @@ _UNSUPPORTED = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTDIR, errn
 _NOTHING_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a file is one that a store in this directory is writing, or was when it died."""
+    return name.startswith(_TEMPORARY_PREFIX) and name.endswith(_TEMPORARY_SUFFIX)
+
+
 class DirectoryStore:
     """Objects as files below one directory, which is made with the first of them."""
 
@@ -159,7 +164,7 @@ class DirectoryStore:
         """Temporaries of processes that are long dead; what cannot be looked at or removed harms nobody."""
         oldest = self._clock.now_us() - _TEMPORARY_AGE_MAX_US
         with os.scandir(folder) as entries:
-            temporaries = [Path(entry) for entry in entries if _is_temporary(entry.name)]
+            temporaries = [Path(entry) for entry in entries if is_temporary(entry.name)]
         for path in temporaries:
             try:
                 if _modified_us(os.stat(path)) < oldest:
@@ -262,10 +267,6 @@ class DirectoryStore:
             ) from error
         hint = disk.remedy(error, "check the disk: is it failing?")
         raise StoreUnavailable(message, cause="disk", hint=hint) from error
-
-
-def _is_temporary(name: str) -> bool:
-    return name.startswith(_TEMPORARY_PREFIX) and name.endswith(_TEMPORARY_SUFFIX)
 
 
 def _ours(entry: os.DirEntry[str]) -> str:

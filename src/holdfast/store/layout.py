@@ -7,6 +7,8 @@
     tail/<epoch>/<seq>.adopted                              a takeover adopted older batches up to here, and no more
     tail/<epoch>/<first seq>-<last seq>.keys                idempotency keys of these commits
     topics/<topic>/_topic/<20 digits>.json                  partitions, schema versions, retention
+    topics/<topic>/_delta_log/<20 digits>.json              commits, while the topic is published as a Delta table
+    topics/<topic>/_delta_log/<20 digits>.checkpoint.parquet, _last_checkpoint  all commits up to this one, in one
     topics/<topic>/<partition>/segments/<20 digits>-<16 hex digits of sha256>.parquet
     topics/<topic>/<partition>/_manifest/<20 digits>.json   one per segment, and one per takeover
     topics/<topic>/<partition>/_checkpoints/<20 digits>.parquet  all manifest objects up to this one, in one
@@ -105,6 +107,7 @@ _DOCUMENT = re.compile(
     r"(?:topics/([^/]+)/(?:_topic|[0-9]+/(?:_manifest|_checkpoints|_expired|_rewrites|_intents))|epochs|leases/[^/]+)"
     r"/[0-9]{20}(?:-[0-9a-f]{16})?\.(?:json|parquet)\Z"
 )
+_COMMIT = re.compile(r"([0-9]{20})\.json\Z")
 _INTENT = re.compile(r"([0-9]{20})-([0-9a-f]{16})\.json\Z")
 _PARTITION = re.compile(r"topics/([^/]+)/([0-9]+)/")
 
@@ -177,6 +180,37 @@ def topic_folder(topic: str) -> str:
 def topic_key(topic: str, version: int) -> str:
     """A document about one topic."""
     return f"{topic_folder(topic)}{version:020d}.json"
+
+
+def table_folder(topic: str) -> str:
+    """One topic's folder: the root of the table that it is published as."""
+    return f"{TOPICS}{topic}/"
+
+
+def delta_folder(topic: str) -> str:
+    """Where the log of a topic's Delta table is."""
+    return f"{table_folder(topic)}_delta_log/"
+
+
+def delta_commit_key(topic: str, version: int) -> str:
+    """One commit of a topic's Delta table."""
+    return f"{delta_folder(topic)}{version:020d}.json"
+
+
+def delta_checkpoint_key(topic: str, version: int) -> str:
+    """The state of a topic's Delta table after a commit."""
+    return f"{delta_folder(topic)}{version:020d}.checkpoint.parquet"
+
+
+def delta_hint_key(topic: str) -> str:
+    """Says which checkpoint of a topic's Delta table is the newest."""
+    return f"{delta_folder(topic)}_last_checkpoint"
+
+
+def parse_delta_commit(key: str) -> int | None:
+    """The version of a commit's key, or None."""
+    found = _COMMIT.match(key.rpartition("/")[2])
+    return int(found[1]) if found else None
 
 
 def manifest_folder(topic: str, partition: int) -> str:

@@ -15,8 +15,8 @@ import msgspec
 
 from holdfast import Settings
 from holdfast.cli.options import complete_directory, parsed
-from holdfast.reader.open_root import root_url
 from holdfast.reader.read_options import ReadOptions
+from holdfast.root.root_place import root_url
 from holdfast.store import layout
 from holdfast.store.address import parse_url
 

@@ -52,6 +52,18 @@ class FormatLine(Line, frozen=True, tag="format"):
     format_check: str
 
 
+class TableLine(Line, frozen=True, tag="table"):
+    """A table that a topic is published as, in this directory."""
+
+    topic: str
+    format: str
+    version: int
+    files: int
+    rows: int
+    settled: int
+    table_check: str
+
+
 class LogLine(Line, frozen=True, tag="log"):
     """The log's own row."""
 
@@ -273,7 +285,7 @@ class ProblemLine(Line, frozen=True, tag="problem"):
 
 
 LINES = (
-    FormatLine, LogLine, EpochLine, KeyEpochLine, TopicLine, SchemaLine, PolicyLine, HeadLine, WatermarkLine,
+    FormatLine, TableLine, LogLine, EpochLine, KeyEpochLine, TopicLine, SchemaLine, PolicyLine, HeadLine, WatermarkLine,
     ShippingLine, ShipmentLine, SegmentLine, EntryLine, SizesLine, RevealedLine, RowLine, ProblemLine,
 )  # fmt: skip
 

@@ -14,6 +14,8 @@ from holdfast.cli.inspection.summary import RAW, TYPED
 from holdfast.cli.options import NEEDS_KEY
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
 from holdfast.cli.text import iso
+from holdfast.clock import SystemClock
+from holdfast.publish.publication import Publisher
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.resolve import earliest_offset
@@ -22,6 +24,7 @@ from holdfast.root.numbered_objects import newest
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument, TopicDocument
 from holdfast.root.root_contents import versions
+from holdfast.root.root_store import RootStore
 from holdfast.store import layout
 
 
@@ -46,6 +49,20 @@ class RootSchema(msgspec.Struct, frozen=True):
     columns: dict[str, str]
 
 
+class RootTable(msgspec.Struct, frozen=True):
+    """The table that a topic is published as."""
+
+    format: str
+    location: str
+    version: int
+    files: int
+    rows: int
+    lag_records: int
+    """Records that are settled and that the table does not show yet."""
+    problem: str | None
+    """Why it cannot be brought up to date: somebody else has written to it, or it is damaged."""
+
+
 class RootTopic(msgspec.Struct, frozen=True):
     """What a root has of one topic."""
 
@@ -57,6 +74,7 @@ class RootTopic(msgspec.Struct, frozen=True):
     segment_bytes: int
     partitions: list[RootPartition]
     schemas: list[RootSchema]
+    table: RootTable | None = None
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -149,9 +167,27 @@ def _topics(root: SettledRoot, options: ReadOptions) -> tuple[list[RootTopic], s
                 sum(part.segment_bytes for part in own),
                 own,
                 _schemas(topic),
+                _published(root.store, topic.topic, own),
             )
         )
     return found, keys
+
+
+def _published(store: RootStore, topic: str, partitions: list[RootPartition]) -> RootTable | None:
+    report = Publisher(store, SystemClock(), delete_after_ms=0).state(topic)
+    if report is None:
+        return None
+    ends = {str(part.partition): part.settled for part in partitions}
+    lag = sum(max(0, end - report.settled.get(number, part_first(partitions, number))) for number, end in ends.items())
+    return RootTable(
+        "delta", report.table, report.version, report.files, report.rows, lag if report.reason is None else 0,
+        report.reason,
+    )  # fmt: skip
+
+
+def part_first(partitions: list[RootPartition], number: str) -> int:
+    """Where a partition begins, of which a table shows nothing yet."""
+    return next((part.first for part in partitions if str(part.partition) == number), 0)
 
 
 def _partition(
@@ -160,7 +196,7 @@ def _partition(
     where = (topic.topic, number)
     first, settled = earliest_offset(root, topic, where), root.settled(topic, number)
     shipped = max(settled, ends.get(where, settled))
-    there = [one for one in root.segments(where) if not one.is_filler and one.end > first]
+    there = [one for one in root.files(where) if not one.is_filler and one.end > first]
     keys.update(one.key_id for one in there if one.key_id)
     return RootPartition(
         number, min(first, shipped), shipped, settled, max(0, shipped - first), shipped - settled, len(there),
@@ -206,6 +242,21 @@ def _show(status: RootStatus) -> None:
     if status.topics:
         emit("")
         _table(status.topics)
+    tables = [(topic.topic, topic.table) for topic in status.topics if topic.table is not None]
+    if tables:
+        emit("")
+        show_tables(tables)
+
+
+def show_tables(tables: list[tuple[str, RootTable]]) -> None:
+    """Print the tables that topics are published as."""
+    emit_table(
+        ("published", "as", "version", "files", "rows", "behind", "table"),
+        [(topic, one.format, one.version, one.files, one.rows, one.lag_records, one.location) for topic, one in tables],
+    )
+    for topic, one in tables:
+        if one.problem is not None:
+            say(f"{topic}: {one.problem}")
 
 
 def _words(claim: Claim | None) -> str:

@@ -17,6 +17,7 @@ import msgspec
 from holdfast import Settings, disk
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.inspection import inspect_lines
+from holdfast.cli.inspection.own_tables import own_tables
 from holdfast.cli.json_rows import typed_decoder
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_problems, emit_table, flush, say
@@ -77,6 +78,7 @@ def inspect_command(
             raise Corrupt("the log's database is gone", path=str(file))
         with InspectedDatabase.open(file) as database:
             report.show(database.examine(format_id, keyring, report.problems, newest))
+        report.show_tables(place)
     except Corrupt as error:
         report.problems.append(error)
     report.show_problems()
@@ -148,6 +150,18 @@ class _Report:
         segments = found.segments(self._newest, sealed)
         self._table("segments", (inspect_lines.segment_line(row, verdict, found) for row, verdict in segments))
         self._show_entries(found, None if topics is None else partitions)
+
+    def show_tables(self, place: Directory | None) -> None:
+        """The tables that topics are published as, in this directory."""
+        found = [] if place is None else [one for one in own_tables(place) if self._topic in (None, one.topic)]
+        self.problems += [
+            Corrupt(one.reason, topic=one.topic, hint=one.hint) for one in found if one.reason is not None
+        ]
+        self._table("tables", (
+            inspect_lines.TableLine(one.topic, "delta", one.version, one.files, one.rows, sum(one.settled.values()),
+                                    OK if one.reason is None else BAD)
+            for one in found
+        ))  # fmt: skip
 
     def show_problems(self) -> None:
         """What is damaged."""

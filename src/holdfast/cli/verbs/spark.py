@@ -1,8 +1,8 @@
-"""`holdfast spark read`: a quick look at a root through Spark, with the same code that a cluster runs.
+"""`holdfast spark read|compact`: a quick look at a root through Spark, and its jobs, with the code that a cluster runs.
 
-Spark starts for this one question (it takes seconds, and stderr says so) and ends with it. The question goes through
+Spark starts for this one question (it takes seconds, and stderr says so) and ends with it. A question goes through
 `pyspark_holdfast.read`: over Spark's own Parquet reader where that is possible, else over the format. The answer says
-which way it took, and how far each partition was settled.
+which way it took, and how far each partition was settled. Jobs are those of `pyspark_holdfast.jobs`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,21 @@ from io import StringIO
 import click
 import msgspec
 
-from holdfast.cli.options import json_option, keyring_option, topic_argument
+from holdfast import Settings
+from holdfast.cli.exit_codes import FINE
+from holdfast.cli.options import asking_for_key, json_option, keyring_option, load_keyring, parsed
 from holdfast.cli.output import emit, emit_bytes, emit_json, emit_json_bytes, flush, say
+from holdfast.cli.progress import Working
+from holdfast.cli.verbs.compact import show_report
+from holdfast.clock import SystemClock
+from holdfast.compaction.compact_root import open_for_compaction
+from holdfast.compaction.compaction_plan import TARGET_BYTES
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.quantity import parse_bytes
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import parse_options
 
+READ, COMPACT = "read", "compact"
 _OURS = re.compile(r"holdfast\.[\w.]+\.(\w+): (.*)")
 _ARGUMENTS = ("path", "root", "topic")
 _KINDS: dict[str, type[HoldfastError]] = {
@@ -34,6 +43,7 @@ Examples:
   holdfast spark read s3://bucket/prefix orders --option endpoint=http://127.0.0.1:8333
   holdfast spark read data orders --where "partition = 0 and timestamp > '2026-01-01'" --limit 5
   holdfast spark read data orders --count --json
+  holdfast spark compact s3://bucket/prefix orders --target-size 256MiB
 Options of the format (--option NAME=VALUE) are those of spark.read.format("holdfast")."""
 
 
@@ -48,32 +58,81 @@ class SparkAnswer(msgspec.Struct, frozen=True):
 
 
 @click.command("spark", epilog=EPILOG)
-@click.argument("action", type=click.Choice(["read"]))
+@click.argument("action", type=click.Choice([READ, COMPACT]))
 @click.argument("root", metavar="ROOT")
-@topic_argument
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @click.option("--where", metavar="SQL", help="Only rows for which this is true.")
 @click.option("--columns", metavar="NAMES", help="Only these columns, as 'a,b'.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many rows at most.")
 @click.option("--count", "counting", is_flag=True, help="Only how many rows there are.")
 @click.option("--option", "pairs", metavar="NAME=VALUE", multiple=True, help="An option of the format; repeatable.")
+@click.option("--target-size", metavar="SIZE", callback=parsed(parse_bytes), help="compact: how large files become.")
+@click.option("--dry-run", is_flag=True, help="compact: only tell what would be done.")
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
 @keyring_option
 @json_option
 def spark_command(
     action: str,
     root: str,
-    topic: str,
+    topics: tuple[str, ...],
     where: str | None,
     columns: str | None,
     limit: int,
     counting: bool,
     pairs: tuple[str, ...],
+    target_size: int | None,
+    dry_run: bool,
     master: str,
     reference: str | None,
     as_json: bool,
-) -> None:
-    """Read what is settled at a root (a store's URL or a directory) through Spark."""
-    options = _options(pairs, columns, reference)
+) -> int:
+    """Read what is settled at a root (a store's URL or a directory) through Spark, or compact it there."""
+    if action == COMPACT:
+        if where or columns or counting or pairs:
+            raise click.UsageError("--where, --columns, --count and --option are for spark read")
+        return _compact(root, topics, target_size, master, reference, dry_run=dry_run, as_json=as_json)
+    if len(topics) != 1 or target_size is not None or dry_run:
+        raise click.UsageError("spark read takes one TOPIC; --target-size and --dry-run are for spark compact")
+    _read(root, topics[0], where, limit, _options(pairs, columns, reference), master, counting, as_json)
+    return FINE
+
+
+def _compact(
+    root: str, topics: tuple[str, ...], target_size: int | None, master: str, reference: str | None, *, dry_run: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
+    settings = Settings.load()
+    keyring = (reference or settings.crypto.keyring) or None
+    with asking_for_key(load_keyring(reference, settings)):
+        opened = open_for_compaction(root, keyring=keyring, store=settings.store, clock=SystemClock())
+        opened.topics(topics)  # errors come before Spark starts
+    import pyspark_holdfast
+
+    say(f"starting Spark ({master}) …")
+    spark = pyspark_holdfast.session(master)
+    from pyspark.errors import PySparkException
+
+    from pyspark_holdfast.jobs.compact import compact
+
+    try:
+        with Working() as working:
+            report = compact(
+                spark, root, topics, target_size=TARGET_BYTES if target_size is None else target_size, dry_run=dry_run,
+                keyring=keyring, delete_after_ms=settings.shipping.delete_after_ms,
+                lease_delay_max_ms=settings.shipping.lease_delay_max_ms, store=settings.store,
+                progress=lambda what, done, total: working.show(f"{what}: {done} of {total} files"),
+            )  # fmt: skip
+    except PySparkException as error:
+        raise _translated(error) from error
+    finally:
+        spark.stop()
+    return show_report(report, as_json=as_json)
+
+
+def _read(
+    root: str, topic: str, where: str | None, limit: int, options: dict[str, str], master: str, counting: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     place, asked = parse_options({"path": root, "topic": topic, **options})  # errors come before Spark starts
     if master.startswith("local"):  # this machine reads: what is missing can be told at once
         SettledRoot.open(place, asked).topics(asked)

@@ -17,6 +17,7 @@ from holdfast import Keyring, Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.inspection import summary
 from holdfast.cli.inspection.at_root import Root, log_id_option, place_argument, refuse_log_id
+from holdfast.cli.inspection.own_tables import own_tables
 from holdfast.cli.inspection.root_report import tell_status
 from holdfast.cli.inspection.summary import PartitionStatus, TopicStatus
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
@@ -26,6 +27,7 @@ from holdfast.cli.text import iso
 from holdfast.errors import Corrupt
 from holdfast.journal.inspected_database import ControlRows, InspectedDatabase, PartitionBytes
 from holdfast.log_directory import Directory
+from holdfast.publish.publication import TableReport
 from holdfast.shipping.price_note import read_note
 
 EPILOG = """\b
@@ -83,6 +85,8 @@ class Status(msgspec.Struct, frozen=True):
     shipping: ShippingStatus | None
     topics: list[TopicStatus]
     problems: list[Problem]
+    tables: list[TableReport] = []
+    """Tables in this directory that topics are published as; those of a store: `holdfast status URL`."""
 
 
 @click.command("status", epilog=EPILOG)
@@ -171,6 +175,7 @@ def _status(
         shipping=shipping,
         topics=topics,
         problems=[problem(found) for found in problems],
+        tables=list(own_tables(place)),
     )
 
 
@@ -206,7 +211,25 @@ def _show(status: Status, problems: list[Corrupt]) -> None:
         emit("")
         names = _COLUMNS if status.shipping is None or not status.shipping.fenced else _FENCED_COLUMNS
         emit_table(names[:wide], [row[:wide] for row in rows])
+    if status.tables:
+        emit("")
+        _show_tables(status)
     emit_problems(problems)
+
+
+def _show_tables(status: Status) -> None:
+    ends = {topic.topic: sum(part.settled or 0 for part in topic.partitions) for topic in status.topics}
+    emit_table(
+        ("published", "version", "files", "rows", "behind", "table"),
+        [
+            (one.topic, one.version, one.files, one.rows,
+             max(0, ends.get(one.topic, 0) - sum(one.settled.values())) if one.reason is None else None, one.table)
+            for one in status.tables
+        ],
+    )  # fmt: skip
+    for one in status.tables:
+        if one.reason is not None:
+            say(f"{one.topic}: {one.reason}")
 
 
 def _shipping_facts(shipping: ShippingStatus | None) -> list[tuple[str, object]]:

@@ -170,18 +170,24 @@ class Stream:
         if times != ALWAYS:
             span = (first.number, last.number)
             rows = self._manifest.overlapping(self.partition, span, times.since, times.until, reverse)
+            rows = self._manifest.long_files(self.partition).of(rows)
         elif first.number == last.number:
-            rows = iter((first,))
+            rows = iter((self._manifest.file(self.partition, first),))
         elif reverse:
-            rows = self._rows_backward(first.number, last.number)
+            rows = self._files_backward(first.number, last.number)
         else:
-            rows = self._manifest.rows(self.partition, first.number, last.number + 1)
+            rows = self._manifest.files(self.partition, first.number, last.number + 1)
         for row in rows:
             yield SegmentPiece(row, max(start, row.first_offset), min(end, row.end))
 
-    def _rows_backward(self, first: int, last: int) -> Iterator[SegmentRow]:
-        for number in range(last, first - 1, -1):
-            yield self._manifest.row(self.partition, number)
+    def _files_backward(self, first: int, last: int) -> Iterator[SegmentRow]:
+        # Hazard: looked up once. A compaction in the middle of the walk would give what was given already.
+        long = self._manifest.long_files(self.partition)
+        while last >= first:
+            held = long.holding(last)
+            row = self._manifest.row(self.partition, last) if held is None else held.row
+            yield row
+            last = row.number - 1
 
     def _check_retained(self, offset: int) -> None:
         first = self.partition.sealed.first_offset
@@ -255,13 +261,18 @@ class Stream:
                 yield from reader.batches(
                     piece.start, piece.end, columns=present, since=times.since, until=times.until, reverse=reverse
                 )
+            return
         except FileNotFoundError:
             self._check_kept(piece, path)
-            raise self._gone(row, "a segment is missing") from None
+            longer = self._manifest.file(self.partition, row, again=True)
+            if longer.sha256 == row.sha256:
+                raise self._gone(row, "a segment is missing") from None
         except Corrupt as damage:
             self._check_kept(piece, path)
             damage.hint = self._way_on(row)
             raise
+        # It was compacted meanwhile: the same records are in a longer file.
+        yield from self._segment_batches(piece._replace(row=longer), times, reverse, columns)
 
     def _gone(self, row: SegmentRow, what: str) -> Corrupt:
         partition = self.partition

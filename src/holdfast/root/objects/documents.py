@@ -226,7 +226,7 @@ class RewriteDocument(Document, frozen=True, kw_only=True, tag="rewrite"):
     nonce: str
     """That of the intent."""
     outputs: tuple[Rewritten, ...]
-    """In order, none over another."""
+    """In order, none over another; empty where it only takes its number."""
     rewritten_us: int
     check: str = ""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from holdfast.errors import Corrupt
 from holdfast.model.segment import NO_CHAIN, chain_link
@@ -28,6 +29,16 @@ _HASH_DIGITS = tuple(2 * size for size in HASHES.values())
 _DIGITS = re.compile("[0-9a-f]*")
 
 
+class Link(NamedTuple):
+    """Where manifest objects go on: what the next segment must say of itself."""
+
+    number: int
+    first: int | None
+    """None before the first segment, which may begin anywhere."""
+    previous: str
+    """The chain value before it."""
+
+
 def prove(
     found: Sequence[ManifestDocument], log: str, topic: str, partition: int, proved: int = 0, *, values: bool = True
 ) -> None:
@@ -35,9 +46,16 @@ def prove(
 
     Without `values` only the order is checked: every object follows from the one before, whatever else it says.
     """
-    number, end, chain = _behind(found, proved)
-    for slot in range(proved, len(found)):
-        document = found[slot]
+    prove_following(found[proved:], log, topic, partition, proved, _behind(found, proved), values=values)
+
+
+def prove_following(
+    found: Sequence[ManifestDocument], log: str, topic: str, partition: int, start: int, link: Link, *,
+    values: bool = True,
+) -> None:  # fmt: skip
+    """The same for objects from slot `start` on, where all that is known of those before them is how they end."""
+    number, end, chain = link
+    for slot, document in enumerate(found, start):
         if document.slot != slot:
             raise _corrupt("a manifest object is missing", topic, partition, slot, end)
         if (document.log, document.topic, document.partition) != (log, topic, partition):
@@ -60,13 +78,13 @@ def are_numbers(*values: int) -> bool:
     return all(0 <= value < _NUMBER_MAX for value in values)
 
 
-def _behind(found: Sequence[ManifestDocument], proved: int) -> tuple[int, int | None, str]:
-    """What must come after the proved ones: a segment's number, its first offset, the chain value before it."""
+def _behind(found: Sequence[ManifestDocument], proved: int) -> Link:
+    """What must come after the proved ones."""
     for slot in range(proved - 1, -1, -1):
         last = found[slot]
         if isinstance(last, SegmentDocument):
-            return last.number + 1, last.end, last.chain
-    return 0, None, NO_CHAIN.hex()
+            return Link(last.number + 1, last.end, last.chain)
+    return Link(0, None, NO_CHAIN.hex())
 
 
 def _corrupt(message: str, topic: str, partition: int, slot: int, offset: int | None) -> Corrupt:

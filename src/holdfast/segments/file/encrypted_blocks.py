@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import SegmentKey
@@ -91,6 +92,12 @@ def table(blocks: list[tuple[Place, Blob]]) -> pa.RecordBatch:
         binaries([block for _, block in blocks], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=BLOCK_SCHEMA)
+
+
+def meeting(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    """The blocks that hold offsets from `start` up to `end`."""
+    firsts, rows = batch.columns[:2]
+    return batch.filter(pc.and_(pc.less(firsts, end), pc.greater(pc.add(firsts, rows), start)))
 
 
 def places(batch: pa.RecordBatch) -> list[Place]:

@@ -4,6 +4,10 @@ Everything that the manifest knows, and the hashes of the file's blocks, so that
 lost manifest can be made again from files. All values are text; bytes are lower-case hex. The pair `mac` covers all
 others: keyed in an encrypted file, a plain digest otherwise.
 
+A *bundle* (version 2) holds the encrypted blocks of several neighbouring segments, as they were. Its footer carries the
+footer of each, its *parts*, and says nothing of its own that does not follow from them. Its mac is a plain digest: who
+has keys believes the macs of the parts.
+
 Parsing trusts nothing: every pair must be there, be well-formed and agree with the others. Values only; no Arrow.
 """
 
@@ -12,17 +16,21 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from itertools import chain as chained
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import EncryptedWith
 from holdfast.model.segment import SegmentFacts, SegmentHead, chain_value
+from holdfast.segments.file import stored_parts
 from holdfast.segments.file.file_shape import GROUP_ROWS_MAX
+from holdfast.segments.file.stored_parts import BadParts, StoredPart
 
-VERSION = 1
+VERSION, BUNDLE_VERSION = 1, 2
 PREFIX = "holdfast."
 RAW, TYPED, ENCRYPTED_RAW, ENCRYPTED_TYPED = "raw", "typed", "sealed-raw", "sealed-typed"
 _SHAPES = (RAW, TYPED, ENCRYPTED_RAW, ENCRYPTED_TYPED)
@@ -63,6 +71,11 @@ class Footer(msgspec.Struct, frozen=True):
     schema: bytes
     """The Arrow schema of the records, serialized."""
     encrypted_with: EncryptedWith | None
+    """Of a bundle, that of its last part."""
+    parts: tuple[Part, ...] = ()
+    """The segments of a bundle, in order; empty in the file of one segment."""
+    rewrite: str = ""
+    """The nonce of the rewrite that made the file; empty for one that was sealed. It makes the file's name its own."""
 
     @property
     def end(self) -> int:
@@ -80,7 +93,7 @@ class Footer(msgspec.Struct, frozen=True):
         """All pairs but the mac."""
         head = self.head
         values: dict[str, str | int | bytes] = {
-            "format": VERSION,
+            "format": BUNDLE_VERSION if self.parts else VERSION,
             "shape": self.shape,
             "log": head.log_id,
             "topic": head.topic,
@@ -99,14 +112,67 @@ class Footer(msgspec.Struct, frozen=True):
             "blocks": self.blocks,
             "arrow_schema": base64.b64encode(self.schema).decode("ascii"),
         }
-        if self.encrypted_with is not None:
+        if self.parts:
+            values["parts"] = stored_parts.encode([_stored(part, self.schema) for part in self.parts])
+        elif self.encrypted_with is not None:
             values |= msgspec.structs.asdict(self.encrypted_with)
+        if self.rewrite:
+            values["rewrite"] = self.rewrite
         return {PREFIX + name: v.hex() if isinstance(v, bytes) else str(v) for name, v in values.items()}
 
     def stamped(self, stamp: Callable[[bytes], bytes]) -> dict[str, str]:
         """All pairs with the mac."""
         pairs = self.pairs()
         return {**pairs, _MAC: stamp(message(pairs)).hex()}
+
+
+class Part(NamedTuple):
+    """One segment of a bundle: the footer that it had in a file of its own, and that footer's mac."""
+
+    footer: Footer
+    mac: bytes
+
+    @property
+    def pairs(self) -> dict[str, str]:
+        """All pairs that its own file had."""
+        return {**self.footer.pairs(), _MAC: self.mac.hex()}
+
+
+def part_of(footer: Footer, pairs: Mapping[str, str]) -> Part:
+    """The file of one encrypted segment as a part; raises BadFooter if its pairs could not be told again from that."""
+    try:
+        part = Part(footer, bytes.fromhex(pairs.get(_MAC, "")))
+    except ValueError:
+        raise _malformed("mac") from None
+    # A file that a rewrite encrypted anew holds several segments under one number, and so does not fit in between.
+    if footer.parts or footer.rewrite or footer.encrypted_with is None or part.pairs != pairs:
+        raise BadFooter("its footer cannot be a part of a bundle")
+    return part
+
+
+def bundled(parts: Sequence[Part], groups: Iterable[Group], blocks: bytes, rewrite: str = "") -> Footer:
+    """The footer of a bundle of these parts, which follow each other."""
+    footers = [part.footer for part in parts]
+    first, last = footers[0], footers[-1]
+    return Footer(
+        head=msgspec.structs.replace(first.head, epoch=last.head.epoch),
+        shape=first.shape,
+        rows=last.end - first.head.first,
+        time_min=min(footer.time_min for footer in footers),
+        time_max=max(footer.time_max for footer in footers),
+        content=bundle_content(footer.content for footer in footers),
+        groups=tuple(groups),
+        blocks=blocks,
+        schema=first.schema,
+        encrypted_with=last.encrypted_with,
+        parts=tuple(parts),
+        rewrite=rewrite,
+    )
+
+
+def bundle_content(contents: Iterable[bytes]) -> bytes:
+    """The content digest of a bundle, from those of its parts: the manifest knows it without the file."""
+    return sha256(digests.canonical("bundle", 1, *contents)).digest()
 
 
 def message(pairs: Mapping[str, str]) -> bytes:
@@ -136,10 +202,12 @@ def decode_pairs(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
 def parse(pairs: Mapping[str, str]) -> Footer:
     """Pairs to a footer; raises BadFooter, or UnknownVersion."""
     take = _Pairs(pairs)
-    if take.integer("format", 1) != VERSION:
+    version = take.integer("format", 1)
+    if version not in (VERSION, BUNDLE_VERSION):
         raise UnknownVersion
     shape = take.text("shape")
-    if shape not in _SHAPES:
+    is_encrypted = shape in (ENCRYPTED_RAW, ENCRYPTED_TYPED)
+    if shape not in _SHAPES or (version == BUNDLE_VERSION and not is_encrypted):
         raise BadFooter("its footer names an unknown shape")
     footer = Footer(
         head=SegmentHead(
@@ -160,10 +228,11 @@ def parse(pairs: Mapping[str, str]) -> Footer:
         groups=take.groups(),
         blocks=take.hex("blocks"),
         schema=take.base64("arrow_schema"),
-        encrypted_with=_encrypted_with(take) if shape in (ENCRYPTED_RAW, ENCRYPTED_TYPED) else None,
+        encrypted_with=_encrypted_with(take) if is_encrypted and version == VERSION else None,
+        rewrite=pairs.get(PREFIX + "rewrite", ""),
     )
     _require_agreement(footer, take.hex("chain", 32))
-    return footer
+    return footer if version == VERSION else _bundle(footer, take.text("parts"))
 
 
 def _encrypted_with(take: _Pairs) -> EncryptedWith:
@@ -180,6 +249,92 @@ def _require_agreement(footer: Footer, chained_to: bytes) -> None:
         raise BadFooter("its row groups do not add up to its time range")
     if chain_value(footer.head, footer.rows, footer.content) != chained_to:
         raise BadFooter("its chain value does not match")
+
+
+def _bundle(footer: Footer, text: str) -> Footer:
+    """The footer with its parts; all that it says must follow from them."""
+    try:
+        parts = _parts(footer, stored_parts.decode(text))
+    except BadParts:
+        raise _malformed("parts") from None
+    made = bundled(parts, footer.groups, footer.blocks, footer.rewrite)
+    if msgspec.structs.replace(footer, encrypted_with=made.encrypted_with, parts=made.parts) != made:
+        raise BadFooter("its parts do not add up to what it says")
+    if not _is_coarser(footer.groups, [group for part in parts for group in part.footer.groups]):
+        raise BadFooter("its row groups do not add up to those of its parts")
+    return made
+
+
+def _parts(bundle: Footer, stored: Iterable[StoredPart]) -> list[Part]:
+    """The footers of the parts, each in the place where those before it leave off."""
+    parts = []
+    head = bundle.head
+    for one in stored:
+        groups = _groups(one)
+        head = msgspec.structs.replace(head, epoch=one.epoch)
+        footer = Footer(
+            head=head,
+            shape=bundle.shape,
+            rows=sum(group.rows for group in groups),
+            time_min=min(group.time_min for group in groups),
+            time_max=max(group.time_max for group in groups),
+            content=one.content,
+            groups=groups,
+            blocks=one.blocks,
+            schema=one.schema or bundle.schema,
+            encrypted_with=EncryptedWith(one.key_id, one.scheme, one.salt, one.commitment),
+        )
+        if footer.end >= _INT64 or head.number >= _INT64:
+            raise BadParts
+        parts.append(Part(footer, one.mac))
+        chain = chain_value(head, footer.rows, footer.content)
+        head = msgspec.structs.replace(head, number=head.number + 1, first=footer.end, previous=chain)
+    return parts
+
+
+def _groups(stored: StoredPart) -> tuple[Group, ...]:
+    groups = tuple(Group(*group) for group in stored_parts.unpack_groups(stored.groups))
+    if not all(0 < group.rows <= 2 * GROUP_ROWS_MAX and group.time_min <= group.time_max for group in groups):
+        raise BadParts
+    return groups
+
+
+def _stored(part: Part, schema: bytes) -> StoredPart:
+    footer = part.footer
+    with_key = footer.encrypted_with
+    assert with_key is not None, "parts are encrypted"
+    return StoredPart(
+        epoch=footer.head.epoch,
+        content=footer.content,
+        groups=stored_parts.pack_groups([(group.rows, group.time_min, group.time_max) for group in footer.groups]),
+        blocks=footer.blocks,
+        key_id=with_key.key_id,
+        scheme=with_key.scheme,
+        salt=with_key.salt,
+        commitment=with_key.commitment,
+        schema=b"" if footer.schema == schema else footer.schema,
+        mac=part.mac,
+    )
+
+
+def _is_coarser(groups: Iterable[Group], parts: Sequence[Group]) -> bool:
+    """Whether each of these row groups is some whole ones of the parts': then their macs vouch for its times."""
+    at = 0
+    for group in groups:
+        start, rows = at, 0
+        while rows < group.rows and at < len(parts):
+            rows += parts[at].rows
+            at += 1
+        if rows != group.rows or joined_groups(parts[start:at]) != group:
+            return False
+    return at == len(parts)
+
+
+def joined_groups(groups: Sequence[Group]) -> Group:
+    """Some row groups as one."""
+    return Group(
+        sum(group.rows for group in groups), min(g.time_min for g in groups), max(g.time_max for g in groups)
+    )  # fmt: skip
 
 
 class _Pairs:

@@ -2,7 +2,8 @@
 
 Proof comes before parsing: the footer against its hash in the manifest, then every block that is read against its
 hash in the footer, then decryption. Without a manifest (a rebuild, an inspection) the footer is proved by its `mac` if
-there is a key, and by agreement with itself alone if there is none; `verify` then reads everything.
+there is a key, and by agreement with itself alone if there is none; `verify` then reads everything. A bundle is read
+like the file of one segment; what its parts change is in `encrypted_parts`.
 
 The bytes come from a file or from an object of a store (`Bytes`). A missing file is FileNotFoundError: the caller knows
 what that means. Anything else wrong with the bytes is Corrupt, with the place of the first record concerned. A reader
@@ -14,34 +15,34 @@ Memory: one row group decoded, and its stored bytes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.crypto import digests
-from holdfast.crypto.cipher import NotAuthentic
-from holdfast.crypto.segment_key import EncryptedWith, SegmentKey
+from holdfast.crypto.segment_key import EncryptedWith
 from holdfast.errors import Corrupt, Invalid
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import SegmentFacts, SegmentHead
 from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file import footer as footers
-from holdfast.segments.file.footer import BadFooter, Footer, Group, UnknownVersion
+from holdfast.segments.file.encrypted_parts import EncryptedParts, FindKey
+from holdfast.segments.file.footer import BadFooter, Footer, Group, Part, UnknownVersion
 from holdfast.segments.file.group_decoding import GroupDecoding
 from holdfast.segments.file.hashing_sink import hash_block
 from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
-from holdfast.segments.file.selection import select, turned
+from holdfast.segments.file.selection import Wanted, joined, select, turned
 from holdfast.segments.file.unproven_footer import BadStructure, TooLarge, UnprovenFooter, read_metadata
 
-FindKey = Callable[[EncryptedWith], SegmentKey]
+__all__ = ["ROW_GROUP_BYTES_MAX", "FindKey", "SegmentReader"]
 
 # What Arrow may raise on bytes that are not what they say; LookupError is KeyError and IndexError.
 _ARROW_ERRORS = (
@@ -56,27 +57,6 @@ _GROUPS_AHEAD = 2
 
 _BATCH_ROWS = 65_536
 """Rows that are decoded at once of a plain row group."""
-
-
-class _Wanted(NamedTuple):
-    """What a read asks for."""
-
-    start: int
-    end: int
-    names: list[str]
-    since: int | None
-    until: int | None
-    reverse: bool
-    share: tuple[int, int]
-
-    def meets(self, first: int, rows: int, time_min: int, time_max: int) -> bool:
-        """Whether a span of records may hold any that are asked for."""
-        return (
-            first < self.end
-            and first + rows > self.start
-            and (self.since is None or time_max >= self.since)
-            and (self.until is None or time_min <= self.until)
-        )
 
 
 class SegmentReader:
@@ -102,7 +82,6 @@ class SegmentReader:
         self.path = path
         self._head, self._facts = head, facts
         self._find_key = open_key
-        self._known_key: SegmentKey | None = None
         self._bytes_max = row_group_bytes_max
         self._unproven: UnprovenFooter | None = None
         self._trusted = trusted
@@ -116,6 +95,7 @@ class SegmentReader:
                 metadata = metadata or self._admitted()
                 self._decoding = GroupDecoding(self._file, metadata, self._unproven, self._bytes_max)
                 self._require_structure()
+                self._encrypted = self._encrypted_parts()
             self._prove_stamp()
         except BaseException:
             self._file.shut()
@@ -143,8 +123,13 @@ class SegmentReader:
 
     @property
     def encrypted_with(self) -> EncryptedWith | None:
-        """How the file is encrypted; None when it is plain."""
+        """How the file is encrypted; None when it is plain. Of a bundle, how its last part is."""
         return self._footer.encrypted_with
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether the file holds the blocks of several segments, as they were."""
+        return bool(self._footer.parts)
 
     def close(self) -> None:
         """Close the file; batches that were read stay good."""
@@ -176,7 +161,7 @@ class SegmentReader:
         Offset and time always come along; `columns` chooses the others. With `reverse` the last record comes first.
         `share` (k, n) takes the k-th of n even parts of the row groups: n readers read a segment together, each once.
         """
-        wanted = _Wanted(
+        wanted = Wanted(
             max(start, self.head.first), min(end, self._footer.end), self._names(columns), since, until, reverse, share
         )
         if wanted.start >= wanted.end:
@@ -192,7 +177,9 @@ class SegmentReader:
             raise Invalid(f"the segment has no such column columns={unknown}", hint=f"it has {', '.join(names)}")
         return list(dict.fromkeys((*names[:2], *columns)))
 
-    def _batches(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+    def _batches(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        if self._encrypted is not None:
+            self._encrypted.prove()  # before anything is passed over because of what a footer says
         about = self._footer.groups
         groups = [
             i
@@ -201,12 +188,17 @@ class SegmentReader:
         ]
         if wanted.reverse:
             groups.reverse()
-        found = self._plain_batches if self._footer.encrypted_with is None else self._encrypted_batches
-        for batch in found(groups, wanted):
+        encrypted = self._encrypted
+        found = (
+            self._plain_batches(groups, wanted)
+            if encrypted is None
+            else self._encrypted_batches(encrypted, groups, wanted)
+        )
+        for batch in found:
             chosen = select(batch, wanted.start, wanted.end, wanted.since, wanted.until)
             yield from turned(chosen, wanted.reverse)
 
-    def _plain_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+    def _plain_batches(self, groups: Sequence[int], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """Records of plain row groups, in pieces: a reader that stops early has not decoded the rest."""
         for group, pieces in self._fetched(groups, wanted.names):
             with self._as_corrupt(self._firsts[group]):
@@ -224,10 +216,34 @@ class SegmentReader:
         for _, table in self._tables(self._shared(share), list(encrypted_blocks.BLOCK_SCHEMA.names)):
             yield table
 
-    def _encrypted_batches(self, groups: Sequence[int], wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+    def blocks_to_move(self) -> Iterator[tuple[Group, pa.RecordBatch]]:
+        """The row groups of an encrypted file as they are stored, for a bundle; nothing is decrypted.
+
+        Raises Corrupt where the blocks are not those of the parts: dense, each once, and with the parts' contents.
+        """
+        contents = self._parts().contents()
+        for group, table in self._tables(range(len(self._footer.groups)), list(encrypted_blocks.BLOCK_SCHEMA.names)):
+            with self._as_corrupt(self._firsts[group]):
+                contents.update(table, self._places(group, table))
+            yield self._footer.groups[group], table
+
+    def parts(self) -> tuple[Part, ...]:
+        """What a bundle says of the segments that are in this encrypted file."""
+        with self._as_corrupt():
+            return self._parts().parts
+
+    def _parts(self) -> EncryptedParts:
+        if self._encrypted is None:
+            raise Invalid(f"a plain segment has no encrypted blocks path={self.path}", hint="read its records")
+        return self._encrypted
+
+    def _encrypted_batches(
+        self, encrypted: EncryptedParts, groups: Sequence[int], wanted: Wanted
+    ) -> Iterator[pa.RecordBatch]:
         for group, table in self._tables(groups, list(encrypted_blocks.BLOCK_SCHEMA.names)):
             with self._as_corrupt(self._firsts[group]):
-                yield from self._sealed_rows(group, table, wanted)
+                rows = self._decrypted_rows(encrypted, group, table, wanted)
+                yield from rows if wanted.reverse else joined(rows)
 
     def _tables(self, groups: Sequence[int], names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Whole row groups as they are stored."""
@@ -272,29 +288,18 @@ class SegmentReader:
         columns = [decoded(column, field.type) for column, field in zip(batches[0].columns, fields, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
-    def _sealed_rows(self, group: int, table: pa.RecordBatch, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
-        key = self._key()
+    def _decrypted_rows(
+        self, encrypted: EncryptedParts, group: int, table: pa.RecordBatch, wanted: Wanted
+    ) -> Iterator[pa.RecordBatch]:
+        _, *times = _values(self._footer.groups[group])
         blocks = table.column(4)
         found = list(enumerate(self._places(group, table)))
         for row, place in reversed(found) if wanted.reverse else found:
-            if wanted.meets(*place):
-                yield self._decrypt_block(key, place, blocks[row].as_py()).select(wanted.names)
+            if wanted.meets(*place) if encrypted.is_vouched else wanted.meets(place.first, place.rows, *times):
+                yield encrypted.decrypted(place, blocks[row].as_py()).select(wanted.names)
 
     def _places(self, group: int, table: pa.RecordBatch) -> list[encrypted_blocks.Place]:
-        places = encrypted_blocks.places(table)
-        ends = list(accumulate((place.rows for place in places), initial=self._firsts[group]))
-        if ends[:-1] != [place.first for place in places] or ends[-1] != self._firsts[group + 1]:
-            raise Damaged("has encrypted blocks whose offsets are not dense")
-        return places
-
-    def _decrypt_block(self, key: SegmentKey, place: encrypted_blocks.Place, block: bytes) -> pa.RecordBatch:
-        try:
-            batch = encrypted_blocks.decrypt_block(self.head, key, place, block, self._logical)
-        except NotAuthentic:
-            raise self._corrupt("has an encrypted block that does not decrypt", place.first) from None
-        if batch.num_rows != place.rows or not has_ends(batch.column(0), place.first):
-            raise self._corrupt("has an encrypted block with other records than it says", place.first)
-        return batch
+        return self._parts().places(table, self._firsts[group], self._firsts[group + 1])
 
     # -- proving ------------------------------------------------------------------------------------------
 
@@ -304,18 +309,32 @@ class SegmentReader:
         Returns the facts with the file's SHA-256. What is encrypted is decrypted if there is a key.
         """
         sha256 = self._verify_bytes()
-        if self._footer.encrypted_with is not None and self._find_key is not None:
-            self._key()
-        stored = encrypted_blocks.BLOCK_SCHEMA if self._footer.encrypted_with else self._logical
-        content = ContentDigest(stored)
-        for group, batch in self._tables(range(len(self._footer.groups)), stored.names):
+        if self._encrypted is None:
+            self._verify_plain()
+        else:
+            self._verify_encrypted(self._encrypted)
+        self._facts = msgspec.structs.replace(self.facts, sha256=sha256)
+        return self._facts
+
+    def _verify_plain(self) -> None:
+        content = ContentDigest(self._logical)
+        for group, batch in self._tables(range(len(self._footer.groups)), self._logical.names):
             with self._as_corrupt(self._firsts[group]):
-                self._verify_group(group, batch)
+                place = encrypted_blocks.Place(self._firsts[group], *_values(self._footer.groups[group]))
+                self._verify_rows(batch, place)
                 content.update(batch)
         if content.digest() != self._footer.content:
             raise self._corrupt("has other content than its footer says")
-        self._facts = msgspec.structs.replace(self.facts, sha256=sha256)
-        return self._facts
+
+    def _verify_encrypted(self, encrypted: EncryptedParts) -> None:
+        if encrypted.has_keys:
+            encrypted.prove()
+        contents = encrypted.contents()
+        names = list(encrypted_blocks.BLOCK_SCHEMA.names)
+        for group, table in self._tables(range(len(self._footer.groups)), names):
+            with self._as_corrupt(self._firsts[group]):
+                places = self._verify_blocks(encrypted, group, table)
+                contents.update(table, places)
 
     def chunks(self) -> Iterator[memoryview]:
         """All bytes of the file, each block compared with its hash; raises Corrupt at the first that differs."""
@@ -333,18 +352,17 @@ class SegmentReader:
             raise self._corrupt("has another SHA-256 than the manifest says")
         return digest
 
-    def _verify_group(self, group: int, batch: pa.RecordBatch) -> None:
-        about = self._footer.groups[group]
-        if self._footer.encrypted_with is None:
-            self._verify_rows(batch, encrypted_blocks.Place(self._firsts[group], *_values(about)))
-            return
-        places = self._places(group, batch)
+    def _verify_blocks(
+        self, encrypted: EncryptedParts, group: int, table: pa.RecordBatch
+    ) -> list[encrypted_blocks.Place]:
+        places, about = self._places(group, table), self._footer.groups[group]
         earliest, latest = min(p.time_min for p in places), max(p.time_max for p in places)
         if (earliest, latest) != (about.time_min, about.time_max):
             raise Damaged("has a row group with other times than its footer says")
-        if self._find_key is not None:
-            for place, block in zip(places, batch.column(4), strict=True):
-                self._verify_rows(self._decrypt_block(self._key(), place, block.as_py()), place)
+        if encrypted.has_keys:
+            for place, block in zip(places, table.column(4), strict=True):
+                self._verify_rows(encrypted.decrypted(place, block.as_py()), place)
+        return places
 
     def _verify_rows(self, batch: pa.RecordBatch, place: encrypted_blocks.Place) -> None:
         if batch.num_rows != place.rows or not is_dense(batch.column(0), place.first):
@@ -360,28 +378,16 @@ class SegmentReader:
                 return first
         return self._firsts[-2]
 
-    def _key(self) -> SegmentKey:
-        """The file's key, once it has proved the footer."""
-        if self._known_key is None:
-            encrypted_with = self._footer.encrypted_with
-            assert encrypted_with is not None, "only encrypted files have keys"
-            if self._find_key is None:
-                raise Invalid("this segment is encrypted", hint="give the keyring or cipher it was written with")
-            key = self._find_key(encrypted_with)
-            if not footers.is_stamped(self._pairs, key.mac):
-                raise self._corrupt("has a footer that its key did not make")
-            self._known_key = key
-        return self._known_key
-
     def _prove_stamp(self) -> None:
-        if self._footer.encrypted_with is None:
-            if not footers.is_stamped(self._pairs, digests.plain_stamp):
-                raise self._corrupt("has a footer that does not match its stamp")
-            if self._facts is None and self._find_key is not None:
-                # A log with keys has no plain files: one that claims to be plain was put there.
-                raise self._corrupt("is not encrypted, but its log is")
-        elif self._facts is None and self._find_key is not None:
-            self._key()
+        is_plainly_stamped = self._encrypted is None or self.is_bundle
+        if is_plainly_stamped and not footers.is_stamped(self._pairs, digests.plain_stamp):
+            raise self._corrupt("has a footer that does not match its stamp")
+        if self._facts is not None or self._find_key is None:
+            return
+        if self._encrypted is None:
+            # A log with keys has no plain files: one that claims to be plain was put there.
+            raise self._corrupt("is not encrypted, but its log is")
+        self._encrypted.prove()
 
     # -- opening ------------------------------------------------------------------------------------------
 
@@ -423,6 +429,13 @@ class SegmentReader:
             raise Damaged("has other columns than its shape")
         return schema
 
+    def _encrypted_parts(self) -> EncryptedParts | None:
+        if self._footer.encrypted_with is None:
+            return None
+        return EncryptedParts(
+            self._footer, self._pairs, self._logical, self._find_key, self._corrupt, is_trusted=self._trusted
+        )
+
     def _require_structure(self) -> None:
         """Parquet's own metadata must agree with ours, so that nothing is read past or left out."""
         groups, decoding = self._footer.groups, self._decoding
@@ -454,6 +467,8 @@ class SegmentReader:
                 f"a row group takes more memory than a reader may use path={self.path} max={self._bytes_max}",
                 hint="if you trust whoever wrote it, raise store.read_bytes_max",
             ) from None
+        except FileNotFoundError:  # an object that was removed while it was read: the caller knows why
+            raise
         except _ARROW_ERRORS as error:
             raise self._corrupt("cannot be decoded", offset) from error
 

@@ -15,58 +15,47 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import SegmentKey
 from holdfast.errors import Invalid
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import NO_SCHEMA, SegmentFacts, SegmentHead
-from holdfast.process_lifetime import Threads
 from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.batch_sizing import Gathering, Piece
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.footer import Footer, Group
-from holdfast.segments.file.hashing_sink import HashingSink
-from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX
+from holdfast.segments.file.group_file import GroupFile
 from holdfast.segments.file.segment_columns import conform, is_raw, require_dense, stored_schema, time_range
 
-__all__ = ["GROUPS_MAX", "FileShape", "SegmentWriter", "parquet_settings"]
-
-GROUPS_MAX = 50_000
-"""Row groups of one file; readers refuse more."""
+__all__ = ["FileShape", "SegmentWriter", "parquet_settings"]
 
 
 class SegmentWriter:
     """Writes the batches of one segment, once.
 
     `path` is the temporary file, `schema` RAW_SCHEMA or `typed_schema(…)`. With a `key` the records are encrypted.
+    `rewrite` is the nonce of the rewrite that the file is for, if it takes the place of others.
     """
 
     def __init__(
-        self, path: Path, head: SegmentHead, schema: pa.Schema, shape: FileShape, key: SegmentKey | None
-    ) -> None:
+        self, path: Path, head: SegmentHead, schema: pa.Schema, shape: FileShape, key: SegmentKey | None, *,
+        rewrite: str = "",
+    ) -> None:  # fmt: skip
         if is_raw(schema) != (head.schema == NO_SCHEMA):
             raise Invalid("columns and schema fingerprint do not fit", hint="raw records have RAW_SCHEMA and NO_SCHEMA")
-        self._head = head
+        self._head, self._rewrite = head, rewrite
         self._schema = stored_schema(schema)
         self._next = head.first
-        self._groups: list[Group] = []
         file_schema = self._schema if key is None else encrypted_blocks.BLOCK_SCHEMA
         self._content = ContentDigest(file_schema)
         self._key = key
         self._rows = _PlainRows(shape) if key is None else _EncryptedRows(shape, head, self._schema, key)
-        self._helper = Threads(1, "holdfast-segment")
-        try:
-            self._sink = HashingSink(path, self._helper)
-        except BaseException:
-            self._helper.shutdown()
-            raise
         settings = parquet_settings(
             self._schema, is_encrypted=key is not None, compression_level=shape.compression_level
         )
-        self._parquet: pq.ParquetWriter | None = pq.ParquetWriter(self._sink.stream, file_schema, **settings)
+        self._file = GroupFile(path, file_schema, settings)
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +67,7 @@ class SegmentWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the next records; offsets must go on where they ended."""
-        self._open()
+        self._file.require_open()
         batch = conform(batch, self._schema)
         require_dense(batch, self._next)
         self._next += batch.num_rows
@@ -87,46 +76,19 @@ class SegmentWriter:
 
     def finish(self) -> SegmentFacts:
         """Write the footer, make the file durable and close it. It still has its temporary name."""
-        parquet = self._open()
+        self._file.require_open()
         for group, rows in self._rows.rest():
             self._write_group(group, rows)
-        if not self._groups:
-            raise Invalid("a segment has at least one record", hint="abandon it")
-        footer = self._footer(self._sink.begin_footer())
-        data_end = self._sink.size
-        stamp = digests.plain_stamp if self._key is None else self._key.mac
-        parquet.add_key_value_metadata(footer.stamped(stamp))
-        parquet.close()
-        self._sink.stream.flush()
-        if self._sink.size - data_end > FOOTER_BYTES_MAX:  # better no file than one that readers refuse
-            raise Invalid(f"a segment's footer is too large max={FOOTER_BYTES_MAX}", hint="make row groups larger")
-        sha256, footer_hash = self._sink.finish()
-        self._parquet = None
-        self._helper.shutdown()
-        return footer.facts(size=self._sink.size, sha256=sha256, footer=footer_hash)
+        return self._file.finish(self._footer, digests.plain_stamp if self._key is None else self._key.mac)
 
     def abandon(self) -> None:
         """Close the file as it is; removing it is the caller's business. Does nothing after `finish`."""
-        if self._parquet is None:
-            return
-        self._sink.abandon()
-        self._parquet.is_open = False  # or it would write a footer when it is collected
-        self._parquet = None
-        self._helper.shutdown(cancel_futures=True)
-
-    def _open(self) -> pq.ParquetWriter:
-        if self._parquet is None:
-            raise Invalid("this segment file is closed", hint="write a new one")
-        return self._parquet
+        self._file.abandon()
 
     def _write_group(self, group: Piece, about: Group) -> None:
-        if len(self._groups) == GROUPS_MAX:
-            raise Invalid(f"a segment has too many row groups max={GROUPS_MAX}", hint="make row groups larger")
-        hashed = self._helper.submit(self._hash, group)
-        table = pa.Table.from_batches(group)
-        self._open().write_table(table, row_group_size=table.num_rows)
+        hashed = self._file.beside(lambda: self._hash(group))
+        self._file.write(pa.Table.from_batches(group), about)
         hashed.result()
-        self._groups.append(about)
 
     def _hash(self, group: Piece) -> None:
         for part in group:
@@ -140,13 +102,14 @@ class SegmentWriter:
             head=self._head,
             shape=kinds[is_raw(self._schema)],
             rows=self._next - self._head.first,
-            time_min=min(group.time_min for group in self._groups),
-            time_max=max(group.time_max for group in self._groups),
+            time_min=min(group.time_min for group in self._file.groups),
+            time_max=max(group.time_max for group in self._file.groups),
             content=self._content.digest(),
-            groups=tuple(self._groups),
+            groups=tuple(self._file.groups),
             blocks=blocks,
             schema=self._schema.serialize().to_pybytes(),
             encrypted_with=encrypted_with,
+            rewrite=self._rewrite,
         )
 
 

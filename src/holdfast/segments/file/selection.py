@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import pack
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,8 +12,32 @@ import pyarrow.compute as pc
 from holdfast.model.plain_arrays import numbers
 from holdfast.segments.file.segment_columns import microseconds, time_range
 
+_JOINED_ROWS = 4096
+_JOINED_BYTES = 2**18
+"""What small batches are put together to; larger ones stay as they are."""
 _TURNED_ROWS = 8192
 """Rows that are turned round at once, so that whoever wants the last few does not pay for a whole batch."""
+
+
+class Wanted(NamedTuple):
+    """What a read asks for."""
+
+    start: int
+    end: int
+    names: list[str]
+    since: int | None
+    until: int | None
+    reverse: bool
+    share: tuple[int, int]
+
+    def meets(self, first: int, rows: int, time_min: int, time_max: int) -> bool:
+        """Whether a span of records may hold any that are asked for."""
+        return (
+            first < self.end
+            and first + rows > self.start
+            and (self.since is None or time_max >= self.since)
+            and (self.until is None or time_min <= self.until)
+        )
 
 
 def select(batch: pa.RecordBatch, start: int, end: int, since: int | None, until: int | None) -> pa.RecordBatch:
@@ -30,6 +55,21 @@ def select(batch: pa.RecordBatch, start: int, end: int, since: int | None, until
     if until is not None and latest > until:
         batch = batch.filter(pc.less_equal(times, numbers([until], pa.int64())[0]))
     return batch
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are not tiny: a bundle may have blocks of a few rows each, and a batch costs."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if waiting and (rows + batch.num_rows > _JOINED_ROWS or size + batch.nbytes > _JOINED_BYTES):
+            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if waiting:
+        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
 
 
 def turned(batch: pa.RecordBatch, reverse: bool) -> Iterator[pa.RecordBatch]:

@@ -2,11 +2,15 @@
 
 Every row is proved by its stamp before it is used. Each lookup is one short read transaction, so none of them holds
 up the writer or pins the write-ahead log.
+
+Compaction may have put one file in the place of many (`long_files`): its rewrites lie in the log's own directory, in
+the places that they have at any root. They are read once per partition, and again where a file is gone. Rows
+are always those of the segments; `files` gives those of the files that hold them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +19,14 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow
 from holdfast.model.segment import NO_CHAIN, SegmentHead
+from holdfast.root.objects.documents import ROOT, RewriteDocument
+from holdfast.root.rewrites import read_rewrites
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
 from holdfast.segments.manifest import time_tree
+from holdfast.segments.manifest.long_files import LongFiles
 from holdfast.store import layout
+from holdfast.store.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from holdfast.segments.file.segment_reader import SegmentReader
@@ -30,6 +40,7 @@ class Manifest:
     def __init__(self, journal: Journal, root: Path) -> None:
         self._journal = journal
         self.root = root
+        self._long_files: dict[Partition, LongFiles] = {}
 
     def path(self, partition: Partition, row: SegmentRow) -> Path:
         """Where a segment's file is."""
@@ -74,6 +85,63 @@ class Manifest:
             rows.append(self._proved(partitions[row.partition_id], row, ""))
         return rows
 
+    # -- files that hold runs of segments -----------------------------------------------------------------
+
+    def long_files(self, partition: Partition, *, again: bool = False) -> LongFiles:
+        """The long files of a partition; raises Corrupt where a rewrite is damaged. With `again` it is looked anew."""
+        found = self._long_files.get(partition)
+        if found is None or again:
+            known = () if found is None else found.rewrites
+            rewrites = self._rewrites(partition, known)
+            if found is None or len(rewrites) > len(known):
+                found = self.applied(partition, rewrites)
+                self._long_files[partition] = found
+        return found
+
+    def applied(self, partition: Partition, rewrites: Iterable[RewriteDocument]) -> LongFiles:
+        """The long files after some rewrites of a partition, wherever those are; raises Corrupt."""
+        return LongFiles(rewrites, lambda number: self.row(partition, number))
+
+    def _rewrites(self, partition: Partition, known: tuple[RewriteDocument, ...]) -> list[RewriteDocument]:
+        if not self.has_rewrites(partition):  # nearly always
+            return []
+        place = (partition.topic, partition.number)
+        return read_rewrites(self.as_store(), self._journal.log_id.hex(), *place, known)
+
+    def has_rewrites(self, partition: Partition) -> bool:
+        """Whether the log's own files were ever compacted."""
+        return (self.root / layout.rewrites_folder(partition.topic, partition.number)).is_dir()
+
+    def as_store(self) -> RootStore:
+        """The log's own directory as a root in the present format, whether it is published or not."""
+        form = RootForm.of_owner(self._journal.signer, self._journal.log_id.hex(), ROOT)
+        return RootStore(DirectoryStore(self.root, self._journal.clock), form)
+
+    def file(self, partition: Partition, row: SegmentRow, *, again: bool = False) -> SegmentRow:
+        """The row of the file that holds a segment: its own, or a long one's."""
+        held = self.long_files(partition, again=again).holding(row.number)
+        return row if held is None else held.row
+
+    def files(self, partition: Partition, start: int, stop: int) -> Iterator[SegmentRow]:
+        """Rows of the files that hold segments start..stop, by number; the first one may begin before."""
+        long = self.long_files(partition)
+        while start < stop:
+            held = long.holding(start)
+            if held is not None:
+                yield held.row
+                start = held.upto
+            else:
+                border = long.next(start, stop)
+                yield from self.rows(partition, start, border)
+                start = border
+
+    def upto(self, partition: Partition, number: int) -> int:
+        """The number behind the last segment in the file that holds this one."""
+        held = self.long_files(partition).holding(number)
+        return number + 1 if held is None else held.upto
+
+    # -- lookups ------------------------------------------------------------------------------------------
+
     def overlapping(
         self, partition: Partition, span: tuple[int, int], since: int | None, until: int | None, reverse: bool
     ) -> Iterator[SegmentRow]:
@@ -103,7 +171,9 @@ class Manifest:
         from holdfast.segments.file.segment_reader import SegmentReader
 
         opener = self._journal.segment_keys
-        return SegmentReader(self.path(partition, row), self.head(partition, row), row.facts, opener, trusted=True)
+        # What describes a long file is a document, which proves itself only in a log with keys.
+        trusted = bool(row.stamp) or self._journal.signer is not None
+        return SegmentReader(self.path(partition, row), self.head(partition, row), row.facts, opener, trusted=trusted)
 
     def _proved(self, partition: Partition, row: SegmentRow | None, what: str) -> SegmentRow:
         if row is None:

@@ -7,20 +7,24 @@ After the first commit no reader asks for them; a crash in between leaves files 
 chain values stay in the manifest for ever. On a disk so full that even the first commit is refused, the oldest file
 is first renamed to `….expired` and emptied (which needs no room and leaves proof of the intention); then the commit
 has room. Without another store everything sealed is settled and may go.
+
+A file of compaction goes as a whole, and is planned as one: with the commit that expires the last of its segments.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
 from threading import Lock
 
 import msgspec
 
 from holdfast import disk
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import Expire, MarkSegments
 from holdfast.journal.state.partition import Partition
@@ -84,6 +88,8 @@ class Retention:
         self._seals = 0
         """Segments that were sealed when retention was applied last."""
         self.publishing: Publishing | None = None
+        self.before_removal: Callable[[str], None] | None = None
+        """Told the topic whose files are about to go, when readers of the directory have been told."""
         self._lock = Lock()
         self._sizes: dict[Partition, tuple[int, int, int]] = {}
         """Bytes of live segments, as counted from this segment up to that one."""
@@ -172,6 +178,8 @@ class Retention:
         first, upto, size = self._sizes.get(partition, (sealed.first_segment, sealed.first_segment, 0))
         if sealed.first_segment > upto:
             first, upto, size = sealed.first_segment, sealed.first_segment, 0
+        if self._manifest.long_files(partition):  # few, and they come and go
+            return sum(row.size for row in self._candidates(partition, 0))
         size -= sum(row.size for row in self._manifest.rows(partition, first, sealed.first_segment))
         size += sum(row.size for row in self._manifest.rows(partition, upto, sealed.segments))
         self._sizes[partition] = (sealed.first_segment, sealed.segments, size)
@@ -179,7 +187,9 @@ class Retention:
 
     def _candidates(self, partition: Partition, skip: int) -> Iterator[SegmentRow]:
         sealed = partition.sealed
-        return self._manifest.rows(partition, sealed.first_segment + skip, sealed.segments)
+        if not self._manifest.long_files(partition):
+            return self._manifest.rows(partition, sealed.first_segment + skip, sealed.segments)
+        return islice(self._manifest.files(partition, sealed.first_segment, sealed.segments), skip, None)
 
     # -- removing -----------------------------------------------------------------------------------------
 
@@ -187,7 +197,7 @@ class Retention:
         upto: dict[Partition, int] = {}
         for item in removed:
             partition = by_key[item.topic, item.partition]
-            upto[partition] = max(upto.get(partition, 0), item.number + 1)
+            upto[partition] = max(upto.get(partition, 0), self._manifest.upto(partition, item.number))
         for partition, end in upto.items():
             self._expire(partition, end)
         if removed:
@@ -204,7 +214,7 @@ class Retention:
             except Unavailable:
                 # A commit that timed out may still happen, and the partition then begins further on. So the next lines
                 # are about `oldest`, which was to go, and not about whatever is the oldest by now.
-                expire = Expire(partition, oldest + 1)
+                expire = Expire(partition, self._manifest.upto(partition, oldest))
                 self._make_room(partition, oldest)
                 self._journal.perform(expire)
             self._announce(partition)
@@ -217,10 +227,12 @@ class Retention:
                 self.publishing.expire(partition)
             except OSError as error:
                 self._counters.last_error = f"cannot write an expiry: {error.strerror}"
+        if self.before_removal is not None:
+            self.before_removal(partition.topic)
 
     def _make_room(self, partition: Partition, oldest: int) -> None:
         """Free the space of the oldest file before the commit that expires it; its new name proves why."""
-        path = self._manifest.path(partition, self._manifest.row(partition, oldest))
+        path = self._path(partition, oldest)
         marker = path.with_name(path.name + layout.EXPIRED)
         if path.exists():
             disk.rename(path, marker)
@@ -231,10 +243,28 @@ class Retention:
         if not rows:
             return
         names = [layout.segment_name(row.number, row.sha256) for row in rows]
+        names += self._ended(partition, rows)
         disk.remove_all(self._manifest.folder(partition), names + [name + layout.EXPIRED for name in names])
         self._journal.perform(MarkSegments(rows, EXPIRED))
         self._counters.expired_segments += len(rows)
         self._counters.expired_bytes += sum(row.size for row in rows)
+
+    def _ended(self, partition: Partition, rows: list[SegmentRow]) -> list[str]:
+        """Names of the long files whose last segment is among these."""
+        numbers = {row.number for row in rows}
+        return [file.name for file in self._manifest.long_files(partition) if file.upto - 1 in numbers]
+
+    def remove_ended(self, partition: Partition) -> None:
+        """Remove long files of which nothing is left: they came into effect after their last segment had expired."""
+        with self._lock, _typed():
+            first, folder = partition.sealed.first_segment, self._manifest.folder(partition)
+            ended = [file.name for file in self._manifest.long_files(partition) if file.upto <= first]
+            if there := [name for name in ended if (folder / name).exists()]:
+                disk.remove_all(folder, there)
+
+    def _path(self, partition: Partition, number: int) -> Path:
+        """The file that holds a segment."""
+        return self._manifest.path(partition, self._manifest.file(partition, self._manifest.row(partition, number)))
 
     def resume(self, emptied: Iterable[Partition]) -> None:
         """Finish what was begun before the log was opened: files that were emptied, then segments that were expiring.
@@ -244,8 +274,14 @@ class Retention:
         with _typed():
             for partition in emptied:
                 if self._is_emptied(partition):
-                    self._expire(partition, partition.sealed.first_segment + 1)
+                    self._expire(partition, self._manifest.upto(partition, partition.sealed.first_segment))
             self._finish_expiring()
+        for partition in list(self._journal.partitions.values()):
+            if self._manifest.has_rewrites(partition):
+                try:
+                    self.remove_ended(partition)
+                except Corrupt as damage:  # reads say so, too; it is no reason not to open
+                    logger.error("a rewrite is damaged: %s", damage.message, extra={"action": "rewrite_damaged"})
 
     def _finish_expiring(self) -> None:
         """Finish what an Expire left behind: its owner died, or its commit came after the time-out."""
@@ -262,7 +298,7 @@ class Retention:
         sealed = partition.sealed
         if sealed.first_segment == sealed.segments:
             return False
-        path = self._manifest.path(partition, self._manifest.row(partition, sealed.first_segment))
+        path = self._path(partition, sealed.first_segment)
         return path.with_name(path.name + layout.EXPIRED).exists() and not path.exists()
 
 

@@ -6,7 +6,8 @@ never arrived. Batches behind a loss that a takeover accepted are evidence, and 
 never acknowledged, or were sent again.
 
 Segments go when retention on the store says so: an `expired` object retires them, and after `delete_after_ms` their
-files are removed, unless a reader's lease still needs them. Manifest objects and claims stay for ever; a writer that
+files are removed, unless a reader's lease still needs them. So do files in whose place compaction has put others
+(`rewrite_cleanup`). Manifest objects and claims stay for ever; a writer that
 was overtaken finds them however late it wakes up.
 
 Nothing is removed before the fence has been asked. Failures are counted and tried again at the next sweep.
@@ -27,6 +28,7 @@ from holdfast.root.objects import checkpoint, documents
 from holdfast.root.objects.documents import FloorDocument
 from holdfast.root.store_manifest import read_upto
 from holdfast.root.tail_listing import Inherited
+from holdfast.shipping.cleanup.rewrite_cleanup import RewriteCleanup
 from holdfast.shipping.cleanup.store_retention import StoreRetention
 from holdfast.shipping.lanes.key_cover import KeyCover
 from holdfast.shipping.lanes.tail_lane import Sent
@@ -70,6 +72,7 @@ class Janitor:
         self._due_checkpoints: dict[Partition, int] = {}
         self._news = asyncio.Event()
         self._retention = StoreRetention(journal, manifest, store, fence, settings, clock)
+        self._rewrites = RewriteCleanup(journal, store, fence, settings, clock)
 
     def inherit(self, inherited: Inherited) -> None:
         """Take over what earlier epochs left; it goes when all that is durable now is settled."""
@@ -121,6 +124,8 @@ class Janitor:
             self._due_checkpoints.pop(partition)
         if self._retention.is_due():
             await self._asking.until_answered("apply retention on the store", self._retention.run)
+        if self._rewrites.is_due():
+            await self._asking.until_answered("remove what was compacted", self._rewrites.run)
 
     # -- commit batches -----------------------------------------------------------------------------------
 

@@ -7,6 +7,9 @@ Readers begin behind the newest `expired` object. A reader in the middle of olde
 finish, and longer while it renews its lease. Times of leases are compared with this machine's clock: readers and owner
 should agree within minutes. Leases are not signed, since readers may have no key. A forged one can keep retired files
 for `lease_delay_max_ms` longer, and do nothing else; one that makes no sense is ignored.
+
+A file of compaction begins with one segment and may reach behind what is retired: it goes when all of it is. So does
+what an open intent announces, which nobody knows yet.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from holdfast.clock import Clock
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
+from holdfast.root.leased_segments import needed
 from holdfast.root.numbered_objects import numbered, segments_below
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import ExpiredDocument, LeaseDocument
+from holdfast.root.objects.documents import ExpiredDocument
+from holdfast.root.rewrites import read_intents, read_rewrites
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import expired_document
 from holdfast.shipping.ownership.fence import Fence
@@ -118,10 +123,35 @@ class StoreRetention:
         upto = max(overdue, min(upto, leases.get((partition.topic, partition.number), upto)))
         if upto <= self._removed.get(partition, 0):
             return
-        keys = [key for _, key in segments_below(self._store, partition.topic, partition.number, upto)]
+        keys = self._removable(partition, upto)
+        if keys is None:
+            return
         for start in range(0, len(keys), _AT_ONCE):
             self._store.delete(keys[start : start + _AT_ONCE])
         self._removed[partition] = upto
+
+    def _removable(self, partition: Partition, upto: int) -> list[str] | None:
+        """Files of which all is retired, below a number; None while nobody can say which ones those are."""
+        place, log = (partition.topic, partition.number), self._journal.log_id.hex()
+        # In this order: a file that was listed is announced by its intent, or its rewrite is there when we look.
+        below = segments_below(self._store, *place, upto)
+        intents = read_intents(self._store, log, *place, 0)
+        try:
+            rewrites = read_rewrites(self._store, log, *place)
+        except Corrupt as damage:
+            logger.error("nothing is removed: %s", damage.message, extra={"action": "rewrite_damaged"})
+            return None
+        outputs = {output.segment.key: output.upto for rewrite in rewrites for output in rewrite.outputs}
+        runs = [run for intent in intents if intent.number >= len(rewrites) for run in intent.runs if run[1] > upto]
+        own = {row.number: row.sha256 for row in self._manifest.rows(partition, 0, upto)} if runs else {}
+
+        def is_retired(number: int, key: str) -> bool:
+            if key in outputs:
+                return outputs[key] <= upto
+            is_awaited = any(start <= number < stop for start, stop in runs)
+            return not is_awaited or key == layout.segment_key(*place, number, own[number])
+
+        return [key for number, key in below if is_retired(number, key)]
 
 
 def _retired_by(deadline_us: int, retired: Sequence[ExpiredDocument]) -> int:
@@ -148,31 +178,3 @@ def _expiry(store: Store, key: str) -> ExpiredDocument | None:
     except Corrupt as damage:
         logger.error("an expiry is ignored: %s", damage.message, extra={"action": "forged", "path": key})
         return None
-
-
-def needed(store: Store, now_us: int) -> dict[tuple[str, int], int]:
-    """The lowest segment of each partition that some reader's lease still needs."""
-    present: dict[str, tuple[int, str]] = {}
-    for info in store.list(layout.LEASES):
-        parsed = layout.parse_lease_key(info.key)
-        if parsed is not None:
-            present[parsed[0]] = max(present.get(parsed[0], (-1, "")), (parsed[1], info.key))
-    lowest: dict[tuple[str, int], int] = {}
-    for _, key in present.values():
-        for place, number in _needs(store, key, now_us).items():
-            lowest[place] = min(lowest.get(place, number), number)
-    return lowest
-
-
-def _needs(store: Store, key: str, now_us: int) -> dict[tuple[str, int], int]:
-    """What one lease needs; nothing where it has ended, or makes no sense."""
-    try:
-        lease = documents.decode(store.get(key), key, LeaseDocument)
-        if lease.until_us <= now_us:
-            return {}
-        return {(topic, int(part)): number for topic, parts in lease.needs.items() for part, number in parts.items()}
-    except NotFound:  # its reader has renewed or dropped it
-        return {}
-    except (Corrupt, Invalid, ValueError):
-        logger.warning("a lease makes no sense and is ignored key=%s", key, extra={"action": "lease_damaged"})
-        return {}

@@ -99,7 +99,8 @@ class Takeover:
                 return manifest._replace(documents=(*manifest.documents, document))
             # The old owner wrote another manifest object after we had looked; it finds the next slot taken.
             place = (manifest.topic, manifest.partition)
-            manifest = read_manifest(self._store, claim.log, *place, known=manifest.documents)
+            found = read_manifest(self._store, claim.log, *place, known=manifest.documents)
+            manifest = found._replace(rewrites=manifest.rewrites)
 
     def require_newest(self, epoch: int) -> None:
         """Raise Closed when somebody has claimed since."""

@@ -10,25 +10,34 @@ objects end, and the segment lane ships the rest as usual, into the same slots a
 
 Files are put back if they are here. What retention removed here, so that only the store had it, is lost: it is
 reported, and nothing is changed until somebody insists. Reads only; `refilling` writes.
+
+A segment that compaction has put into a long file is there if that file is. A log that was restored from a compacted
+store has such files itself, and their rewrites: where the store has lost those, they are put back as well. A long file
+that is lost while its segments are here is no loss: reconciliation makes it again, and until then it is logged.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from holdfast.errors import Corrupt
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, LOST, SegmentRow, ShipmentRow
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import ManifestDocument, SegmentDocument, StartDocument
+from holdfast.root.objects.documents import ManifestDocument, RewriteDocument, SegmentDocument, StartDocument
+from holdfast.root.rewrites import read_rewrites
 from holdfast.root.store_manifest import decode_slot, read_slot
 from holdfast.segments.manifest import segment_folders
 from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.segments.manifest.long_files import LongFiles
 from holdfast.segments.manifest.manifest_documents import first_offset, segment_document
 from holdfast.shipping.refill.store_loss import LostSpan
 from holdfast.shipping.shipping_marks import shipment_of
 from holdfast.store import layout
 from holdfast.store.port import Store
+
+logger = logging.getLogger("holdfast.shipping")
 
 
 class PartitionGaps(NamedTuple):
@@ -51,11 +60,13 @@ class PartitionGaps(NamedTuple):
     """Segments that are lost everywhere, with those that are retired together with them."""
     checkpoints: list[str]
     """Keys of checkpoints that may contradict what is written now, and go."""
+    rewrites: tuple[RewriteDocument, ...] = ()
+    """Rewrites to put back."""
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is missing."""
-        return not self.objects and not self.files and not self.lost and not self.is_moved
+        return not (self.objects or self.files or self.lost or self.rewrites or self.is_moved)
 
     @property
     def span(self) -> LostSpan | None:
@@ -104,6 +115,8 @@ def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *,
     slots = present[-1] + 1 if present else 0
     if not anew and slots == shipment.slots and number != shipment.settled_segments:
         raise _damaged("the newest manifest object says something else than the log", partition, slots - 1)
+    found = _files(store, manifest, log, partition)
+    slots, number = _fill_held(manifest, log, partition, objects, slots, number, found.long)
     # Starts that are missing at the end come first: so the next segment has the slot that it always had, and a request
     # of ours that is late by hours finds its own bytes there.
     while (slots, number) != (shipment.slots, shipment.settled_segments) and slots - number < _starts(shipment):
@@ -112,13 +125,13 @@ def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *,
     settled = _end_of(manifest, partition, number)
     same = (slots, number) == (shipment.slots, shipment.settled_segments)
     marks = shipment if same else ShipmentRow(partition.id, slots, number, settled, settled)
-    missing, lost = _files(store, manifest, partition)
+    missing = found.missing
     files, behind = [row for row in missing if row.number < number], [row for row in missing if row.number >= number]
     outdated = min([*objects, slots]) if objects or not same else None
     return PartitionGaps(
         partition=partition, shipment=marks, is_moved=not same, objects=objects, files=files, behind=len(behind),
-        slots_behind=max(0, shipment.settled_segments - number), lost=lost,
-        checkpoints=_checkpoints(store, partition, outdated),
+        slots_behind=max(0, shipment.settled_segments - number), lost=found.lost,
+        checkpoints=_checkpoints(store, partition, outdated), rewrites=found.rewrites,
     )  # fmt: skip
 
 
@@ -157,6 +170,27 @@ def _fill(
     return objects, number
 
 
+def _fill_held(
+    manifest: Manifest, log: str, partition: Partition, objects: dict[int, bytes], slots: int, number: int,
+    long: LongFiles,
+) -> tuple[int, int]:  # fmt: skip
+    """Put back the objects of what is in long files, whose slots the rewrites know; where the objects end then.
+
+    The segment lane does not ship it again: it knows segments by their own files.
+    """
+    known = {o.segment.number: o.segment.slot for rewrite in long.rewrites for o in rewrite.outputs}
+    upto = min(shipment_of(partition).settled_segments, max((file.upto for file in long), default=0))
+    while number < upto:
+        if slots < known.get(number, slots):
+            objects[slots] = documents.encode(lost_start(manifest, log, partition, slots, number))
+        else:
+            row = manifest.row(partition, number)
+            objects[slots] = documents.encode(segment_document(manifest, partition, row, slots))
+            number += 1
+        slots += 1
+    return slots, number
+
+
 def lost_start(manifest: Manifest, log: str, partition: Partition, slot: int, number: int) -> StartDocument:
     """What replaces a start that was lost: its place, and nothing about its owner; the same whoever writes it."""
     return StartDocument(
@@ -181,22 +215,75 @@ def _beside_holes(present: list[int]) -> list[int]:
     return [slot for slot in present if slot - 1 not in there or slot + 1 not in there]
 
 
-def _files(store: Store, manifest: Manifest, partition: Partition) -> tuple[list[SegmentRow], list[SegmentRow]]:
-    """Settled segments whose files are missing there and are here; and those that are nowhere."""
+class _Files(NamedTuple):
+    """The files of a partition, as the store has them."""
+
+    long: LongFiles
+    """Long files that are in effect there, or will be."""
+    rewrites: tuple[RewriteDocument, ...]
+    """Rewrites that have to be put back for that."""
+    missing: list[SegmentRow]
+    """Rows of files that are missing there and are here …"""
+    lost: list[SegmentRow]
+    """… and of segments that are nowhere, with those that are retired together with them."""
+
+
+def _files(store: Store, manifest: Manifest, log: str, partition: Partition) -> _Files:
+    """Which files are missing; raises Corrupt where a rewrite is damaged."""
+    there = manifest.applied(partition, read_rewrites(store, log, partition.topic, partition.number))
+    found = _by(store, manifest, partition, there)
+    own = manifest.long_files(partition)
+    if found.lost and own.rewrites[: len(there.rewrites)] == there.rewrites:
+        again = _by(store, manifest, partition, own)
+        if len(again.lost) < len(found.lost):
+            return again._replace(rewrites=own.rewrites[len(there.rewrites) :])
+    return found
+
+
+def _by(store: Store, manifest: Manifest, partition: Partition, long: LongFiles) -> _Files:
+    """Which files are missing if these long files are in effect."""
     settled = shipment_of(partition).settled_segments
     folder = layout.segments_folder(partition.topic, partition.number) + "/"
     there = {info.key for info in store.list(folder)}
     retired = max(_numbers(store, layout.expired_folder(partition.topic, partition.number)), default=0)
-    rows = list(manifest.rows(partition, retired, settled))
-    missing = [row for row in rows if row.state != LOST and row.size and _file_key(partition, row) not in there]
-    here = [row for row in missing if _is_here(manifest, partition, row)]
-    last_lost = max({row.number for row in missing} - {row.number for row in here}, default=-1)
+    rows = [row for row in manifest.rows(partition, retired, settled) if row.state != LOST and row.size]
+    gone = [row for row in long.of(rows) if _file_key(partition, row) not in there]
+    here = [row for row in gone if _is_here(manifest, partition, row, long)]
+    at_hand = {row.number for row in here}
+    away = [row for row in gone if row.number not in at_hand]
+    awaited = {number for row in away for number in _remade(manifest, partition, row, long)}
+    held = {number for row in away for number in _numbers_in(row, long)}
+    last_lost = max(held - awaited - set(range(retired)), default=-1)
+    if awaited - set(range(last_lost + 1)):
+        logger.error(
+            "the store has lost files of compaction of %s/%d: holdfast reconcile DIR --remote --fix makes them again",
+            partition.topic, partition.number, extra={"action": "long_files_lost"},
+        )  # fmt: skip
     # A retirement names all segments below a number: what is older than a lost one goes with it.
-    return [row for row in here if row.number > last_lost], [row for row in rows if row.number <= last_lost]
+    lost = list(manifest.rows(partition, retired, last_lost + 1)) if last_lost >= retired else []
+    return _Files(long, (), [row for row in here if _numbers_in(row, long)[-1] > last_lost], lost)
 
 
-def _is_here(manifest: Manifest, partition: Partition, row: SegmentRow) -> bool:
-    is_kept = row.state == LIVE and row.number >= partition.sealed.first_segment
+def _numbers_in(row: SegmentRow, long: LongFiles) -> range:
+    """The segments in a file."""
+    held = long.holding(row.number)
+    return range(row.number, row.number + 1) if held is None else held.numbers
+
+
+def _remade(manifest: Manifest, partition: Partition, row: SegmentRow, long: LongFiles) -> range:
+    """The segments of a long file, if all of them are here in other files, so that it can be made again."""
+    held = long.holding(row.number)
+    none = range(0)
+    if held is None:
+        return none
+    files = list(manifest.files(partition, row.number, held.upto))
+    rows = manifest.rows(partition, row.number, held.upto)
+    is_here = all(segment_folders.size(manifest.path(partition, file)) == file.size for file in files)
+    return held.numbers if is_here and all(one.state == LIVE for one in rows) else none
+
+
+def _is_here(manifest: Manifest, partition: Partition, row: SegmentRow, long: LongFiles) -> bool:
+    is_kept = row.state == LIVE and _numbers_in(row, long)[-1] >= partition.sealed.first_segment
     return is_kept and segment_folders.size(manifest.path(partition, row)) == row.size
 
 

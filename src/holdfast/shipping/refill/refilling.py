@@ -117,6 +117,9 @@ class Refilling:
             for slot, body in sorted(gap.objects.items()):
                 key = layout.manifest_key(gap.partition.topic, gap.partition.number, slot)
                 await self._put(key, Body.of(body))
+            for rewrite in gap.rewrites:
+                key = layout.rewrite_key(gap.partition.topic, gap.partition.number, rewrite.number)
+                await self._put(key, Body.of(documents.encode(rewrite)))
             self._tell(gap)
 
     async def _retire(self, gap: PartitionGaps) -> None:

@@ -1,0 +1,32 @@
+"""The tables that topics of a log's own directory are published as, for `status DIR` and `inspect`; read, not changed.
+
+A log that ships to a store has its tables there, and the store is not asked: `holdfast status URL` shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError
+from holdfast.log_directory import Directory
+from holdfast.publish.publication import Publisher, TableReport
+from holdfast.root.root_format import RootForm
+from holdfast.root.root_store import RootStore
+from holdfast.store import layout
+from holdfast.store.directory import DirectoryStore
+
+
+def own_tables(place: Directory) -> Iterator[TableReport]:
+    """The published tables, by topic; none where the directory is no root."""
+    if not (place.segments / layout.LOG).exists():
+        return
+    clock = SystemClock()
+    publisher = Publisher(RootStore(DirectoryStore(place.segments, clock), RootForm(None)), clock, delete_after_ms=0)
+    try:
+        for topic in publisher.all_topics():
+            report = publisher.state(topic)
+            if report is not None:
+                yield report
+    except HoldfastError:
+        return  # what is wrong with the root itself is found by those who look for damage

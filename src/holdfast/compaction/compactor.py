@@ -1,0 +1,226 @@
+"""Compaction of one partition: look, plan, rewrite, swap, look again, until there is nothing to do.
+
+At most `RUNS_AT_ONCE` files are made for one swap, so that a long backlog is not lost when somebody ends it half-way. A
+swap that somebody else's overtakes is given up and planned again, a few times; then the other one may finish alone. A
+source that is damaged is reported, and its run stays as it is; the other runs are rewritten.
+
+Needs no lock and no claim. Temporary files lie in the folder that the caller owns, one per worker.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event
+from typing import NamedTuple, Protocol
+
+from holdfast import disk
+from holdfast.clock import Clock
+from holdfast.compaction.compaction_plan import Run, plan
+from holdfast.compaction.compaction_report import PartitionCompaction
+from holdfast.compaction.run_rewrite import Cancelled, rewrite
+from holdfast.compaction.source_files import SourceFiles
+from holdfast.compaction.swap import Lost, Swap, upload
+from holdfast.errors import Corrupt, Unavailable
+from holdfast.process_lifetime import Threads
+from holdfast.root.leased_segments import needed
+from holdfast.root.objects.documents import Rewritten
+from holdfast.root.rewrite_sweep import Grace, Swept, sweep
+from holdfast.root.rewrites import InEffect, in_effect, read_rewrites
+from holdfast.root.root_store import RootStore
+from holdfast.root.store_manifest import read_manifest
+from holdfast.store.port import Store
+from holdfast.store.store_settings import StoreSettings
+
+RUNS_AT_ONCE = 64
+_LOST_MAX = 3
+_LEASES_S = 30.0
+OVERTAKEN = "another compaction was faster"
+"""Why files were left as they are."""
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, how many files are done, and how many there are."""
+
+
+class Made(NamedTuple):
+    """What became of a run: a file on the store, or why not."""
+
+    run: Run
+    output: Rewritten | None
+    problem: str = ""
+    """What is damaged; empty where a source is gone, because somebody else was faster."""
+
+
+class Workers(Protocol):
+    """Whoever rewrites runs and uploads what comes out: threads here, or executors of Spark."""
+
+    may_repeat: bool
+    """Whether a file may be made more than once."""
+
+    def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
+        """One file for each run, on the store."""
+
+
+class Settled(NamedTuple):
+    """One partition as it is now."""
+
+    files: list[InEffect]
+    runs: list[Run]
+    rewrites: int
+    """How many there are."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.segment.size for file in self.files)
+
+
+class Compactor:
+    """Compacts partitions of one root."""
+
+    def __init__(
+        self, store: RootStore, log: str, target: int, clock: Clock, workers: Workers, *, grace: Grace | None = None
+    ) -> None:
+        """Without `grace` nothing is removed."""
+        self._store, self._log, self._target, self._clock = store, log, target, clock
+        self._workers, self._grace = workers, grace
+        self._leases: tuple[float, dict[tuple[str, int], int]] | None = None
+
+    def look(self, topic: str, partition: int, tried: frozenset[str] = frozenset()) -> Settled:
+        """A partition's files, and the runs among them; those with a file in `tried` are left out."""
+        made = read_rewrites(self._store, self._log, topic, partition)  # before the manifest
+        manifest = read_manifest(self._store, self._log, topic, partition)
+        segments, retired = manifest.segments, 0 if manifest.expired is None else manifest.expired.upto
+        files = in_effect(segments, made)
+        runs = [
+            run
+            for run in plan(segments, files, self._target, retired=retired)
+            if not any(file.segment.key in tried for file in run.files)
+        ]
+        there = [file for file in files if file.upto > retired and not file.segment.is_filler]
+        return Settled(there, runs, len(made))
+
+    def compact(self, topic: str, partition: int, *, dry_run: bool = False, progress: Progress) -> PartitionCompaction:
+        """Compact one partition, and remove what earlier compactions left."""
+        before = now = self.look(topic, partition)
+        counts: Counter[str] = Counter()
+        problems: dict[str, str] = {}
+        while now.runs and counts["lost"] <= _LOST_MAX and not dry_run:
+            done, left = counts["files"], sum(len(run.files) for run in now.runs)
+            progress(f"{topic}/{partition}", done, done + left)
+            try:
+                made = self._swap(topic, partition, now.rewrites, now.runs[:RUNS_AT_ONCE])
+            except Lost:
+                counts["lost"] += 1
+            else:
+                counts += _counted(made)
+                problems |= {one.run.first.key: one.problem for one in made if one.problem}
+            now = self.look(topic, partition, frozenset(problems))
+        swept = Swept() if dry_run or self._grace is None else self._sweep(topic, partition)
+        return _report(topic, partition, before, now, counts, swept, tuple(problems.values()), dry_run=dry_run)
+
+    def _swap(self, topic: str, partition: int, number: int, runs: Sequence[Run]) -> list[Made]:
+        swap = Swap(self._store, self._log, topic, partition, number, self._clock)
+        swap.announce([run.numbers for run in runs])
+        made = self._workers.make(self._store, swap.nonce, runs)
+        outputs = [one.output for one in made if one.output is not None]
+        if not outputs:
+            swap.give_up([])
+            return made
+        try:
+            swap.commit(outputs, may_repeat=self._workers.may_repeat)
+        except Lost:
+            swap.give_up(outputs)
+            raise
+        return made
+
+    def _sweep(self, topic: str, partition: int) -> Swept:
+        assert self._grace is not None
+        return sweep(self._store, self._log, topic, partition, self._clock.now_us(), self._grace, self._needed())
+
+    def _needed(self) -> dict[tuple[str, int], int]:
+        """What readers need; looked up once for many partitions, and again after a while."""
+        known, now = self._leases, self._clock.monotonic()
+        if known is None or now - known[0] > _LEASES_S:
+            known = self._leases = now, needed(self._store, self._clock.now_us())
+        return known[1]
+
+
+def _counted(made: Sequence[Made]) -> Counter[str]:
+    done = [one.run for one in made if one.output is not None]
+    return Counter(
+        runs=len(done), files=sum(len(run.files) for run in done), rows=sum(run.rows for run in done),
+        lost=not all(one.output or one.problem for one in made),
+    )  # fmt: skip
+
+
+class ThreadWorkers:
+    """Rewrites runs in threads of this process, a few at a time, with temporary files in one folder."""
+
+    may_repeat = False
+
+    def __init__(self, folder: Path, count: int, settings: StoreSettings) -> None:
+        self._folder, self._count, self._settings = folder, count, settings
+        self._cancelled = Event()
+
+    def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
+        """See `Workers`. Whatever ends it early, no thread of it is left working."""
+        self._cancelled.clear()
+        opened = SourceFiles(store.files, self._settings, trusted=store.form.is_authentic)
+        with Threads(self._count, "holdfast-compact") as threads:
+            try:
+                coming = [threads.submit(self._make, store, opened, nonce, run) for run in runs]
+                return [one.result() for one in coming]
+            except BaseException:
+                self._cancelled.set()
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _make(self, store: RootStore, opened: SourceFiles, nonce: str, run: Run) -> Made:
+        path = self._folder / f"{nonce}-{run.numbers[0]}.parquet.tmp"
+        return make_one(store.files, run, path, opened, nonce, self._cancelled.is_set)
+
+
+def make_one(
+    files: Store, run: Run, path: Path, opened: SourceFiles, nonce: str, cancelled: Callable[[], bool]
+) -> Made:
+    """One run as one file on the store. Damage, and sources that are gone, are told; all else is raised."""
+    try:
+        if cancelled():
+            raise Cancelled
+        output = rewrite(run, path, opened, nonce, cancelled=cancelled)
+        upload(files, output, path)
+        return Made(run, output)
+    except Corrupt as damage:
+        return Made(run, None, damage.message)
+    except FileNotFoundError as error:
+        if not path.parent.is_dir():
+            raise Unavailable(
+                f"the folder for temporary files is gone path={path.parent}", hint="compact again; TMPDIR says where"
+            ) from error
+        return Made(run, None)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot write a temporary file path={path}: {error.strerror}",
+            hint=disk.remedy(error, "check the disk; TMPDIR names another folder") + "; nothing was replaced",
+        ) from error
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _report(
+    topic: str, partition: int, before: Settled, now: Settled, counts: Counter[str], swept: Swept,
+    problems: tuple[str, ...], *, dry_run: bool,
+) -> PartitionCompaction:  # fmt: skip
+    planned = before.runs if dry_run else []
+    joined = sum(len(run.files) for run in planned)
+    left = {OVERTAKEN: [] if dry_run else now.runs}
+    skipped = {reason: sum(len(run.files) for run in runs) for reason, runs in left.items() if runs}
+    return PartitionCompaction(
+        topic=topic, partition=partition, files_before=len(before.files),
+        files_after=len(now.files) - joined + len(planned), bytes_before=before.size, bytes_after=now.size,
+        runs=counts["runs"] + len(planned), rewritten_files=counts["files"] + joined,
+        rewritten_rows=counts["rows"] + sum(run.rows for run in planned), removed_files=swept.files,
+        removed_bytes=swept.bytes, skipped=skipped, problems=problems,
+    )  # fmt: skip

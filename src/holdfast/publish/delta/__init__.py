@@ -1,0 +1,1 @@
+"""The Delta format: its types, its actions, its log."""
