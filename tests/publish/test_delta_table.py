@@ -11,9 +11,9 @@ import deltalake
 import polars as pl
 import pyarrow as pa
 import pytest
-from holdfast.compaction.compact import compact
 
 import holdfast
+from holdfast.compaction.compact_root import compact
 from holdfast.publish.delta import delta_table
 from holdfast.store import layout
 from tests.publish.worlds import World, delta_rows, files_below, keyed, log_folder

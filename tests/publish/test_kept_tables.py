@@ -180,3 +180,21 @@ def test_the_command_line_publishes_shows_and_removes(tmp_path: Path, monkeypatc
     assert run("unpublish", world.place, "orders").exit_code == 1
     assert run("publish", world.place, "--as", "iceberg").exit_code == 1
     world.close()
+
+
+def test_reconciliation_leaves_the_tables_of_topics_alone(tmp_path: Path):
+    """A published table is no garbage of the log's own directory, whatever its commits and checkpoints are called; what
+    lies below a topic that does not exist still is."""
+    with holdfast.open(tmp_path / "log") as log:
+        log.topic("orders").append(b"1")
+        log.seal()
+        publish_tables(tmp_path / "log")
+        folder = log_folder(tmp_path / "log/segments/topics/orders")
+        (folder / "_last_checkpoint").write_text("{}")
+        strange = tmp_path / "log/segments/topics/nobody/_delta_log/00000000000000000000.json"
+        strange.parent.mkdir(parents=True)
+        strange.write_text("{}")
+        before = {path.name for path in folder.iterdir()}
+        found = log.reconcile(deep=True, fix=True)
+        assert [repair.path for repair in found.repairs] == [strange.relative_to(tmp_path / "log").as_posix()]
+        assert {path.name for path in folder.iterdir()} == before
