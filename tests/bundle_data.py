@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from holdfast import Keyring
+from holdfast.crypto import digests
 from holdfast.crypto.vault import Vault
 from holdfast.model.segment import NO_CHAIN, SegmentFacts, SegmentHead, chain_value
+from holdfast.segments.file import footer as footers
 from holdfast.segments.file.bundle_writer import BundleWriter
+from holdfast.segments.file.encrypted_blocks import BLOCK_SCHEMA
 from holdfast.segments.file.file_shape import FileShape
+from holdfast.segments.file.footer import Footer, Group, Part
+from holdfast.segments.file.group_file import GroupFile
 from holdfast.segments.file.segment_columns import conform, stored_schema
 from holdfast.segments.file.segment_reader import SegmentReader
+from holdfast.segments.file.segment_writer import parquet_settings
 from holdfast.testing.manual_clock import ManualClock
 from tests.segment_data import LOG_ID, SMALL, batch_of, head_of, write
 
@@ -24,6 +32,24 @@ RING = Keyring.generate("k1", clock=ManualClock(seed=7)).rotated("k2", clock=Man
 VAULT = Vault(LOG_ID, RING)
 OLD_VAULT = Vault(LOG_ID, Keyring({"k1": RING.key("k1")}))
 """As before the key was rotated."""
+
+
+class Masked:
+    """A cipher of the user's own, good for tests only."""
+
+    name = "masked"
+
+    def encrypt(self, plaintext: bytes, associated: bytes) -> bytes:
+        return self.mac(bytes(plaintext) + associated) + bytes(byte ^ 0x5A for byte in plaintext)
+
+    def decrypt(self, encrypted: bytes, associated: bytes) -> bytes:
+        plaintext = bytes(byte ^ 0x5A for byte in encrypted[32:])
+        if self.mac(plaintext + associated) != encrypted[:32]:
+            raise ValueError("no")
+        return plaintext
+
+    def mac(self, message: bytes) -> bytes:
+        return hashlib.sha256(b"secret" + bytes(message)).digest()
 
 
 class File(NamedTuple):
@@ -76,3 +102,45 @@ def written(files: Sequence[File], shape: str = "sealed-raw") -> pa.Table:
     """What was put into such files."""
     batches = [batch_of(shape, file.head.first, file.facts.rows) for file in files]
     return pa.Table.from_batches([conform(batch, stored_schema(batch.schema)) for batch in batches])
+
+
+Row = dict[str, Any]
+"""A block, as a row of a file."""
+
+
+class Forgery:
+    """A bundle taken apart, to be put together in another way, with all hashes and stamps right."""
+
+    def __init__(self, made: File) -> None:
+        with SegmentReader(made.path, None, None, None) as reader:
+            self.parts = list(reader.parts())
+            self.footer = reader._footer
+        self.rows = pq.read_table(made.path).to_pylist()
+        self.path = made.path.with_name("forged")
+
+    def blocks_of(self, *indexes: int) -> list[Row]:
+        """The rows of some parts."""
+        spans = [(p.footer.head.first, p.footer.end) for p in self.parts]
+        return [r for i in indexes for r in self.rows if spans[i][0] <= r["first_offset"] < spans[i][1]]
+
+    def parse_parts(self, parts: Sequence[Part]) -> list[Part]:
+        """Parts as a reader understands them in this order: places follow from the order."""
+        shell = footers.bundled(self.parts, self.footer.groups, b"")
+        stored = [footers._stored(part, self.footer.schema) for part in parts]
+        return footers._parts(shell, stored)
+
+    def write(
+        self, parts: Sequence[Part], rows: list[Row], *, groups: Sequence[Group] | None = None,
+        change: Callable[[Footer], Footer] | None = None,
+    ) -> File:  # fmt: skip
+        """The forged file; its row groups are the parts', unless it is told otherwise."""
+        parts = self.parse_parts(parts)
+        groups = groups or [footers.joined_groups([g for part in parts for g in part.footer.groups])]
+        writer = GroupFile(self.path, BLOCK_SCHEMA, parquet_settings(BLOCK_SCHEMA, is_encrypted=True))
+        count = -(-len(rows) // len(groups))
+        for at, group in enumerate(groups):
+            writer.write(pa.Table.from_pylist(rows[at * count : (at + 1) * count], BLOCK_SCHEMA), group)
+        footer_of = lambda blocks: (change or (lambda f: f))(footers.bundled(parts, groups, blocks))  # noqa: E731
+        facts = writer.finish(footer_of, digests.plain_stamp)
+        with_head = footers.bundled(parts, groups, b"").head
+        return File(self.path, with_head, facts)

@@ -76,6 +76,16 @@ def test_a_table_that_somebody_made_is_kept_up_to_date(tmp_path: Path):
     assert not list(log_folder(world.table("orders")).glob("*"))
 
 
+def test_a_short_run_leaves_no_table_behind(tmp_path: Path):
+    """A process that ends before its first look still brings the tables of its own directory up to date."""
+    world = World(tmp_path)
+    fill(world)
+    publish_tables(world.place, "orders")
+    fill(world)
+    world.close()
+    assert delta_rows(world.table("orders")) == world.expected("orders")
+
+
 def test_a_foreign_commit_raises_an_alarm_and_stops_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Sealing, shipping and other topics go on; the table is left alone; after the remedy publishing goes on."""
     world = World(tmp_path, shipped=True, publish=SOON)
@@ -121,6 +131,40 @@ def test_retention_of_the_own_directory_tells_the_table_before_files_go(tmp_path
         fill(world, rows=2, partitions=1)
         world.log.retain()
         assert set(delta_rows(world.table("orders"))) <= set(world.expected("orders"))
+    world.close()
+
+
+def test_compaction_and_retention_of_the_own_directory_never_break_the_table(tmp_path: Path):
+    """The log joins its own files, retires some, and its table is always whole: it shows at least what is left."""
+    world = World(tmp_path, publish=NEVER, retention={"records_max": 9})
+    publish_later = False
+    for turn in range(12):
+        fill(world, rows=2, partitions=1)
+        if turn % 3 == 2:
+            world.log.compact()
+        world.log.retain()
+        if publish_later:
+            assert set(delta_rows(world.table("orders"))) <= {(0, offset) for offset in range(2 * turn + 2)}
+            publish_tables(world.place)
+            assert set(delta_rows(world.table("orders"))) >= set(world.expected("orders"))
+        elif turn == 1:
+            publish_tables(world.place)
+            publish_later = True
+    world.close()
+
+
+def test_a_defect_in_publishing_stops_neither_retention_nor_sealing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    world = World(tmp_path, publish=SOON, retention={"records_max": 2})
+
+    def broken(self: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(kept_tables.KeptTables, "_publisher", broken)
+    for _ in range(4):
+        fill(world, rows=2, partitions=1)
+    assert world.log.retain().dry_run is False
+    assert world.log.marks("orders")[0].settled == 8
+    assert len(world.expected("orders")) < 8
     world.close()
 
 
@@ -180,3 +224,21 @@ def test_the_command_line_publishes_shows_and_removes(tmp_path: Path, monkeypatc
     assert run("unpublish", world.place, "orders").exit_code == 1
     assert run("publish", world.place, "--as", "iceberg").exit_code == 1
     world.close()
+
+
+def test_reconciliation_leaves_the_tables_of_topics_alone(tmp_path: Path):
+    """A published table is no garbage of the log's own directory, whatever its commits and checkpoints are called; what
+    lies below a topic that does not exist still is."""
+    with holdfast.open(tmp_path / "log") as log:
+        log.topic("orders").append(b"1")
+        log.seal()
+        publish_tables(tmp_path / "log")
+        folder = log_folder(tmp_path / "log/segments/topics/orders")
+        (folder / "_last_checkpoint").write_text("{}")
+        strange = tmp_path / "log/segments/topics/nobody/_delta_log/00000000000000000000.json"
+        strange.parent.mkdir(parents=True)
+        strange.write_text("{}")
+        before = {path.name for path in folder.iterdir()}
+        found = log.reconcile(deep=True, fix=True)
+        assert [repair.path for repair in found.repairs] == [strange.relative_to(tmp_path / "log").as_posix()]
+        assert {path.name for path in folder.iterdir()} == before

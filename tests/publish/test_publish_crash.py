@@ -31,12 +31,13 @@ def test_killed_at_each_step_the_table_is_the_one_before_or_the_one_after(tmp_pa
     world.expire("orders", 0, 1)
     world.join("orders", 0, 2, 4)
     after = world.expected("orders")
-    world.close()
-    counting = CountingStore(DirectoryStore(copied(world, tmp_path / "counted"), CLOCK))
+    due = copied(world.root, tmp_path / "due")
+    world.close()  # which publishes, too
+    counting = CountingStore(DirectoryStore(copied(due, tmp_path / "counted"), CLOCK))
     publisher_of(counting).publish("orders")
     assert counting.steps > 15
     for at in some(range(1, counting.steps + 1), 6):
-        root = copied(world, tmp_path / f"killed-{at}")
+        root = copied(due, tmp_path / f"killed-{at}")
         victim = [sys.executable, "-m", "tests.publish.counting_store", str(root), "orders", str(at)]
         assert subprocess.run(victim, check=False).returncode == -signal.SIGKILL, at
         table = root / "topics/orders"
@@ -45,8 +46,8 @@ def test_killed_at_each_step_the_table_is_the_one_before_or_the_one_after(tmp_pa
         assert delta_rows(table) == after, at
 
 
-def copied(world: World, to: Path) -> Path:
-    shutil.copytree(world.root, to)
+def copied(root: Path, to: Path) -> Path:
+    shutil.copytree(root, to)
     return to
 
 

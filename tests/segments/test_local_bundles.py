@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 
 import holdfast
 from holdfast import Keyring, Log
+from tests.bundle_data import Masked
 from tests.segments.planting import TEN, files, fill, offsets
 
 pytestmark = pytest.mark.disk
 NEVER = {"interval_ms": 3_600_000}
 SOON = {"delete_after_ms": 0}
-
-
-class Masked:
-    """A cipher of the user's own, good for tests only."""
-
-    name = "masked"
-
-    def encrypt(self, plaintext, associated):
-        return self.mac(bytes(plaintext) + associated) + bytes(byte ^ 0x5A for byte in plaintext)
-
-    def decrypt(self, encrypted, associated):
-        plaintext = bytes(byte ^ 0x5A for byte in encrypted[32:])
-        if self.mac(plaintext + associated) != encrypted[:32]:
-            raise ValueError("no")
-        return plaintext
-
-    def mac(self, message):
-        return hashlib.sha256(b"secret" + bytes(message)).digest()
 
 
 @pytest.fixture(params=["keyring", "cipher"])
@@ -85,6 +66,47 @@ def test_a_log_is_rebuilt_from_its_bundles(open_log, how):
     again = open_log(segments=TEN, retention=NEVER, shipping=SOON, **how)
     assert offsets(again.topic("orders")) == list(range(40))
     assert again.reconcile(deep=True).clean
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_rebuild_without_the_rewrites_is_refused(open_log, is_encrypted):
+    """Their documents are gone with the database: nothing is guessed, and nothing is called expired that is there."""
+    how = {"keyring": Keyring.generate("k1")} if is_encrypted else {}
+    log = open_log(segments=TEN, retention=NEVER, shipping=SOON, **how)
+    fill(log, "orders", 2)
+    log.compact()
+    fill(log, "orders", 1)
+    log.close()
+    for database in log.path.glob("durable.db*"):
+        database.unlink()
+    (rewrites,) = log.path.glob("segments/topics/orders/0/_rewrites")
+    rewrites.rename(log.path / "elsewhere")
+    with pytest.raises(holdfast.Corrupt, match="the rewrite that says which is gone") as refused:
+        holdfast.rebuild(log.path, **how)
+    assert "_rewrites" in refused.value.hint
+    (log.path / "elsewhere").rename(rewrites)
+    assert holdfast.rebuild(log.path, **how).records == 30
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_rebuild_leaves_out_what_was_never_swapped_in(open_log, is_encrypted, tmp_path):
+    """A compaction that ended before its swap left a long file: the segments themselves are there, and count."""
+    how = {"keyring": Keyring.generate("k1")} if is_encrypted else {}
+    log = open_log(segments=TEN, retention=NEVER, shipping=SOON, **how)
+    fill(log, "orders", 3)
+    segments = files(log, "orders")
+    kept = [(path, path.read_bytes()) for path in segments]
+    log.compact()
+    log.close()
+    for path, content in kept:
+        path.write_bytes(content)
+    (rewrites,) = log.path.glob("segments/topics/orders/0/_rewrites")
+    rewrites.rename(tmp_path / "elsewhere")
+    for database in log.path.glob("durable.db*"):
+        database.unlink()
+    assert holdfast.rebuild(log.path, **how).segments == 3
+    again = open_log(segments=TEN, retention=NEVER, shipping=SOON, **how)
+    assert offsets(again.topic("orders")) == list(range(30))
 
 
 def test_a_damaged_bundle_is_found(open_log, how):

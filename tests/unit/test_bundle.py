@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.bundle_data import OLD_VAULT, RING, VAULT, bundle, rows_of, write_run, written
+from tests.bundle_data import OLD_VAULT, RING, VAULT, Masked, bundle, rows_of, write_run, written
 from tests.golden import make
 from tests.segment_data import BEGINNING, LOG_ID, SMALL, head, raw_batch, write
 
@@ -153,27 +153,9 @@ def test_a_part_whose_key_is_missing_is_named(tmp_path):
         list(reader.batches(0, 2**63))
 
 
-class Xor:
-    """A cipher of the user's own, good for tests only."""
-
-    name = "xor"
-
-    def encrypt(self, plaintext, associated):
-        return self.mac(plaintext + associated) + bytes(byte ^ 0x5A for byte in plaintext)
-
-    def decrypt(self, encrypted, associated):
-        plaintext = bytes(byte ^ 0x5A for byte in encrypted[32:])
-        if self.mac(plaintext + associated) != encrypted[:32]:
-            raise ValueError("no")
-        return plaintext
-
-    def mac(self, message):
-        return hashlib.sha256(b"secret" + message).digest()
-
-
 def test_a_cipher_of_the_users_own_serves_bundles_as_well(tmp_path):
     """Without a keyring: the same, with an empty key id."""
-    vault = Vault(LOG_ID, None, Xor())
+    vault = Vault(LOG_ID, None, Masked())
     files = write_run(tmp_path, [40, 50, 7], vaults=(vault, vault))
     made = bundle(tmp_path / "bundle", files)
     assert made.facts.key_id == ""
@@ -181,7 +163,7 @@ def test_a_cipher_of_the_users_own_serves_bundles_as_well(tmp_path):
     with SegmentReader(made.path, None, None, vault.stored_segment_key) as reader:
         reader.verify()
     with pytest.raises(Invalid, match="another cipher"):
-        other = type("Other", (Xor,), {"name": "other"})()
+        other = type("Other", (Masked,), {"name": "other"})()
         rows_of([made], Vault(LOG_ID, None, other))
 
 

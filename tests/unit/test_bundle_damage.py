@@ -7,11 +7,10 @@ import tracemalloc
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.bundle_data import VAULT, File, bundle, rows_of, write_run, written
+from tests.bundle_data import VAULT, File, Forgery, bundle, rows_of, write_run, written
 from tests.segment_data import RAW_SCHEMA
 
 from holdfast import Corrupt, Invalid
@@ -110,41 +109,6 @@ def test_one_of_its_segments_does_not_pass_for_it_nor_it_for_one_of_them(tmp_pat
 
 
 # -- forged: by somebody who knows the format and has all files, but no key ------------------------------------------
-
-
-class Forgery:
-    """A bundle taken apart, to be put together in another way, with all hashes and stamps right."""
-
-    def __init__(self, made):
-        with SegmentReader(made.path, None, None, None) as reader:
-            self.parts = list(reader.parts())
-            self.footer = reader._footer
-        self.rows = pq.read_table(made.path).to_pylist()
-        self.path = made.path.with_name("forged")
-
-    def blocks_of(self, *indexes):
-        """The rows of some parts."""
-        spans = [(p.footer.head.first, p.footer.end) for p in self.parts]
-        return [r for i in indexes for r in self.rows if spans[i][0] <= r["first_offset"] < spans[i][1]]
-
-    def parse_parts(self, parts):
-        """Parts as a reader understands them in this order: places follow from the order."""
-        shell = footers.bundled(self.parts, self.footer.groups, b"")
-        stored = [footers._stored(part, self.footer.schema) for part in parts]
-        return footers._parts(shell, stored)
-
-    def write(self, parts, rows, *, groups=None, change=None):
-        """The forged file; its row groups are the parts', unless it is told otherwise."""
-        parts = self.parse_parts(parts)
-        groups = groups or [footers.joined_groups([g for part in parts for g in part.footer.groups])]
-        writer = GroupFile(self.path, BLOCK_SCHEMA, parquet_settings(BLOCK_SCHEMA, is_encrypted=True))
-        count = -(-len(rows) // len(groups))
-        for at, group in enumerate(groups):
-            writer.write(pa.Table.from_pylist(rows[at * count : (at + 1) * count], BLOCK_SCHEMA), group)
-        footer_of = lambda blocks: (change or (lambda f: f))(footers.bundled(parts, groups, blocks))  # noqa: E731
-        facts = writer.finish(footer_of, digests.plain_stamp)
-        with_head = footers.bundled(parts, groups, b"").head
-        return File(self.path, with_head, facts)
 
 
 def require_found(forged):

@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.log.log_context import LogContext
+from holdfast.store import layout
 
 if TYPE_CHECKING:
     from holdfast.publish.publication import Publisher, TableReport
@@ -93,34 +94,45 @@ class KeptTables:
         return TableStats(self._commits, dict(self._versions), problems)
 
     def before_removal(self, topic: str) -> None:
-        """Segments of the log's own directory have expired, and their files are about to go: tables first."""
+        """Segments of the log's own directory have expired, and their files are about to go: tables first.
+
+        Never raises: retention goes on whatever happens here.
+        """
         if self._thread is not None:
-            self._publish(topic, may_look=True)
+            try:
+                self._publish(topic, may_look=True)
+            except Exception:
+                logger.exception("a table could not be published", extra={"action": "tables_failed", "topic": topic})
 
     # -- the thread ---------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        try:
-            while not self._stop.wait(self._settings.publish.interval_ms / 1000):
-                self._look()
-            if self._settings.publish.delta or self._kept:
-                self._look()
-        except BaseException:
-            logger.critical("publishing stopped because of a defect", extra={"action": "tables_died"}, exc_info=True)
-        finally:
-            if self._store is not None:
-                self._store.close()
+        while not self._stop.wait(self._settings.publish.interval_ms / 1000):
+            self._look()
+        self._kept.update(self._in_own_root())
+        if self._settings.publish.delta or self._kept:
+            self._look(is_last=True)
+        if self._store is not None:
+            self._store.close()
 
-    def _look(self) -> None:
+    def _in_own_root(self) -> set[str]:
+        """Topics that have a table in the log's own directory; costs nothing where there is none."""
+        root = self._own_root
+        return set() if root is None else {t for t in self._journal.topics if (root / layout.delta_folder(t)).is_dir()}
+
+    def _look(self, *, is_last: bool = False) -> None:
         """Bring up to date what has changed; now and then also what seems not to have."""
-        is_thorough = self._round % _LOOK_EVERY == 0
+        is_thorough = self._round % _LOOK_EVERY == 0 and not is_last
         self._round += 1
         for topic, partitions in list(self._journal.topics.items()):
             now = tuple((partition.settled, partition.sealed.first_segment) for partition in partitions)
             if not is_thorough and self._seen.get(topic) == now:
                 continue
-            if self._publish(topic, may_look=is_thorough or topic in self._problems):
-                self._seen[topic] = now
+            try:
+                if self._publish(topic, may_look=is_thorough or topic in self._problems):
+                    self._seen[topic] = now
+            except Exception:
+                logger.exception("a table could not be published", extra={"action": "tables_failed", "topic": topic})
 
     def _publish(self, topic: str, *, may_look: bool = False) -> bool:
         """Publish one topic if it is to be; False where that must be tried again."""
@@ -136,9 +148,12 @@ class KeptTables:
         except NotFound:
             return False  # nothing of it lies at the root yet
         except (Invalid, Corrupt) as error:
+            if topic not in self._kept and not self._settings.publish.delta:
+                return True  # nobody asked for a table
             report = failed(topic, error)
         except (HoldfastError, OSError) as error:
-            self._tell(topic, error.message if isinstance(error, HoldfastError) else str(error))
+            if topic in self._kept or self._settings.publish.delta:  # or nobody asked for a table
+                self._tell(topic, error.message if isinstance(error, HoldfastError) else str(error))
             return False
         self._took(topic, report)
         return report.state not in ("foreign", "damaged")

@@ -91,9 +91,9 @@ class LocalSide:
                 work.findings.append(Finding("untracked", name=key, actual=size, detail=detail))
 
     def _is_document(self, key: str) -> bool:
-        """Whether a file is a manifest object or another document of this log's own directory."""
+        """Whether a file is a document of this log's own directory, or belongs to a topic's published table."""
         topic = layout.parse_document(new_key(key))
-        return topic == "" or topic in self.journal.topics
+        return topic == "" or (topic or layout.parse_table_file(key)) in self.journal.topics
 
     def _is_known(self, folder: Path) -> bool:
         """Whether a folder holds the segments of one of our partitions."""

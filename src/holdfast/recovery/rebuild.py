@@ -32,7 +32,7 @@ from holdfast.journal.journal import Journal, JournalContext
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EXPIRED, LIVE, DiskFailed
-from holdfast.model.segment import NO_SCHEMA, Segment
+from holdfast.model.segment import NO_SCHEMA, Segment, SegmentHead
 from holdfast.recovery.compacted_files import compacted
 from holdfast.recovery.rebuild_plan import Found, Planned, plan
 from holdfast.recovery.salvage import salvage
@@ -127,6 +127,8 @@ class _Rebuild:
         self._read = 0
         self._damaged: list[Lost] = []
         """What was in long files that cannot be read."""
+        self._unknown: list[tuple[tuple[str, int], SegmentHead, Path]] = []
+        """Long files that no rewrite speaks of."""
 
     def run(self) -> RebuildReport:
         directory = self._directory
@@ -228,7 +230,19 @@ class _Rebuild:
             held = list(partition.held(partial(self._long_columns, vault)))
             numbers = {file.head.number for file in held}
             found[key] = held + [file for file in found.get(key, []) if file.head.number not in numbers]
+        self._require_known(found)
         return found
+
+    def _require_known(self, found: dict[tuple[str, int], list[Found]]) -> None:
+        """A long file that no rewrite speaks of was never in use, if what it begins with is there without it."""
+        for (topic, partition), head, path in self._unknown:
+            if not any(file.head.number == head.number for file in found[topic, partition]):
+                raise Corrupt(
+                    "a file holds several segments, and the rewrite that says which is gone", path=str(path),
+                    topic=topic, partition=partition, offset=head.first,
+                    hint="put the folders _rewrites and _manifest back that were beside the log's segments",
+                )  # fmt: skip
+            logger.info("left out what a compaction began: %s", path, extra={"action": "rebuild_left_out"})
 
     def _proved(self, key: tuple[str, int], path: Path, vault: Vault) -> Found | None:
         """A file that proves itself, and belongs here."""
@@ -239,6 +253,9 @@ class _Rebuild:
                 if reader.encrypted_with is not None and not vault.keyed:
                     raise Invalid("this log is encrypted", hint="give its keyring or cipher")
                 head, facts, schema = reader.head, reader.verify(), reader.schema
+                if reader.is_rewritten:
+                    self._unknown.append((key, head, path))
+                    return None
         except Corrupt as damage:
             logger.error("a segment is damaged: %s", damage.message, extra={"action": "rebuild_damaged"})
             return None

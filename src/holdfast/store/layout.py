@@ -108,6 +108,7 @@ _DOCUMENT = re.compile(
     r"/[0-9]{20}(?:-[0-9a-f]{16})?\.(?:json|parquet)\Z"
 )
 _COMMIT = re.compile(r"([0-9]{20})\.json\Z")
+_TABLE_FILE = re.compile(r"topics/([^/]+)/_delta_log/")
 _INTENT = re.compile(r"([0-9]{20})-([0-9a-f]{16})\.json\Z")
 _PARTITION = re.compile(r"topics/([^/]+)/([0-9]+)/")
 
@@ -297,6 +298,12 @@ def parse_document(key: str) -> str | None:
         return ""
     found = _DOCUMENT.match(key)
     return found[1] or "" if found else None
+
+
+def parse_table_file(key: str) -> str | None:
+    """The topic whose published table a key belongs to, or None; whatever its writers call their files."""
+    found = _TABLE_FILE.match(key)
+    return found[1] if found else None
 
 
 def parse_partition(key: str) -> tuple[str, int] | None:

@@ -127,6 +127,11 @@ class SegmentReader:
         return self._footer.encrypted_with
 
     @property
+    def is_rewritten(self) -> bool:
+        """Whether a rewrite made the file, to take the place of others; it may not have come to that."""
+        return bool(self._footer.rewrite)
+
+    @property
     def is_bundle(self) -> bool:
         """Whether the file holds the blocks of several segments, as they were."""
         return bool(self._footer.parts)
