@@ -129,4 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # What executors get must be known by the module's name: classes of a script are sent as code, and ours cannot be.
+    from pyspark_holdfast.jobs.compact import main as run
+
+    sys.exit(run())
