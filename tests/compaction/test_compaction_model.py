@@ -17,6 +17,7 @@ from holdfast.reader.read_columns import Shaping, schema_of
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import Task, tasks_of
 from holdfast.reader.resolve import bounds_of, pieces, resolve
+from holdfast.root import rewrites
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument, SegmentDocument
 from holdfast.store import layout
@@ -200,13 +201,18 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.compaction.swap._PAUSE_S", 0.001)
 
 
-def test_reading_is_as_reading_a_list(log: Log, root: Root, faults: Faults, compact: Compact, seed: int):
-    run(log, root, faults, compact, seed, 30)
+@pytest.mark.parametrize("every", [2, 32])
+def test_reading_is_as_reading_a_list(
+    log: Log, root: Root, faults: Faults, compact: Compact, seed: int, every: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rewrites, "SUMMARY_EVERY", every)
+    run(log, root, faults, compact, seed + every, 20)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(40))
 def test_reading_is_as_reading_a_list_for_long(
-    log: Log, root: Root, faults: Faults, compact: Compact, seed: int, number: int
+    log: Log, root: Root, faults: Faults, compact: Compact, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(rewrites, "SUMMARY_EVERY", 1 + number % 5)
     run(log, root, faults, compact, seed + number, 120)

@@ -720,6 +720,31 @@ def store_documents() -> dict[str, AnyDocument]:
         layout.lease_key("a-reader", 1): documents.LeaseDocument(
             log=log, reader="a-reader", until_us=_NOW, needs={"orders": {"3": 1}}
         ),
+        **compaction_documents(),
+    }
+
+
+def compaction_documents() -> dict[str, AnyDocument]:
+    """What compaction writes, in roots of the present format alone: a rewrite, one that tells all, and an intent."""
+    place: Expected = {"log": LOG_ID.hex(), "topic": "orders", "partition": 3}
+    first, _, second = manifest_objects()
+    assert isinstance(first, documents.SegmentDocument)
+    assert isinstance(second, documents.SegmentDocument)
+    files = [
+        documents.Rewritten(upto=at + 1, segment=msgspec.structs.replace(one, sha256=f"{at:02x}" * 32))
+        for at, one in enumerate((first, second))
+    ]
+    nonces = ("0123456789abcdef", "fedcba9876543210")
+    return {
+        layout.rewrite_key("orders", 3, 0): documents.RewriteDocument(
+            number=0, nonce=nonces[0], outputs=(files[0],), rewritten_us=_NOW, **place
+        ),
+        layout.rewrite_key("orders", 3, 1): documents.RewriteDocument(
+            number=1, nonce=nonces[1], outputs=(files[1],), kept=(files[0],), rewritten_us=_NOW, **place
+        ),
+        layout.intent_key("orders", 3, 2, nonces[0]): documents.IntentDocument(
+            number=2, nonce=nonces[0], runs=((0, 2), (2, 5)), begun_us=_NOW, host="größe", pid=4242, **place
+        ),
     }
 
 

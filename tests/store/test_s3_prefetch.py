@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,10 +12,12 @@ from typing import Any
 
 import obstore
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import holdfast
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.reader.settled_reading import SettledReading
+from pyspark_holdfast.source import HoldfastSource
 from tests.store import shipped_logs
 from tests.store.fault_proxy import (
     FaultProxy,
@@ -131,6 +134,24 @@ def test_row_groups_of_large_segments_come_in_order_and_once(shipped, bytes_max,
     assert payloads(reading) == [noise(number) for number in range(2 * LARGE_ROWS)]
     assert max(shipped.asked().values()) == (1 if verify == "hash" else 2)  # proved as a whole, then read
     assert len(shipped.requests) > 2 * 5  # the end and several row groups of each
+
+
+def test_tasks_of_spark_fetch_ahead_too(shipped):
+    """As an executor reads them, batch and stream: options in, rows out; no JVM takes part."""
+    options = {
+        "path": shipped_logs.url(shipped.prefix), "topic": "small", "endpoint": shipped.proxy.endpoint,
+        "credentials": REFERENCE, "prefetchRequests": "4",
+    }  # fmt: skip
+    source = HoldfastSource(options)
+    schema = source.schema()
+    batch, stream = source.reader(schema), source.streamReader(schema)
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    for number, tasks in enumerate([batch.partitions(), stream.partitions(stream.initialOffset(), end)], 1):
+        reader = pickle.loads(pickle.dumps(batch if number == 1 else stream))
+        found = [value for task in tasks for rows in reader.read(task) for value in rows["value"].to_pylist()]
+        assert found == SMALL
+        assert set(shipped.asked().values()) == {number}
+    assert any(request.connection != shipped.requests[-1].connection for request in shipped.requests[SEGMENTS:])
 
 
 def test_a_reader_of_one_row_asks_for_no_more_than_the_limits_allow(shipped):

@@ -139,6 +139,66 @@ def test_a_rewrite_without_files_takes_its_number_and_changes_nothing():
     assert in_effect(segments, [rewrite(0)]) == in_effect(segments, [])
 
 
+def put(store: MemoryStore, made: list[RewriteDocument]) -> None:
+    for one in made:
+        store.create(layout.rewrite_key("orders", 0, one.number), Body.of(documents.encode(one)))
+
+
+def growing(count: int, every: int) -> tuple[list[SegmentDocument], list[RewriteDocument]]:
+    """Rewrites that join two segments each; one of so many tells all."""
+    segments = manifest(2 * count)
+    made: list[RewriteDocument] = []
+    for number in range(count):
+        kept = tuple(output for one in made for output in one.outputs) if number % every == every - 1 else None
+        new = rewrite(number, output(segments, 2 * number, 2 * number + 2))
+        made.append(msgspec.structs.replace(new, kept=kept))
+    return segments, made
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8, 11])
+def test_a_reader_begins_with_the_newest_that_tells_all(count: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rewrites, "SUMMARY_EVERY", 4)
+    segments, made = growing(count, 4)
+    store = MemoryStore("all", SystemClock())
+    put(store, made)
+    found = rewrites.read_newest(store, LOG.hex(), "orders", 0)
+    assert len(found) <= 4
+    assert segments_in_effect(segments, found) == segments_in_effect(segments, made)
+    more = growing(count + 3, 4)
+    put(store, more[1][count:])
+    found += rewrites.read_since(store, LOG.hex(), "orders", 0, found)
+    assert segments_in_effect(more[0], found) == segments_in_effect(*more)
+
+
+def test_one_that_should_tell_all_and_does_not_is_passed_over(monkeypatch: pytest.MonkeyPatch):
+    """Whoever only takes a number knows nothing of files."""
+    monkeypatch.setattr(rewrites, "SUMMARY_EVERY", 4)
+    segments, made = growing(10, 4)
+    made[7] = msgspec.structs.replace(made[7], kept=None)
+    store = MemoryStore("all", SystemClock())
+    put(store, made)
+    found = rewrites.read_newest(store, LOG.hex(), "orders", 0)
+    assert found[0].number == 3
+    assert segments_in_effect(segments, found) == segments_in_effect(segments, made)
+
+
+def test_a_hole_in_the_rewrites_is_found_wherever_a_reader_begins(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rewrites, "SUMMARY_EVERY", 4)
+    store = MemoryStore("all", SystemClock())
+    put(store, growing(10, 4)[1])
+    store.delete([layout.rewrite_key("orders", 0, 2)])
+    with pytest.raises(Corrupt, match="is missing"):
+        rewrites.read_newest(store, LOG.hex(), "orders", 0)
+
+
+def test_what_is_told_must_fit_the_manifest(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rewrites, "SUMMARY_EVERY", 4)
+    segments, made = growing(4, 4)
+    made[3] = msgspec.structs.replace(made[3], kept=(output(segments, 0, 3), output(segments, 2, 4)))
+    with pytest.raises(Corrupt, match="does not fit"):
+        in_effect(segments, made[3:])
+
+
 def test_what_was_lost_is_in_no_rewrite():
     segments = manifest(4)
     segments[1] = msgspec.structs.replace(segments[1], size=0, content=NO_CONTENT.hex())

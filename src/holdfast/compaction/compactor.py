@@ -27,7 +27,7 @@ from holdfast.process_lifetime import Threads
 from holdfast.root.leased_segments import needed
 from holdfast.root.objects.documents import Rewritten
 from holdfast.root.rewrite_sweep import Grace, Swept, sweep
-from holdfast.root.rewrites import InEffect, in_effect, read_rewrites
+from holdfast.root.rewrites import OUTPUTS_MAX, InEffect, in_effect, read_rewrites, tells_all
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_manifest
 from holdfast.store.port import Store
@@ -69,6 +69,17 @@ class Settled(NamedTuple):
     runs: list[Run]
     rewrites: int
     """How many there are."""
+    long: list[InEffect]
+    """Files that earlier rewrites made, retired ones included."""
+
+    def kept_beside(self, outputs: Sequence[Rewritten]) -> list[Rewritten] | None:
+        """What stays of earlier rewrites when these come, where the next rewrite should tell that."""
+        if not tells_all(self.rewrites) or len(self.long) > OUTPUTS_MAX:
+            return None
+        taken = {number for output in outputs for number in range(output.segment.number, output.upto)}
+        return [
+            Rewritten(upto=file.upto, segment=file.segment) for file in self.long if file.segment.number not in taken
+        ]
 
     @property
     def size(self) -> int:
@@ -99,7 +110,7 @@ class Compactor:
             if not any(file.segment.key in tried for file in run.files)
         ]
         there = [file for file in files if file.upto > retired and not file.segment.is_filler]
-        return Settled(there, runs, len(made))
+        return Settled(there, runs, len(made), [file for file in files if file.rewrite is not None])
 
     def compact(self, topic: str, partition: int, *, dry_run: bool = False, progress: Progress) -> PartitionCompaction:
         """Compact one partition, and remove what earlier compactions left."""
@@ -110,7 +121,7 @@ class Compactor:
             done, left = counts["files"], sum(len(run.files) for run in now.runs)
             progress(f"{topic}/{partition}", done, done + left)
             try:
-                made = self._swap(topic, partition, now.rewrites, now.runs[:RUNS_AT_ONCE])
+                made = self._swap(topic, partition, now)
             except Lost:
                 counts["lost"] += 1
             else:
@@ -120,8 +131,9 @@ class Compactor:
         swept = Swept() if dry_run else self._sweep(topic, partition, problems)
         return _report(topic, partition, before, now, counts, swept, tuple(problems.values()), dry_run=dry_run)
 
-    def _swap(self, topic: str, partition: int, number: int, runs: Sequence[Run]) -> list[Made]:
-        swap = Swap(self._store, self._log, topic, partition, number, self._clock)
+    def _swap(self, topic: str, partition: int, now: Settled) -> list[Made]:
+        runs = now.runs[:RUNS_AT_ONCE]
+        swap = Swap(self._store, self._log, topic, partition, now.rewrites, self._clock)
         swap.announce([run.numbers for run in runs])
         made = self._workers.make(self._store, swap.nonce, runs)
         outputs = [one.output for one in made if one.output is not None]
@@ -129,7 +141,7 @@ class Compactor:
             swap.give_up([])
             return made
         try:
-            swap.commit(outputs, may_repeat=self._workers.may_repeat)
+            swap.commit(outputs, now.kept_beside(outputs), may_repeat=self._workers.may_repeat)
         except Lost:
             swap.give_up(outputs)
             raise

@@ -58,15 +58,18 @@ class Swap:
         )  # fmt: skip
         _put(self._store, self._key, Body.of(documents.encode(intent)))
 
-    def commit(self, outputs: Sequence[Rewritten], *, may_repeat: bool = False) -> RewriteDocument:
+    def commit(
+        self, outputs: Sequence[Rewritten], kept: Sequence[Rewritten] | None = None, *, may_repeat: bool = False
+    ) -> RewriteDocument:
         """Swap: from now on these files are in effect; raises Lost if somebody else was faster.
 
-        `may_repeat`: files may have been made more than once, so the intent stays until a sweep has looked for others.
+        `kept` are the files of earlier rewrites that stay, if they are to be told. `may_repeat`: files may have been
+        made more than once, so the intent stays until a sweep has looked for others.
         """
         log, topic, partition = self._place
         rewrite = RewriteDocument(
             log=log, topic=topic, partition=partition, number=self.number, nonce=self.nonce,
-            outputs=tuple(outputs), rewritten_us=self._clock.now_us(),
+            outputs=tuple(outputs), kept=None if kept is None else tuple(kept), rewritten_us=self._clock.now_us(),
         )  # fmt: skip
         self._require_there(outputs)
         key = layout.rewrite_key(topic, partition, self.number)

@@ -154,7 +154,7 @@ class SettledRoot:
     def _read_rewrites(self, where: Where) -> list[RewriteDocument]:
         known = self._rewrites.get(where)
         if known is None:
-            known = self._rewrites[where] = rewrites.read_rewrites(self.store, self.log, *where)
+            known = self._rewrites[where] = rewrites.read_newest(self.store, self.log, *where)
         else:
             known += rewrites.read_since(self.store, self.log, *where, known)
         return known

@@ -10,6 +10,7 @@ A crash leaves an intent and perhaps a file, which nobody takes for part of the 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 
 def remake(objects: StoreObjects, partition: Partition, lost: LongFile, rewritten: RewrittenFiles) -> str | None:
     """Put a new file in the place of a long one; its key, or None where what it held is not here."""
-    folder, nonce = objects.manifest.folder(partition), objects.journal.clock.random_bytes(8).hex()
-    temporary = folder / layout.temporary_name(lost.row.number, objects.journal.epoch)
+    folder, nonce = objects.manifest.root.parent / "compacting", objects.journal.clock.random_bytes(8).hex()
+    temporary = folder / f"{nonce}.parquet.tmp"
     try:
         disk.make_directory(folder)
         output = _written(objects, partition, lost, _slot(rewritten, lost), temporary, nonce)
         return None if output is None else _swapped_in(objects, lost, rewritten.count, output, temporary, nonce)
     finally:
-        disk.discard(temporary)
+        shutil.rmtree(folder, ignore_errors=True)  # also what a crash has left there: one pass repairs at a time
 
 
 def _written(

@@ -1,7 +1,7 @@
 """Rewrites of one partition, as reconciliation sees them: which files took the place of which, and what is coming.
 
 A segment that is in a long file needs no file of its own; it may still have one for a while. A long file in effect must
-be there. What an open intent announces is on its way. Files are listed first and this is read afterwards, intents
+be there. What an intent announces is on its way. Files are listed first and this is read afterwards, intents
 before rewrites: so a compactor that runs beside a pass causes no finding, whatever it has done in between.
 
 What counts is the sound beginning: a rewrite that is damaged, missing, forged, or does not fit the log's own manifest
@@ -65,7 +65,8 @@ class RewrittenFiles:
                 break
             sound.append(read)
         self._apply(sound)
-        self._runs = [run for intent in intents if intent.number >= len(keys) for run in intent.runs]
+        # Also of those whose number somebody else took: whoever lost removes its files first, and then its intent.
+        self._runs = [run for intent in intents for run in intent.runs]
         return self
 
     def _read(self, number: int) -> RewriteDocument | BadRewrite:

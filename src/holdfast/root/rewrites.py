@@ -35,6 +35,8 @@ from holdfast.store.port import Store
 
 OUTPUTS_MAX = 10_000
 """Files of one rewrite."""
+SUMMARY_EVERY = 32
+"""Of so many rewrites one tells all that is in effect after it: a reader begins there, however many came before."""
 
 
 class InEffect(NamedTuple):
@@ -62,13 +64,34 @@ def read_rewrites(
     return found
 
 
+def read_newest(store: Store, log: str, topic: str, partition: int) -> list[RewriteDocument]:
+    """The rewrites that say what is in effect now: from the newest one on that tells all; raises Corrupt."""
+    keys = numbered(store, layout.rewrites_folder(topic, partition))
+    if keys != [layout.rewrite_key(topic, partition, number) for number in range(len(keys))]:
+        return read_rewrites(store, log, topic, partition)  # which says what is missing
+    first = 0
+    for number in range(len(keys) - 1, SUMMARY_EVERY - 2, -1):
+        if tells_all(number):
+            found = documents.decode(store.get(keys[number]), keys[number], RewriteDocument)
+            if _prove_place(found, log, topic, partition, number).kept is not None:
+                first = number
+                break
+    found_here = in_parallel(lambda key: documents.decode(store.get(key), key, RewriteDocument), keys[first:])
+    return [_prove_place(one, log, topic, partition, first + at) for at, one in enumerate(found_here)]
+
+
+def tells_all(number: int) -> bool:
+    """Whether the rewrite with this number should tell all that is in effect after it."""
+    return number % SUMMARY_EVERY == SUMMARY_EVERY - 1
+
+
 def read_since(
     store: Store, log: str, topic: str, partition: int, known: Sequence[RewriteDocument]
 ) -> list[RewriteDocument]:
     """The rewrites that were added after these; one request if there are none. Raises Corrupt."""
     more: list[RewriteDocument] = []
     while True:
-        number = len(known) + len(more)
+        number = (known[-1].number + 1 if known else 0) + len(more)
         key = layout.rewrite_key(topic, partition, number)
         try:
             found = documents.decode(store.get(key), key, RewriteDocument)
@@ -105,7 +128,7 @@ def read_intents(store: Store, log: str, topic: str, partition: int, rewrites: i
 def in_effect(segments: Sequence[SegmentDocument], rewrites: Sequence[RewriteDocument]) -> list[InEffect]:
     """The files of a partition that are to be read, by offset; raises Corrupt if a rewrite does not fit.
 
-    `segments` is the whole manifest, from number 0.
+    `segments` is the whole manifest, from number 0; `rewrites` are all, or those that `read_newest` found.
     """
     files, _ = _after(segments, rewrites)
     return [files[number] for number in sorted(files)] if rewrites else list(files.values())
@@ -137,10 +160,11 @@ def _after(
     """Files in effect by number, and files that were replaced."""
     files = {segment.number: InEffect(segment, segment.number + 1) for segment in segments}
     gone: dict[str, int] = {}
-    for rewrite in rewrites:
-        if len(rewrite.outputs) > OUTPUTS_MAX:
+    for at, rewrite in enumerate(rewrites):
+        outputs = rewrite.outputs if at or not rewrite.number else (*(rewrite.kept or ()), *rewrite.outputs)
+        if len(rewrite.outputs) > OUTPUTS_MAX or len(rewrite.kept or ()) > OUTPUTS_MAX:
             raise _misfit(rewrite, None)
-        for output in rewrite.outputs:
+        for output in outputs:
             for file in _taken(files, rewrite, output):
                 gone[file.segment.key] = rewrite.number
                 del files[file.segment.number]

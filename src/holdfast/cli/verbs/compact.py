@@ -50,6 +50,8 @@ def compact_command(
     """Join small segments of ROOT (a store's URL or directory, or a log without a store) into large files."""
     settings = Settings.load()
     if (Path(root) / "FORMAT").is_file():
+        if measure:
+            raise click.UsageError("--measure is for a root: a log's own directory is compacted without it")
         return _compact_log(Path(root), topics, target_size, reference, settings, dry_run=dry_run, as_json=as_json)
     keyring = reference or settings.crypto.keyring
     with asking_for_key(load_keyring(reference, settings)), Working() as working:

@@ -227,6 +227,8 @@ class RewriteDocument(Document, frozen=True, kw_only=True, tag="rewrite"):
     """That of the intent."""
     outputs: tuple[Rewritten, ...]
     """In order, none over another; empty where it only takes its number."""
+    kept: tuple[Rewritten, ...] | None = None
+    """Now and then: all files of earlier rewrites that stay in effect, so that a reader can begin here."""
     rewritten_us: int
     check: str = ""
 

@@ -151,7 +151,10 @@ class ProvenFile:
 
     def announce(self, groups: Iterable[Iterable[Range]]) -> None:
         """These ranges will be fetched next, one group after the other."""
-        self._source.announce([part for ranges in groups for part in _in_blocks(ranges, self.data_end)])
+        try:
+            self._source.announce([part for ranges in groups for part in _in_blocks(ranges, self.data_end)])
+        except Damaged:
+            pass  # told when they are fetched, and what comes before them is read first
 
     def hold(self, pieces: list[Piece]) -> None:
         """Keep these pieces, and only these, for Arrow to read from."""
@@ -162,7 +165,8 @@ class ProvenFile:
         step = _AHEAD_BYTES if self._source.reads_ahead else BLOCK_BYTES
         starts = range(0, self.data_end, step)
         for at, start in enumerate(starts):
-            self._source.announce([(ahead, min(ahead + step, self.data_end)) for ahead in starts[at + 1 : at + 3]])
+            if self._source.reads_ahead:
+                self._source.announce([(ahead, min(ahead + step, self.data_end)) for ahead in starts[at + 1 : at + 3]])
             yield self._proved(start, min(start + step, self.data_end))
         yield self._source.read(self.data_end, self.size)
 

@@ -9,7 +9,7 @@ should agree within minutes. Leases are not signed, since readers may have no ke
 for `lease_delay_max_ms` longer, and do nothing else; one that makes no sense is ignored.
 
 A file of compaction begins with one segment and may reach behind what is retired: it goes when all of it is. So does
-what an open intent announces, which nobody knows yet.
+what an intent announces, which nobody knows yet.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class StoreRetention:
             logger.error("nothing is removed: %s", damage.message, extra={"action": "rewrite_damaged"})
             return None
         outputs = {output.segment.key: output.upto for rewrite in rewrites for output in rewrite.outputs}
-        runs = [run for intent in intents if intent.number >= len(rewrites) for run in intent.runs if run[1] > upto]
+        runs = [run for intent in intents for run in intent.runs if run[1] > upto]
         own = {row.number: row.sha256 for row in self._manifest.rows(partition, 0, upto)} if runs else {}
 
         def is_retired(number: int, key: str) -> bool:
