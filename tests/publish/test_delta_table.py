@@ -92,7 +92,7 @@ def test_the_table_equals_what_holdfast_reads_whatever_happened(
 @pytest.mark.soak
 @pytest.mark.parametrize("shipped", [False, True])
 def test_the_table_equals_what_holdfast_reads_after_a_long_life(tmp_path: Path, seed: int, shipped: bool):
-    live(World(tmp_path, shipped=shipped), Random(f"{seed}-{shipped}"), 400)
+    live(World(tmp_path, shipped=shipped), Random(f"{seed}-{shipped}"), 120)
 
 
 def live(world: World, random: Random, steps: int) -> None:
