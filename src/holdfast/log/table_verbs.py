@@ -61,7 +61,8 @@ def unpublish_tables(
 ) -> dict[str, int]:
     """Remove the tables of these topics (of all, if none is named), and no data: topics, and how many objects went.
 
-    Raises NotFound where there is no root, and for a named topic without a table; Invalid for a table that was not made here, unless `force`.
+    Raises NotFound where there is no root, and for a named topic without a table; Invalid for a table that was not made
+    here, unless `force`.
     """
     with publisher_at(root, as_format, settings) as publisher:
         publisher.require_root()

@@ -82,6 +82,10 @@ class Publisher:
         """All topics of the root, by name; those of channels and their like have an underscore in front."""
         return [name for name in self._root.folders(layout.TOPICS) if is_name(name)]
 
+    def require_root(self) -> None:
+        """Raise NotFound if there is no log here."""
+        self._root.log()
+
     def require_publishable(self) -> str:
         """The log's id, if topics of this root can be published; raises Invalid, NotFound. Asks the store once."""
         if self._log:
