@@ -24,10 +24,11 @@ from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.control_rows import SegmentRow, ShipmentRow, ShippingRow
 from holdfast.model.entry import RAW, Entry, header
 from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, Segment, SegmentFacts, SegmentHead
-from holdfast.root.objects.documents import EpochDocument
+from holdfast.root.objects.documents import EpochDocument, RewriteDocument
 from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_walk import Walked
 from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.segments.manifest.long_files import LongFiles
 from holdfast.signals import Signal
 from holdfast.store import layout
 
@@ -273,7 +274,16 @@ class ModelLog:
 
     def manifest(self) -> Manifest:
         """This log as its manifest."""
-        return cast("Manifest", SimpleNamespace(row=self._row, rows=self._rows, head=self._head_of, path=self._path))
+        return cast(
+            "Manifest",
+            SimpleNamespace(
+                row=self._row, rows=self._rows, head=self._head_of, path=self._path, applied=self._applied,
+                long_files=lambda partition: self._applied(partition, ()),
+            ),
+        )  # fmt: skip
+
+    def _applied(self, partition: Partition, rewrites: Sequence[RewriteDocument]) -> LongFiles:
+        return LongFiles(rewrites, lambda number: self._row(partition, number))
 
     def _row(self, partition: Partition, number: int) -> SegmentRow:
         return self.segments[partition.id, number]

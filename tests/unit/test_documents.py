@@ -64,7 +64,7 @@ def small(kind: type[AnyDocument]) -> AnyDocument:
     """Some document of a kind, always the same."""
     simple = {int: 3, str: "text", documents.Limits | None: documents.Limits(1, 2, 3), dict[str, dict[str, int]]: {}}
     simple[tuple[documents.SchemaVersion, ...]] = (documents.SchemaVersion("fingerprint", "definition"),)
-    simple[tuple[documents.Rewritten, ...]] = ()
+    simple[tuple[documents.Rewritten, ...]] = simple[tuple[documents.Rewritten, ...] | None] = ()
     simple[tuple[tuple[int, int], ...]] = ((1, 2),)
     fields = [f for f in msgspec.structs.fields(kind) if f.name not in ("format", "check")]
     return kind(**{f.name: "open" if f.name == "purpose" else simple[f.type] for f in fields})

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,9 @@ PLACE = Path(sys.prefix) / "node"
 """Beside what Python has installed for the tests; never committed."""
 RECORDED = Path(__file__).parents[1] / "data" / "javascript.json"
 _SCRIPT = Path(__file__).with_name("peer.mjs")
+
+_TOLD, _TOLD_S = PLACE / "reason", 1_800
+"""Why it could not be installed: a registry that does not answer is waited for once in a while, not by every run."""
 
 Request = dict[str, Any]
 
@@ -39,6 +43,15 @@ def reason_against_node() -> str | None:
     if not shutil.which("npm"):
         return "there is no npm on this machine"
     PLACE.mkdir(parents=True, exist_ok=True)
+    if _TOLD.exists() and time.time() - _TOLD.stat().st_mtime < _TOLD_S:
+        return _TOLD.read_text()
+    reason = _reason_after_installing(installed)
+    if reason is not None:
+        _TOLD.write_text(reason)
+    return reason
+
+
+def _reason_after_installing(installed: Path) -> str | None:
     command = [
         "npm", "install", "--prefix", str(PLACE), "--no-audit", "--no-fund", "--ignore-scripts", f"{PACKAGE}@{VERSION}",
     ]  # fmt: skip
