@@ -69,15 +69,18 @@ def read_newest(store: Store, log: str, topic: str, partition: int) -> list[Rewr
     keys = numbered(store, layout.rewrites_folder(topic, partition))
     if keys != [layout.rewrite_key(topic, partition, number) for number in range(len(keys))]:
         return read_rewrites(store, log, topic, partition)  # which says what is missing
-    first = 0
-    for number in range(len(keys) - 1, SUMMARY_EVERY - 2, -1):
-        if tells_all(number):
-            found = documents.decode(store.get(keys[number]), keys[number], RewriteDocument)
-            if _prove_place(found, log, topic, partition, number).kept is not None:
-                first = number
-                break
-    found_here = in_parallel(lambda key: documents.decode(store.get(key), key, RewriteDocument), keys[first:])
-    return [_prove_place(one, log, topic, partition, first + at) for at, one in enumerate(found_here)]
+
+    def read(number: int) -> RewriteDocument:
+        found = documents.decode(store.get(keys[number]), keys[number], RewriteDocument)
+        return _prove_place(found, log, topic, partition, number)
+
+    begin: list[RewriteDocument] = []
+    for number in filter(tells_all, range(len(keys) - 1, -1, -1)):
+        if (found := read(number)).kept is not None:
+            begin = [found]
+            break
+    first = begin[0].number + 1 if begin else 0
+    return [*begin, *in_parallel(read, range(first, len(keys)))]
 
 
 def tells_all(number: int) -> bool:
@@ -151,7 +154,7 @@ def was_replaced(segment: Segment, rewrites: Sequence[RewriteDocument]) -> bool:
     number, sha256 = segment.head.number, segment.facts.sha256.hex()
     outputs = (output for rewrite in reversed(rewrites) for output in rewrite.outputs)
     newest = next((output for output in outputs if output.segment.number <= number < output.upto), None)
-    return newest is not None and not newest.segment.sha256.startswith(sha256)
+    return newest is not None and newest.segment.sha256 != sha256
 
 
 def _after(
