@@ -405,3 +405,24 @@ def save(
     path = RESULTS / f"{name}-{now:%Y%m%dT%H%M%SZ}.json"
     path.write_text(json.dumps(content, indent=1) + "\n")
     return path
+
+
+def save_parts(name: str, parts: Sequence[Part], facts: Mapping[str, object]) -> None:
+    """Keep all parts of a bench in one file, and say where."""
+    path = save(name, _together(parts), facts, bars=_bars(parts), remarks=[c for part in parts for c in part.claims])
+    print(f"saved as bench/results/{path.name}")
+
+
+def conclude(name: str, parts: Sequence[Part], facts: Mapping[str, object]) -> None:
+    """Print the bars of all parts once more, and keep everything."""
+    print("--- all bars", *(verdict(_together(parts), bar) for bar in _bars(parts)), sep="\n")
+    print(*(claim for part in parts for claim in part.claims if claim.startswith("bar: ")), sep="\n")
+    save_parts(name, parts, facts)
+
+
+def _together(parts: Sequence[Part]) -> Measured:
+    return Measured({name: samples for part in parts for name, samples in part.measured.samples.items()})
+
+
+def _bars(parts: Sequence[Part]) -> list[Bar]:
+    return [bar for part in parts for bar in part.bars]

@@ -18,7 +18,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from bench import append_beside_seal, manifest_scale, measure, read_speed, seal_speed
-from bench.measure import Measured, Options, Part
+from bench.measure import Options, Part
 
 PARTS = (
     seal_speed.part,
@@ -41,10 +41,4 @@ def main(options: Options) -> None:
             part = run(directory, options)
             print(measure.report(part), "", sep="\n", flush=True)
             parts.append(part)
-    measured = Measured({name: samples for part in parts for name, samples in part.measured.samples.items()})
-    bars = [bar for part in parts for bar in part.bars]
-    claims = [claim for part in parts for claim in part.claims]
-    print("--- all bars", *(measure.verdict(measured, bar) for bar in bars), sep="\n")
-    print(*(claim for claim in claims if claim.startswith("bar: ")), sep="\n")
-    path = measure.save("segments", measured, facts, bars=bars, remarks=claims)
-    print(f"saved as bench/results/{path.name}")
+    measure.conclude("segments", parts, facts)

@@ -28,7 +28,7 @@ from bench import (
     shipped_latency,
     store_reads,
 )
-from bench.measure import Measured, Options, Part
+from bench.measure import Options, Part
 
 
 def main(options: Options) -> None:
@@ -43,13 +43,7 @@ def main(options: Options) -> None:
             parts.append(_told(restore_speed.part(directory, options, server)))
             parts.append(_told(store_reads.part(directory, options, server)))
         parts.append(_told(append_beside_ship.part(directory, options)))
-    measured = Measured({name: samples for part in parts for name, samples in part.measured.samples.items()})
-    bars = [bar for part in parts for bar in part.bars]
-    claims = [claim for part in parts for claim in part.claims]
-    print("--- all bars", *(measure.verdict(measured, bar) for bar in bars), sep="\n")
-    print(*(claim for claim in claims if claim.startswith("bar: ")), sep="\n")
-    path = measure.save("shipping", measured, facts, bars=bars, remarks=claims)
-    print(f"saved as bench/results/{path.name}")
+    measure.conclude("shipping", parts, facts)
 
 
 def _told(part: Part) -> Part:

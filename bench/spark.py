@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyspark
 
 from bench import measure, spark_logs, spark_many_segments, spark_queries, spark_session, spark_streams
-from bench.measure import Measured, Options, Part
+from bench.measure import Options, Part
 from bench.spark_logs import Logs
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def main(options: Options) -> None:
         facts |= {"rows": logs.rows, "spark_cores": spark_session.CORES}
         with spark_session.running() as spark:
             parts = [_told(run()) for run in _parts(spark, logs, scratch, options)]
-    _conclude(parts, facts)
+    measure.conclude("spark", parts, facts)
 
 
 def _parts(spark: SparkSession, logs: Logs, scratch: Path, options: Options) -> Sequence[Callable[[], Part]]:
@@ -51,13 +51,3 @@ def _parts(spark: SparkSession, logs: Logs, scratch: Path, options: Options) -> 
 def _told(part: Part) -> Part:
     print(measure.report(part), "", sep="\n", flush=True)
     return part
-
-
-def _conclude(parts: Sequence[Part], facts: dict[str, object]) -> None:
-    measured = Measured({name: samples for part in parts for name, samples in part.measured.samples.items()})
-    bars = [bar for part in parts for bar in part.bars]
-    claims = [claim for part in parts for claim in part.claims]
-    print("--- all bars", *(measure.verdict(measured, bar) for bar in bars), sep="\n")
-    print(*(claim for claim in claims if claim.startswith("bar: ")), sep="\n")
-    path = measure.save("spark", measured, facts, bars=bars, remarks=claims)
-    print(f"saved as bench/results/{path.name}")

@@ -39,10 +39,7 @@ def main(options: Options) -> None:
         facts = measure.machine(directory)
         made = parts(directory, options)
     print(*(measure.report(part) for part in made), sep="\n")
-    measured = Measured({name: samples for part in made for name, samples in part.measured.samples.items()})
-    bars, claims = [bar for part in made for bar in part.bars], [claim for part in made for claim in part.claims]
-    path = measure.save("store_prefetch", measured, facts, bars=bars, remarks=claims)
-    print(f"saved as bench/results/{path.name}")
+    measure.save_parts("store_prefetch", made, facts)
 
 
 def parts(directory: Path, options: Options) -> list[Part]:
