@@ -115,6 +115,11 @@ class Trial:
         lay_out(made.objects, made.root)
         self._child = Child()
 
+    @property
+    def objects(self) -> dict[str, bytes]:
+        """What the root holds while nobody has changed it."""
+        return self._made.objects
+
     def attempt(self, action: str, mutation: Mutation | None = None) -> Outcome:
         """What comes of one action on the root with this change; the root is put right again."""
         root = self._made.root

@@ -197,6 +197,16 @@ def _again(chance: Random, objects: Objects, key: str) -> Mutation:
     return Mutation("", "again", other, {other: checked(document)})
 
 
+def far_away(objects: Objects) -> list[Mutation]:
+    """A document of each kind once more, under a number that no log reaches: whoever counts up to it never ends."""
+    found: dict[str, Mutation] = {}
+    for key, data in sorted(objects.items()):
+        folder, _, name = key.rpartition("/")
+        if layout.parse_number(name) is not None and name.endswith(".json"):
+            found[kind_of(key)] = Mutation(kind_of(key), "far away", other := f"{folder}/{10**19}.json", {other: data})
+    return list(found.values())
+
+
 DOCUMENT: tuple[Way, ...] = (_values, _values, _values, _again)
 
 

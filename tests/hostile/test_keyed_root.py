@@ -10,7 +10,7 @@ import pytest
 from holdfast import Keyring
 from tests.hostile import roots
 from tests.hostile.judging import Judgement, Trial, lives, tells_the_truth
-from tests.hostile.mutations import KINDS, kind_of
+from tests.hostile.mutations import KINDS, far_away, kind_of
 from tests.hostile.worker import ACTIONS
 
 pytestmark = pytest.mark.store
@@ -60,6 +60,13 @@ def test_no_forged_object_changes_what_the_owner_has(trial: Trial, judge: Judgem
 def test_no_repair_makes_a_forgery_true(trial: Trial, judge: Judgement, seeds: Seeds) -> None:
     """What the owner writes is signed: it must not be what somebody else said."""
     assert trial.run(seeds(12), ("repair",), judge) == []
+
+
+def test_no_number_of_an_object_keeps_anybody_busy(trial: Trial, judge: Judgement) -> None:
+    for mutation in far_away(trial.objects):
+        for action in ("reconcile", "repair", "restore"):
+            outcome = trial.attempt(action, mutation)
+            assert lives(outcome) == "", (str(mutation), outcome)
 
 
 @pytest.mark.soak

@@ -28,6 +28,7 @@ from tests.hostile.mutations import (
     KINDS,
     SPECIALS,
     Mutation,
+    far_away,
     kind_of,
     mutate,
     rethought,
@@ -68,6 +69,13 @@ def seeds(seed: int, is_sampled: bool) -> Seeds:
 
 
 # -- every object, one at a time --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["reconcile", "repair", "restore"])
+def test_no_number_of_an_object_keeps_anybody_busy(trial: Trial, action: str) -> None:
+    for mutation in far_away(trial.objects):
+        outcome = trial.attempt(action, mutation)
+        assert lives(outcome) == "", (str(mutation), outcome)
 
 
 def test_the_root_has_every_kind_of_object_and_can_be_read(made: roots.Made, trial: Trial) -> None:

@@ -10,7 +10,7 @@ overwritten. Commits that are missing are sent again by the shipper (`resend`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -34,6 +34,10 @@ _RESENT_S = 60.0
 
 Due = Callable[[bool], bytes | None]
 """What should stand under a key, given whether something stands there; None where that is not known."""
+
+
+_HOLES_MAX = 10_000
+"""Numbers that may be missing between two objects; more of them were never there."""
 
 
 class StoreObjects:
@@ -90,6 +94,21 @@ class StoreObjects:
             else:
                 self.find_foreign(info, **place)
         return numbered
+
+    def expected(self, numbered: Mapping[int, ObjectInfo], **place: Any) -> Iterator[int]:
+        """Every number from 1 to the highest of these. A gap that no log leaves is one finding, and not walked through:
+        one name, which anybody can write, must not keep a pass busy for ever.
+        """
+        before = 0
+        for number in sorted(numbered):
+            if number - before > _HOLES_MAX:
+                detail = "the number of an object is far above all before it: no log wrote it"
+                self.find("gap", numbered[number].key, detail, expected=before + 1, actual=number, **place)
+            else:
+                yield from range(before + 1, number)
+            if number:
+                yield number
+            before = number
 
     def decoded(
         self, key: str, kind: type[documents.Kind], due: Due = lambda is_there: None, **place: Any

@@ -101,7 +101,7 @@ class StoreSide:
         own = documents.encode(LogDocument(log=objects.log_id, created_us=self._journal.created_us))
         objects.decoded(layout.LOG, LogDocument, lambda is_there: own)
         claims = objects.numbered(layout.EPOCHS)
-        for number in range(1, max(claims, default=0) + 1):
+        for number in objects.expected(claims):
             key = layout.epoch_key(number)
             if objects.work.deep or (number not in claims and self.store.head(key) is None):
                 claim = objects.decoded(key, EpochDocument, _missing_claim(objects, number))
@@ -133,10 +133,12 @@ class StoreSide:
     def _compare_documents(
         self, objects: StoreObjects, topic: str, partitions: tuple[Partition, ...], used: set[str]
     ) -> None:
-        newest = max(objects.numbered(layout.topic_folder(topic), topic=topic), default=1)
+        versions = objects.numbered(layout.topic_folder(topic), topic=topic)
+        newest = max(versions, default=1)
         if objects.work.deep:
-            for version in range(1, newest):
-                self._compare_old_document(objects, topic, version)
+            for version in objects.expected(versions, topic=topic):
+                if version != newest:
+                    self._compare_old_document(objects, topic, version)
         key = layout.topic_key(topic, newest)
 
         def due(is_there: bool = True) -> bytes:

@@ -253,8 +253,8 @@ def _by(store: Store, manifest: Manifest, partition: Partition, long: LongFiles)
     away = [row for row in gone if row.number not in at_hand]
     awaited = {number for row in away for number in _remade(manifest, partition, row, long)}
     held = {number for row in away for number in _numbers_in(row, long)}
-    last_lost = max(held - awaited - set(range(retired)), default=-1)
-    if awaited - set(range(last_lost + 1)):
+    last_lost = max((number for number in held - awaited if number >= retired), default=-1)
+    if max(awaited, default=-1) > last_lost:
         logger.error(
             "the store has lost files of compaction of %s/%d: holdfast reconcile DIR --remote --fix makes them again",
             partition.topic, partition.number, extra={"action": "long_files_lost"},
