@@ -7,6 +7,7 @@
     tail/<epoch>/<seq>.adopted                              a takeover adopted older batches up to here, and no more
     tail/<epoch>/<first seq>-<last seq>.keys                idempotency keys of these commits
     topics/<topic>/_topic/<20 digits>.json                  partitions, schema versions, retention
+    topics/<topic>/_sink/<20 digits>.json                   one per batch, in a topic that Spark's sink writes
     topics/<topic>/_delta_log/<20 digits>.json              commits, while the topic is published as a Delta table
     topics/<topic>/_delta_log/<20 digits>.checkpoint.parquet, _last_checkpoint  all commits up to this one, in one
     topics/<topic>/<partition>/segments/<20 digits>-<16 hex digits of sha256>.parquet
@@ -104,7 +105,7 @@ _FLOOR = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.floor\Z")
 _ADOPTED = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.adopted\Z")
 _KEYS = re.compile(r"tail/([0-9]{20})/([0-9]{20})-([0-9]{20})\.keys\Z")
 _DOCUMENT = re.compile(
-    r"(?:topics/([^/]+)/(?:_topic|[0-9]+/(?:_manifest|_checkpoints|_expired|_rewrites|_intents))|epochs|leases/[^/]+)"
+    r"(?:topics/([^/]+)/(?:_topic|_sink|[0-9]+/(?:_manifest|_checkpoints|_expired|_rewrites|_intents))|epochs|leases/[^/]+)"
     r"/[0-9]{20}(?:-[0-9a-f]{16})?\.(?:json|parquet)\Z"
 )
 _COMMIT = re.compile(r"([0-9]{20})\.json\Z")
@@ -181,6 +182,16 @@ def topic_folder(topic: str) -> str:
 def topic_key(topic: str, version: int) -> str:
     """A document about one topic."""
     return f"{topic_folder(topic)}{version:020d}.json"
+
+
+def sink_folder(topic: str) -> str:
+    """Where the batches of a sink's topic are."""
+    return f"{TOPICS}{topic}/_sink/"
+
+
+def sink_key(topic: str, number: int) -> str:
+    """One batch of a sink."""
+    return f"{sink_folder(topic)}{number:020d}.json"
 
 
 def table_folder(topic: str) -> str:

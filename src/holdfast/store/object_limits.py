@@ -15,6 +15,8 @@ TOPIC = 64 * 2**20
 """All versions of a schema of up to 16 MiB."""
 REWRITE = 32 * 2**20
 """Ten thousand files that took the place of segments."""
+SINK = 32 * 2**20
+"""A batch of ten thousand files, and the marks of a hundred thousand queries."""
 LEASE = 4 * 2**20
 """One number for every partition of every topic that a stream reads."""
 CHECKPOINT = 256 * 2**20
@@ -26,7 +28,7 @@ BATCH = 2**30 + 2**26
 ANY = 2**31
 """Keys that are not ours."""
 
-_LARGE_DOCUMENTS = {"topic": TOPIC, "rewrites": REWRITE, "intents": REWRITE}
+_LARGE_DOCUMENTS = {"topic": TOPIC, "rewrites": REWRITE, "intents": REWRITE, "sink": SINK}
 
 
 def largest(key: str) -> int:

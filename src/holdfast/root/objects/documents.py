@@ -88,6 +88,10 @@ class TopicDocument(Document, frozen=True, kw_only=True, tag="topic"):
     check: str = ""
 
 
+class SinkTopicDocument(TopicDocument, frozen=True, kw_only=True, tag="sink_topic"):
+    """A topic that Spark's sink writes: a log refuses to append to it. Partitions may become more with each version."""
+
+
 class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment", gc=False):
     """A manifest object: one settled segment."""
 
@@ -252,6 +256,45 @@ class IntentDocument(Document, frozen=True, kw_only=True, tag="intent"):
     check: str = ""
 
 
+class PartitionEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """How far one partition of a sink's topic goes."""
+
+    slots: int
+    """Manifest objects that it has: the next one goes into this slot …"""
+    number: int
+    """… for the segment of this number …"""
+    first: int
+    """… which begins at this offset …"""
+    chain: str
+    """… behind this chain value."""
+
+
+class SinkBatchDocument(Document, frozen=True, kw_only=True, tag="sink_batch"):
+    """One batch of a sink: all its rows are part of the topic as soon as this object is there, and none before.
+
+    It says all that follows from it: the manifest objects of its segments are written after it, by whoever comes first,
+    and a reader that does not find them yet takes them from here.
+    """
+
+    topic: str
+    number: int
+    """Batches of a topic are numbered 0, 1, 2 … without a hole."""
+    writer: str
+    """The id of a streaming query, or what the user calls the writer; empty for a write without a mark."""
+    batch: int
+    """The writer's own number of it; -1 for a write without a mark."""
+    nonce: str
+    """Random; equal bytes can only be ours."""
+    segments: tuple[SegmentDocument, ...]
+    """As their manifest objects say it, by partition and slot."""
+    ends: dict[str, PartitionEnd]
+    """By partition: how far each one goes after this batch, those without new rows included."""
+    marks: dict[str, int]
+    """By writer: the highest batch that is part of the topic. Kept for ever: a batch that is written again is known."""
+    committed_us: int
+    check: str = ""
+
+
 class LeaseDocument(Document, frozen=True, kw_only=True, tag="lease"):
     """What a reader still needs, and until when it says so."""
 
@@ -264,7 +307,7 @@ class LeaseDocument(Document, frozen=True, kw_only=True, tag="lease"):
 
 AnyDocument = (
     LogDocument | EpochDocument | TopicDocument | SegmentDocument | StartDocument | FloorDocument | AdoptedDocument
-    | ExpiredDocument | RewriteDocument | IntentDocument | LeaseDocument
+    | ExpiredDocument | RewriteDocument | IntentDocument | LeaseDocument | SinkTopicDocument | SinkBatchDocument
 )  # fmt: skip
 
 ManifestDocument = SegmentDocument | StartDocument

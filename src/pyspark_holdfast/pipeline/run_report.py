@@ -1,0 +1,77 @@
+"""What one run of a pipeline did, as values: what is printed, written as JSON, plotted and told to others."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FORMAT = 1
+Outcome = Literal["written", "unchanged", "failed", "skipped"]
+"""`unchanged`: there was nothing new. `skipped`: a table that it reads failed."""
+
+
+class InputReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One input of one table in one run."""
+
+    name: str
+    kind: Literal["topic", "table"]
+    place: str
+    """The root or the table's folder, without secrets."""
+    source: str
+    """The id of the log or of the table."""
+    begin: dict[str, int]
+    """By partition of a topic: the first offset that was read. Of a table: {"version": …}, which had been read."""
+    end: dict[str, int]
+    """The offset behind the last one; the version that is read now."""
+    rows: int
+    lag: int
+    """Rows, or versions, that had become available when the run ended and were not read."""
+    is_whole: bool = False
+
+
+class TableReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One table in one run."""
+
+    name: str
+    kind: str
+    outcome: Outcome
+    place: str
+    table_id: str = ""
+    run: int = 0
+    version: int = -1
+    """Of the Delta table, after this run."""
+    inputs: list[InputReport] = []
+    rows_in: int = 0
+    rows_out: int = 0
+    rows: int = 0
+    """In the whole table."""
+    files: int = 0
+    bytes: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+    bytes_written: int = 0
+    started_ms: int = 0
+    seconds: float = 0.0
+    columns: dict[str, str] = {}
+    """By name: the type, as Spark says it."""
+    error: str = ""
+    hint: str = ""
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a pipeline."""
+
+    format: int = FORMAT
+    pipeline: str
+    id: str
+    """Of this run: a random UUID."""
+    started_ms: int
+    seconds: float
+    reason: Literal["run", "backfill"] = "run"
+    tables: list[TableReport]
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether no table failed."""
+        return all(table.outcome in ("written", "unchanged") for table in self.tables)
