@@ -55,7 +55,7 @@ class DataFile(msgspec.Struct, frozen=True):
     """Which part of the table it is, for tables that are rewritten in parts."""
     modified_ms: int = 0
     run: int = 0
-    """The run that wrote it."""
+    """The run whose rows it holds. Its name tells the run that wrote it, which is another one after a backfill."""
 
 
 # -- writing --------------------------------------------------------------------------------------------------
