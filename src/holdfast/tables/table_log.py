@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -27,14 +26,15 @@ from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.publish.delta import actions, checkpoint_file
 from holdfast.publish.delta.actions import Metadata, Provider, Txn
 from holdfast.publish.delta.delta_log import ForeignCommit, is_checkpoint_due, version_of
-from holdfast.store.port import Store, StoreUnavailable
+from holdfast.store.port import Store
 from holdfast.tables import table_commit, table_layout, table_schema
 from holdfast.tables.data_file import DataFile
+from holdfast.tables.log_reading import LogReading
 from holdfast.tables.table_cleaning import CleanReport, remove_garbage, remove_in_order
 from holdfast.tables.table_commit import TableCommit, TableCommitInfo, TableState
-from holdfast.tables.table_reading import TableReading
 from holdfast.tables.table_replay import Replay, metadata_digest, protocol_of
 from holdfast.tables.table_run import Run
+from holdfast.tables.unknown_outcome import until_known
 
 __all__ = ["CleanReport", "ForeignCommit", "TableChange", "TableLog", "TableSnapshot"]
 
@@ -45,7 +45,6 @@ _CONFIGURATION = {
     "delta.enableExpiredLogCleanup": "false",  # our own cleaning removes commits that nobody needs
 }
 _INTERVAL = re.compile(r"interval ([0-9]{1,12}) seconds\Z")
-_PAUSES_S = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 logger = logging.getLogger("holdfast.tables")
 
@@ -89,7 +88,7 @@ class TableLog:
         self._store = store
         self._name = name
         self._clock = clock
-        self._reading = TableReading(store, name)
+        self._reading = LogReading(store, name)
         self._log = self._reading.log
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -173,7 +172,8 @@ class TableLog:
         tells, by its run, and until then the files of this change must stay.
         """
         after, data = self._prepared(before, change)
-        if not self._create(after.version, data):
+        # A commit is known by its bytes: one whose reply was lost is found to be there.
+        if not until_known(lambda: self._log.create(after.version, data)):
             return None
         if not self._follows(after):
             self._store.delete([self._log.commit_key(after.version)])
@@ -244,17 +244,6 @@ class TableLog:
             now_ms, operation, parameters, actions.ENGINE, not change.removed, change.run, state, previous,
             self._clock.random_bytes(8).hex(),
         )  # fmt: skip
-
-    def _create(self, version: int, data: bytes) -> bool:
-        """Create the commit, again while nobody says whether it is there: it is known by its bytes."""
-        for pause in (*_PAUSES_S, None):
-            try:
-                return self._log.create(version, data)
-            except StoreUnavailable as failure:
-                if pause is None:
-                    raise
-                time.sleep(max(pause, min(failure.retry_after, 30.0)))
-        raise AssertionError("not reached")
 
     def _follows(self, after: TableSnapshot) -> bool:
         """Whether a new commit is behind the others. For one that comes very late, the versions behind which it wants

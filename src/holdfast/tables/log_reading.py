@@ -32,7 +32,7 @@ class _Moved(Exception):
     """What was listed a moment ago is gone: somebody cleans; look again."""
 
 
-class TableReading:
+class LogReading:
     """The log of one table, to be read. Holds no state."""
 
     def __init__(self, store: Store, name: str) -> None:
