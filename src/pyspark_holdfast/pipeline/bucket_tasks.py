@@ -25,7 +25,7 @@ from holdfast import errors
 from holdfast.errors import Corrupt, Full, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.store.port import Store
 from holdfast.tables import table_layout
-from holdfast.tables.data_file import DataFile, FileWriter, conformed, read_file
+from holdfast.tables.data_file import ROWS_UNKNOWN, DataFile, FileWriter, conformed, read_file
 from holdfast.tables.merging import (
     Combine,
     Gathering,
@@ -262,7 +262,7 @@ class MergeTask:
 def read_path(store: Store, table: str, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a file of which only the path is known."""
     info = store.head(table_layout.file_key(table, path))
-    return read_file(store, table, DataFile(path, info.size if info else 0, -1, ""), columns)
+    return read_file(store, table, DataFile(path, info.size if info else 0, ROWS_UNKNOWN, ""), columns)
 
 
 def day_name(day: int) -> str:

@@ -24,7 +24,7 @@ from pyspark.sql.types import TimestampNTZType
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.merging import DELETED, Combine, tombstone_schema
 from pyspark_holdfast.pipeline.bucket_tasks import RESULT, MergeTask, Output, Part, RowsTask, Stored, unpacked
-from pyspark_holdfast.pipeline.stored_rows import stored_frame, tombstone_frame
+from pyspark_holdfast.pipeline.stored_frames import stored_frame, tombstone_frame
 from pyspark_holdfast.pipeline.table_columns import (
     BUCKET,
     ROWS,
