@@ -22,6 +22,7 @@ from holdfast.root.objects.documents import (
     ManifestDocument,
     RewriteDocument,
     SegmentDocument,
+    SinkTopicDocument,
     TopicDocument,
 )
 from holdfast.root.root_format import RootForm
@@ -75,6 +76,13 @@ class SettledRoot:
     def is_shipped_to(self) -> bool:
         """Whether a log ships here, so that there are claims, commit batches and leases; or it is a log's own."""
         return next(iter(self.store.list(layout.EPOCHS)), None) is not None
+
+    def is_store(self) -> bool:
+        """Whether this is a root on a store, which a log ships to or a sink writes to; or it is a log's own."""
+        if self.is_shipped_to():
+            return True
+        names = filter(is_name, self.store.folders(layout.TOPICS))
+        return any(isinstance(self._find(name), SinkTopicDocument) for name in names)
 
     # -- topics -------------------------------------------------------------------------------------------
 
