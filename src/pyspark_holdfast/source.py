@@ -23,10 +23,10 @@ from pyspark_holdfast.error_reports import hush_closed_pipes, in_short
 from pyspark_holdfast.manifest_rows import MANIFEST_ROWS
 from pyspark_holdfast.read_marks import is_marked, options_in, with_marks, with_options
 from pyspark_holdfast.segment_paths import SEGMENT_ROWS
-from pyspark_holdfast.sink import BatchWriter, StreamWriter
+from pyspark_holdfast.sink.spark_writers import BatchWriter, StreamWriter
+from pyspark_holdfast.sink.write_options import parse_write_options
 from pyspark_holdfast.stream import StreamReader
 from pyspark_holdfast.types import spark_schema
-from pyspark_holdfast.write_options import parse_write_options
 
 
 class HoldfastSource(DataSource):

@@ -31,8 +31,8 @@ from holdfast.sink.sink_target import Mark, check_mark
 from holdfast.sink.task_files import WrittenTask
 from holdfast.sink.write_steps import Prepared, commit, give_up, prepare, write_task
 from pyspark_holdfast.error_reports import hush_closed_pipes, in_short
+from pyspark_holdfast.sink.write_options import WriteOptions
 from pyspark_holdfast.types import spark_type
-from pyspark_holdfast.write_options import WriteOptions
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of a task of a stream."""
