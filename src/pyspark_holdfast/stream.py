@@ -133,6 +133,8 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         starts = self._begun(offsets_of(start, least=0), ends)
         topics = {topic.topic: topic for topic in self._topics(ends)}
         spans = [self._span(topics[where[0]], where, starts[where], ends[where]) for where in sorted(ends)]
+        if self._options.emit == "manifest":
+            return self._manifests(root, spans)
         found = pieces(root, spans, self._options, self._bounds)
         self._check_keys(found)
         self._check_columns(list(topics.values()), found)
