@@ -57,7 +57,7 @@ class DataFile(msgspec.Struct, frozen=True):
     """Which part of the table it is, for tables that are rewritten in parts."""
     modified_ms: int = 0
     run: int = 0
-    """The run that wrote it."""
+    """The run whose rows it has: the one that wrote it; or an older one, whose rows were computed again."""
 
 
 # -- writing --------------------------------------------------------------------------------------------------

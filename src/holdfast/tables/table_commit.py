@@ -227,12 +227,12 @@ def remove(file: DataFile, now_ms: int, *, data_change: bool) -> Remove:
 def file_of(path: str, size: int, modified_ms: int, stats: str, run: str, bucket: str) -> DataFile:
     """A file, of what an action says about it; raises ValueError for one that cannot be ours."""
     name = table_layout.parse_file(path)
-    if name is None or run != str(name.run) or not path.startswith(f"{table_layout.DATA}/"):
+    if name is None or not 0 <= int(run) <= name.run or not path.startswith(f"{table_layout.DATA}/"):
         raise ValueError("not a file of ours")
     rows = _counted.decode(stats).num_records
     if not 0 < size <= FILE_BYTES_MAX or not 0 <= rows < 2**62:
         raise ValueError("not a size of a file")
-    return DataFile(path, size, rows, stats, bucket, modified_ms, name.run)
+    return DataFile(path, size, rows, stats, bucket, modified_ms, int(run))
 
 
 def file_added(action: Add) -> DataFile:

@@ -463,10 +463,11 @@ def _files_after(before: TableSnapshot, change: TableChange) -> tuple[list[DataF
 
 
 def _require_own(file: DataFile, run: int) -> None:
-    """A file carries the number of the run that adds it: by that, cleaning knows what is garbage."""
+    """A file's name carries the number of the run that adds it: by that, cleaning knows what is garbage."""
     try:
         same = table_commit.file_added(table_commit.add(file, data_change=True))
     except ValueError:
         same = None
-    if same != file or file.run != run:
+    name = table_layout.parse_file(file.path)
+    if same != file or name is None or name.run != run:
         raise Invalid(f"not a file of this run path={file.path} run={run}", hint="write it with FileWriter(run=…)")
