@@ -19,7 +19,6 @@ follow from the old ones; it needs a backfill, too, and the report says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -27,7 +26,7 @@ import pyarrow as pa
 from holdfast.errors import Invalid, NotFound
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.table_log import TableSnapshot
-from holdfast.tables.table_run import Position
+from holdfast.tables.table_run import Position, Run
 from pyspark_holdfast.pipeline.backfill_range import (
     Range,
     Reads,
@@ -40,6 +39,7 @@ from pyspark_holdfast.pipeline.backfill_range import (
     wanted_spans,
 )
 from pyspark_holdfast.pipeline.inputs import NotYet, Taken
+from pyspark_holdfast.pipeline.table_columns import configuration_of
 from pyspark_holdfast.pipeline.table_definition import Append, Snapshot, Windowed
 from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
 from pyspark_holdfast.pipeline.table_update import (
@@ -57,12 +57,8 @@ from pyspark_holdfast.pipeline.table_update import (
     next_run,
     stored_schema,
     update,
-    write,
 )
-from pyspark_holdfast.pipeline.table_writing import Written
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark_holdfast.pipeline.table_writing import Written, write_windows
 
 _STEPS_MAX = 10_000
 """Runs that are computed again at once; each is a job of its own."""
@@ -121,7 +117,7 @@ def _append(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Ra
         raise
     again = {step.run for step in steps}
     removed = tuple(file for file in before.files if file.run in again)
-    return _made(before, schema, Written(tuple(added), removed, 0, rows_out, {}), taken, started)
+    return _made(planned, before, schema, Written(tuple(added), removed, 0, rows_out, {}), taken, started)
 
 
 def _of_step(planned: PlannedTable, here: Pass, step: Step) -> list[Taken]:
@@ -148,9 +144,9 @@ def _others(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Ra
     _require_positions(planned, reads)
     if range_.is_everything:
         _require_there(here, [everything])
-        made = computed(planned, here, before._replace(files=(), run=_forgetful(before)), everything, next_run(before))
+        made = computed(planned, here, before._replace(files=(), run=_forgetful(before.run)), everything, next_run(before))
         written = made.written._replace(removed=before.files)
-        return _made(before, made.schema, written, [everything], made.started_ms)
+        return _made(planned, before, made.schema, written, [everything], made.started_ms)
     some = _in_range(planned, here, before, range_)
     if planned.new and not any(one.rows for one in some if not one.source.is_whole):
         return None
@@ -159,38 +155,29 @@ def _others(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Ra
         return _windows(planned, here, before, some, everything)
     _require_there(here, [some])
     made = computed(planned, here, before, some, next_run(before))
-    return _made(before, made.schema, made.written, [some], made.started_ms)
+    return _made(planned, before, made.schema, made.written, [some], made.started_ms)
 
 
-def _forgetful(before: TableSnapshot) -> object:
+def _forgetful(run: Run) -> Run:
     """The newest run without what it remembers of rows, for a table that is built anew."""
-    return msgspec.structs.replace(before.run, tombstones={})
+    return msgspec.structs.replace(run, tombstones={})
 
 
 def _windows(
     planned: PlannedTable, here: Pass, before: TableSnapshot, some: Sequence[Taken], everything: Sequence[Taken]
 ) -> Made:
     """The windows that rows of the range fall into, from all rows that the table has read."""
-    from pyspark_holdfast.pipeline.table_columns import WINDOW_START, windows_of
-
-    kind = planned.table.kind
+    started, spark, kind = here.clock.now_us() // 1000, here.spark(), planned.table.kind
     assert isinstance(kind, Windowed)
-    started, spark = here.clock.now_us() // 1000, here.spark()
     with leased(here, everything):
-        touched = windows_of(frame_of(planned, [one.frame(spark) for one in some]), kind)
-        rows = frame_of(planned, [one.frame(spark) for one in everything])
-        starts = [row[0] for row in touched.select(WINDOW_START).toLocalIterator()]
-        frame = _within(rows, kind, starts)
+        windows = frame_of(planned, [one.frame(spark) for one in some])
+        frame = frame_of(planned, [one.frame(spark) for one in everything])
         schema = stored_schema(planned, frame, before)
-        written = write(planned, here, frame, before, next_run(before), schema, is_replacing=True)
-    return _made(before, schema, written, [everything], started)
-
-
-def _within(rows: DataFrame, kind: Windowed, starts: Sequence[object]) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    window = f.window(f.col("`" + kind.time.replace("`", "``") + "`"), f"{kind.size_ms} milliseconds")
-    return rows.where(window["start"].isin(list(starts)))
+        written = write_windows(
+            frame, here.tables.place(planned.name), kind, before, next_run(before), here.nonce(), schema,
+            windows=windows,
+        )  # fmt: skip
+    return _made(planned, before, schema, written, [everything], started)
 
 
 def _in_range(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Range) -> list[Taken]:
@@ -245,10 +232,11 @@ def _require_there(here: Pass, taken: Sequence[Sequence[Taken]]) -> None:
 
 
 def _made(
-    before: TableSnapshot, schema: pa.Schema | None, written: Written, taken: Sequence[Sequence[Taken]], started: int
+    planned: PlannedTable, before: TableSnapshot, schema: pa.Schema | None, written: Written, taken: Sequence[Sequence[Taken]], started: int
 ) -> Made:
-    assert before.run is not None and schema is not None
+    assert before.run is not None
+    assert schema is not None
     rows_in = sum(one.rows for inputs in taken for one in inputs if not one.source.is_whole)
     return Made(
-        written, schema, before.run.reads, rows_in, started, reason="backfill", configuration=before.configuration
+        written, schema, before.run.reads, rows_in, started, reason="backfill", configuration=configuration_of(planned.table.kind)
     )

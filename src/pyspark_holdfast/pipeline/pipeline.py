@@ -319,7 +319,9 @@ def _silent(line: str) -> None:
 
 def _tell(report: TableReport, here: Pass) -> None:
     what = {
-        "written": f"{report.rows_out} rows written, run {report.run}", "unchanged": report.note or "nothing new",
-        "failed": f"failed: {report.error.splitlines()[0] if report.error else ''}", "skipped": f"skipped: {report.note}",
-    }[report.outcome]  # fmt: skip
+        "written": f"{report.rows_out} rows written, run {report.run}",
+        "unchanged": report.note or "nothing new",
+        "failed": f"failed: {report.error.partition(chr(10))[0]}",
+        "skipped": f"skipped: {report.note}",
+    }[report.outcome]
     here.tell(f"{report.name}: {what} ({report.seconds:.1f} s)")

@@ -8,7 +8,6 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.tables.table_log import TableSnapshot
 from holdfast.tables.table_run import Position
 from pyspark_holdfast.pipeline.inputs import Inputs, lag_of
 from pyspark_holdfast.pipeline.run_report import InputReport, TableReport
@@ -56,8 +55,8 @@ def table_report(planned: PlannedTable, here: Pass, outcome: Outcome, started_ms
         files_added=0 if written is None else len(written.added),
         files_removed=0 if written is None else len(written.removed),
         bytes_written=0 if written is None else sum(file.size for file in written.added),
-        **_sizes(snapshot), columns=columns_of(snapshot.schema), started_ms=started_ms, seconds=seconds,
-        note=outcome.note,
+        rows=snapshot.state.rows, files=snapshot.state.files, bytes=snapshot.state.bytes,
+        columns=columns_of(snapshot.schema), started_ms=started_ms, seconds=seconds, note=outcome.note,
     )  # fmt: skip
 
 
@@ -87,10 +86,11 @@ def table_status(planned: PlannedTable, inputs: Inputs) -> TableStatus:
     except HoldfastError as error:
         text, hint = told(error)
         return msgspec.structs.replace(known, error=text, hint=hint)
+    if snapshot.run is not None:
+        known = msgspec.structs.replace(known, run=snapshot.run.run, started_ms=snapshot.run.started_ms)
     return msgspec.structs.replace(
-        known, table_id=snapshot.table_id, version=snapshot.version, run=0 if snapshot.run is None else snapshot.run.run,
-        started_ms=0 if snapshot.run is None else snapshot.run.started_ms, **_sizes(snapshot),
-        columns=columns_of(snapshot.schema), inputs=found,
+        known, table_id=snapshot.table_id, version=snapshot.version, columns=columns_of(snapshot.schema), inputs=found,
+        rows=snapshot.state.rows, files=snapshot.state.files, bytes=snapshot.state.bytes,
     )  # fmt: skip
 
 
@@ -108,14 +108,6 @@ def _standing(source: Source, read: Position | None, inputs: Inputs) -> InputRep
         name=source.name, kind="topic", place=inputs.topics.root.store.url, source=inputs.topics.root.log, begin={},
         end=marks, rows=0, lag=lag_of(marks, settled), is_whole=source.is_whole,
     )  # fmt: skip
-
-
-def _sizes(snapshot: TableSnapshot) -> dict[str, int]:
-    return {
-        "rows": sum(file.rows for file in snapshot.files),
-        "files": len(snapshot.files),
-        "bytes": sum(file.size for file in snapshot.files),
-    }
 
 
 def columns_of(schema: pa.Schema | None) -> dict[str, str]:

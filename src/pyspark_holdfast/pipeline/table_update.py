@@ -186,9 +186,8 @@ def stored_schema(planned: PlannedTable, frame: DataFrame, before: TableSnapshot
 
 
 def write(
-    planned: PlannedTable, here: Pass, frame: DataFrame, before: TableSnapshot, run: int, schema: pa.Schema,
-    *, is_replacing: bool = False,
-) -> Written:  # fmt: skip
+    planned: PlannedTable, here: Pass, frame: DataFrame, before: TableSnapshot, run: int, schema: pa.Schema
+) -> Written:
     """Files of a table with these rows, and those whose place they take."""
     place, nonce, kind = here.tables.place(planned.name), here.nonce(), planned.table.kind
     match kind:
@@ -199,7 +198,7 @@ def write(
         case Keyed():
             return write_latest(frame, place, kind, before, run, nonce, schema)
         case Windowed():
-            return write_windows(frame, place, kind, before, run, nonce, schema, replacing=is_replacing)
+            return write_windows(frame, place, kind, before, run, nonce, schema)
 
 
 def next_run(before: TableSnapshot) -> int:
