@@ -68,6 +68,8 @@ class Places(NamedTuple):
     tables: str | None = None
     reports: str | Literal[False] | None = None
     options: Mapping[str, str] = {}
+    defaults: Mapping[str, str] = {}
+    """Options that count where neither the file nor the command line says anything else."""
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -104,8 +106,8 @@ def parse_bound(text: str | None) -> str | None:
 
 def with_places(pipeline: Pipeline, places: Places) -> Pipeline:
     """A pipeline at the places that the command line says."""
-    options = {**pipeline.options, **places.options} if places.options else None
-    changes = places.changes | ({} if options is None else {"options": options})
+    options = {**places.defaults, **pipeline.options, **places.options}
+    changes = places.changes | ({"options": options} if options != pipeline.options else {})
     return pipeline.changed(**changes) if changes else pipeline
 
 
@@ -225,9 +227,13 @@ def _say_failure(name: str, error: str, hint: str, output: Output) -> None:
 
 def main(pipeline: Pipeline, arguments: Sequence[str] | None = None) -> int:
     """The pipeline of a file, as its program; returns the exit code."""
-    given = parser(pipeline.name).parse_args(arguments)
+    made = parser(pipeline.name)
+    given = made.parse_args(arguments)
     try:
-        call, places = _call(given), _places(given)
+        call, places = _call(given, made.error), _places(given)
+    except Invalid as error:
+        made.error(f"{error.message}; {error.hint}")
+    try:
         return execute(with_places(pipeline, places), call, _plain(), lambda: _start(given.master))
     except HoldfastError as error:
         _tell(error, as_json=given.as_json)
@@ -270,14 +276,10 @@ def checked(call: Call, *, available_now: bool, refuse: Callable[[str], NoReturn
     return call
 
 
-def _call(given: argparse.Namespace) -> Call:
+def _call(given: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> Call:
     every = None if given.every is None else parse_every(given.every)
     call = Call(given.action, tuple(given.only), every, given.table, given.begin, given.end, given.as_json)
-    return checked(call, available_now=given.available_now, refuse=_refuse)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise Invalid(message, hint="see --help")
+    return checked(call, available_now=given.available_now, refuse=refuse)
 
 
 def _places(given: argparse.Namespace) -> Places:

@@ -49,7 +49,8 @@ def load_pipeline(path: Path, name: str | None, places: Places) -> Pipeline:
             f"there is no Pipeline in this file, and no place is given for its tables path={path}",
             hint="give --root and --tables, or put a Pipeline(…) into the file",
         )
-    return Pipeline(name or _name_of(path), of=tables, options=dict(places.options), **places.changes)
+    options = {**places.defaults, **places.options}
+    return Pipeline(name or _name_of(path), of=tables, options=options, **places.changes)
 
 
 def load_file(path: Path) -> ModuleType:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from holdfast import Settings
 from holdfast.cli.actions import Actions
 from holdfast.cli.options import json_option, keyring_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
@@ -128,7 +129,9 @@ def _places(given: dict[str, Any]) -> Places:
     options = dict(_wrong_usage(parse_option, pair) for pair in given["pairs"])
     if given["reference"] is not None:
         options["keyring"] = given["reference"]
-    found = Places(given["root"], given["tables"], given.get("reports"), options)
+    keyring = Settings.load().crypto.keyring
+    defaults = {"keyring": keyring} if keyring else {}
+    found = Places(given["root"], given["tables"], given.get("reports"), options, defaults)
     return found._replace(reports=False) if given.get("no_reports") else found
 
 
