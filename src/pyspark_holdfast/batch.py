@@ -23,10 +23,11 @@ from holdfast.reader.piece_rows import TaskReader, no_key
 from holdfast.reader.read_columns import Column, Shaping, choose, sources_of, width_of
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import Bounds, Piece, Task, tasks_of
-from holdfast.reader.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
+from holdfast.reader.resolve import Span, bounds_of, check_schemas, pieces, resolve, shape_of
 from holdfast.root.objects.documents import TopicDocument
 from holdfast.root.root_contents import versions
 from pyspark_holdfast.error_reports import each_in_short, hush_closed_pipes, in_short
+from pyspark_holdfast.manifest_rows import manifest_rows, manifest_tasks
 from pyspark_holdfast.segment_paths import segment_rows
 
 if TYPE_CHECKING:
@@ -109,6 +110,9 @@ class RowReading:
         )  # fmt: skip
         return [InputPartition(task.encode()) for task in tasks]
 
+    def _manifests(self, root: SettledRoot, spans: Sequence[Span]) -> list[InputPartition]:
+        return [InputPartition(task) for task in manifest_tasks(root, spans)]
+
     def _width(self, found: Sequence[Piece]) -> int | None:
         if not found or self._options.encrypted == "sealed" or self._options.emit == "segments":
             return None
@@ -130,7 +134,11 @@ class RowReading:
         if self._options.include_tail and (tail := _tail_task(data)) is not None:
             yield from self._tail_rows(tail)
             return
-        task, target = Task.decode(data), to_arrow_schema(self._schema, timezone="UTC")
+        target = to_arrow_schema(self._schema, timezone="UTC")
+        if self._options.emit == "manifest":
+            yield from manifest_rows(data, target)
+            return
+        task = Task.decode(data)
         if self._options.emit == "segments":
             yield segment_rows(task.pieces, target)
             return
@@ -182,6 +190,8 @@ class BatchReader(RowReading, DataSourceReader):
         root = SettledRoot.open(self._place, self._options)
         if self._options.include_tail:
             return self._with_tail(root)
+        if self._options.emit == "manifest":
+            return self._manifests(root, resolve(root, self._options, self._pins).spans)
         return self._partitions(root, self._planned(root)[1])
 
     def plan(self) -> Planned:

@@ -20,6 +20,7 @@ from holdfast.reader.read_options import PLACES, ReadOptions, is_table, own_opti
 from holdfast.reader.resolve import resolve, shape_of
 from pyspark_holdfast.batch import BatchReader
 from pyspark_holdfast.error_reports import hush_closed_pipes, in_short
+from pyspark_holdfast.manifest_rows import MANIFEST_ROWS
 from pyspark_holdfast.read_marks import is_marked, options_in, with_marks, with_options
 from pyspark_holdfast.segment_paths import SEGMENT_ROWS
 from pyspark_holdfast.stream import StreamReader
@@ -77,8 +78,8 @@ class HoldfastSource(DataSource):
         """The columns of the topics, with the marks of this moment."""
         place, options = self.parsed()
         self._is_inferred = True
-        if options.emit == "segments":
-            return SEGMENT_ROWS
+        if options.emit != "rows":
+            return SEGMENT_ROWS if options.emit == "segments" else MANIFEST_ROWS
         root = SettledRoot.open(place, options)
         if is_table(self.options):
             columns = shape_of(root.topics(options), options).columns

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.cli import exit_codes
 from holdfast.cli.verbs.spark_pipeline import pipeline_command
-from pyspark_holdfast.pipeline import command_line
+from pyspark_holdfast.pipeline.command import command_line
 from tests.cli.conftest import Run, objects
 
 pytestmark = pytest.mark.disk

@@ -78,7 +78,7 @@ CASES = {
     "maxSegmentsPerTrigger": Case("7", "max_segments", 7, "seven", "maxSegmentsPerTrigger must be a number"),
     "reader": Case("nightly", "reader", "nightly", "a/b", "reader must be a plain name"),
     "leaseSeconds": Case("60", "lease_seconds", 60, "0", "leaseSeconds must be above zero"),
-    "emit": Case("segments", "emit", "segments", "files", "emit must be one of: rows, segments"),
+    "emit": Case("segments", "emit", "segments", "files", "emit must be one of: rows, segments, manifest"),
     "native": Case("false", "native", False, "maybe", "native must be true or false"),
 }
 STORE_CASES = {
@@ -188,7 +188,8 @@ def test_no_refusal_repeats_a_secret(name):
         ({"asOf": "{}", "endingOffsets": '{"orders":{"0":1}}'}, "asOf and endingOffsets"),
         ({"asOf": "{}", "includeTail": "true"}, "asOf tells what was settled"),
         ({"encrypted": "sealed", "includeTail": "true"}, "encrypted=sealed reads blocks"),
-        ({"emit": "segments", "includeTail": "true"}, "emit=segments names segments"),
+        ({"emit": "segments", "includeTail": "true"}, "emit=segments tells of segments"),
+        ({"emit": "manifest", "includeTail": "true"}, "emit=manifest tells of segments"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(given, complaint):

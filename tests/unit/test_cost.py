@@ -6,8 +6,9 @@ from typing import get_args
 
 import pytest
 
-from holdfast.shipping.cost import PRICES, Counter, Request, monthly_dollars, monthly_puts
+from holdfast.shipping.cost import Counter, monthly_dollars, monthly_puts
 from holdfast.shipping.shipping_settings import ShippingSettings
+from holdfast.store.request_prices import PRICES, Request
 
 pytestmark = pytest.mark.unit
 

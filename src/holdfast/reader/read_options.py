@@ -24,7 +24,7 @@ from holdfast.store.store_settings import StoreSettings
 Verify = Literal["off", "hash", "full"]
 SchemaMode = Literal["latest", "known", "strict"]
 Encrypted = Literal["open", "sealed"]
-Emit = Literal["rows", "segments"]
+Emit = Literal["rows", "segments", "manifest"]
 
 _SINCE_S, _BEFORE_S = 631_152_000, 4_102_444_800
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -133,7 +133,7 @@ def _tail_problems(options: ReadOptions) -> list[str | None]:
     return [
         "asOf tells what was settled; includeTail goes beyond it" if options.as_of is not None else None,
         "encrypted=sealed reads blocks of segments; includeTail has none" if options.encrypted == "sealed" else None,
-        "emit=segments names segments; includeTail has none" if options.emit == "segments" else None,
+        f"emit={options.emit} tells of segments; includeTail has none" if options.emit != "rows" else None,
     ]
 
 
@@ -237,7 +237,7 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "maxSegmentsPerTrigger": ("max_segments", _positive),
     "reader": ("reader", str),
     "leaseSeconds": ("lease_seconds", _positive),
-    "emit": ("emit", _choice("rows", "segments")),
+    "emit": ("emit", _choice("rows", "segments", "manifest")),
     "native": ("native", _flag),
 }
 _STORE_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {

@@ -1,21 +1,15 @@
 """What the store's requests cost at list price: counted as they are made, and estimated from the settings.
 
-Prices are list prices of S3 Standard in us-east-1, noted in November 2026, without taxes, discounts, storage or
-traffic: PUT and LIST $0.005 per 1,000, GET and HEAD $0.0004 per 1,000, DELETE free. They may have changed since, and
-other stores have others: orientation, not accounting. Counting is in whole billionths of a dollar and never drifts.
+Prices are those of `store/request_prices.py`: orientation, not accounting. Counting is in whole billionths of a dollar
+and never drifts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from holdfast.shipping.shipping_settings import ShippingSettings
-
-Request = Literal["put", "list", "get", "head", "delete"]
-
-PRICES: dict[Request, int] = {"put": 5_000, "list": 5_000, "get": 400, "head": 400, "delete": 0}
-"""Billionths of a dollar for one request."""
+from holdfast.store.request_prices import PRICES, Request
 
 _MONTH_MS = 30 * 24 * 3600 * 1000
 

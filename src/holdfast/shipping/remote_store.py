@@ -13,9 +13,10 @@ from typing import Protocol, TypeVar
 from holdfast.errors import NotFound
 from holdfast.process_lifetime import Threads
 from holdfast.root.root_format import RootForm
-from holdfast.shipping.cost import Counter, Request
+from holdfast.shipping.cost import Counter
 from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Body, ObjectInfo, Store
+from holdfast.store.request_prices import Request
 
 _SIGNED_AT_ONCE = 64 * 1024
 """What is larger is hashed and copied for its signature off the loop."""

@@ -1,6 +1,6 @@
 """`holdfast spark pipeline run|status|backfill FILE`: tables kept up with the topics of a root, from a Python file.
 
-What is done, and what is shown of it, is `pyspark_holdfast.pipeline.command_line`, which `spark-submit FILE` uses as
+What is done, and what is shown of it, is `pyspark_holdfast.pipeline.command.command_line`, which `spark-submit FILE` uses as
 well; here are the options, and where it is printed. Mistakes in the file or in the options are told before Spark starts.
 """
 
@@ -21,7 +21,7 @@ from holdfast.errors import Invalid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_holdfast.pipeline.command_line import Action, Call, Places
+    from pyspark_holdfast.pipeline.command.command_line import Action, Call, Places
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EPILOG = """\b
@@ -104,8 +104,8 @@ def backfill_command(
 def _execute(
     file: Path, master: str, places: dict[str, Any], action: Action, available_now: bool = False, **asked: Any
 ) -> int:
-    from pyspark_holdfast.pipeline.command_line import Output, execute
-    from pyspark_holdfast.pipeline.pipeline_file import load_pipeline
+    from pyspark_holdfast.pipeline.command.command_line import Output, execute
+    from pyspark_holdfast.pipeline.command.pipeline_file import load_pipeline
 
     call = _call(action, available_now, asked)
     pipeline = load_pipeline(file, places["name"], _places(places))
@@ -116,7 +116,7 @@ def _execute(
 
 
 def _call(action: Action, available_now: bool, asked: dict[str, Any]) -> Call:
-    from pyspark_holdfast.pipeline.command_line import Call, checked, parse_every
+    from pyspark_holdfast.pipeline.command.command_line import Call, checked, parse_every
 
     if asked.get("every") is not None:
         asked["every"] = _wrong_usage(parse_every, asked["every"])
@@ -124,7 +124,7 @@ def _call(action: Action, available_now: bool, asked: dict[str, Any]) -> Call:
 
 
 def _places(given: dict[str, Any]) -> Places:
-    from pyspark_holdfast.pipeline.command_line import Places, parse_option
+    from pyspark_holdfast.pipeline.command.command_line import Places, parse_option
 
     options = dict(_wrong_usage(parse_option, pair) for pair in given["pairs"])
     if given["reference"] is not None:

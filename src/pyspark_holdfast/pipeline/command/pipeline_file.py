@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.suggestions import listed, meant
-from pyspark_holdfast.pipeline.command_line import Places, with_places
+from pyspark_holdfast.pipeline.command.command_line import Places, with_places
 from pyspark_holdfast.pipeline.table_definition import Table
 
 if TYPE_CHECKING:

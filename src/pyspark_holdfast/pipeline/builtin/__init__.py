@@ -1,0 +1,14 @@
+"""Tables that every log can have: add them to a pipeline's `of`.
+
+    Pipeline("shop", root=…, tables=…, of=[bronze("orders"), *channels(), *health("orders")])
+
+They are ordinary tables, made of the same parts as yours: docs/howto/pipeline.md#built-in-tables has their columns.
+"""
+
+from __future__ import annotations
+
+from pyspark_holdfast.pipeline.builtin.bronze_table import bronze
+from pyspark_holdfast.pipeline.builtin.channel_tables import channel_delivery, channel_messages, channels
+from pyspark_holdfast.pipeline.builtin.health_tables import health
+
+__all__ = ["bronze", "channel_delivery", "channel_messages", "channels", "health"]
