@@ -58,7 +58,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 Progress = Callable[[str], None]
-Session = Union["SparkSession", Callable[[], "SparkSession"]]
+Session = Union["SparkSession", Callable[[], "SparkSession"], None]
+"""A session; or what makes one, when it is first needed; or None, for the active one or one for this machine."""
 _IDLE_KEPT_EACH = 60.0
 """Seconds between two reports that say that there was nothing new."""
 _CLEAN_EACH = 16
@@ -83,11 +84,13 @@ class Pipeline:
     ) -> None:
         """`options` are those of the format `holdfast` for all topics: keyring, endpoint … `store` says how the tables'
         place is reached, where that differs. `keep`: how long files stay that a newer version has replaced. `reports`:
-        where reports of runs are written, a directory or a place of a store; by default `_reports` beside the tables;
+        where reports of runs are written, a directory or a place of a store; by default `_reports` beside the tables,
         False for none.
         """
-        self._given = {"root": root, "tables": tables, "of": of, "options": options, "store": store, "keep": keep,
-                       "reports": reports, "clock": clock}  # fmt: skip
+        self._given = {
+            "root": root, "tables": tables, "of": tuple(of), "options": options, "store": store, "keep": keep,
+            "reports": reports, "clock": clock,
+        }  # fmt: skip
         if not is_name(name):
             raise Invalid(f"a pipeline cannot be called this name={name!r}", hint="letters, digits, '_', '-' and '.'")
         self.name = name
@@ -103,16 +106,12 @@ class Pipeline:
         _keep_apart(root_url(self.root), self.tables_url)
         self.options = given
         self.settings = _settings(store, given)
-        self.reports = None if reports is False else _reports_files(reports, self)
+        self.reports: str | None = _reports_place(reports, self.tables_url)
         topics = Topics(self.root, given, self._clock)
         opened = shared_store(self.tables_url, self.settings, self._clock)
         self._inputs = Inputs(topics, Tables(self.tables_url, self.settings, opened, self._clock))
         self._inputs.tables_known = [planned.name for planned in self.planned]
         self._running, self._kept_at = Lock(), -inf
-
-    def changed(self, **given: Any) -> Pipeline:
-        """The same pipeline with other arguments: another root, other places …"""
-        return Pipeline(self.name, **(self._given | given))
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -123,15 +122,17 @@ class Pipeline:
         """The folder of a table, for `read_table` and for others who read Delta tables."""
         return f"{self.tables_url}/{chosen(self.planned, [table])[0].name}"
 
+    def changed(self, **changes: Any) -> Pipeline:
+        """The same pipeline with other arguments: another root, another place for its tables."""
+        return Pipeline(changes.pop("name", self.name), **{**self._given, **changes})
+
     # -- runs ---------------------------------------------------------------------------------------------
 
-    def run(
-        self, spark: Session | None = None, *, only: Sequence[str] = (), progress: Progress | None = None
-    ) -> RunReport:
+    def run(self, spark: Session = None, *, only: Sequence[str] = (), progress: Progress | None = None) -> RunReport:
         """Bring all tables, or `only` some, up to what is settled now. Raises nothing that a table's failure caused.
 
-        Without `spark`, the active session is taken, or one is made for this machine, if there is something to do; a
-        function is asked for one then.
+        `spark` is a session, or a function that makes one. Without it, the active session is taken, or one is made for
+        this machine. It is made only if there is something to do.
         """
         planned = chosen(self.planned, _names(only))
         return self._exclusively("run", spark, progress, lambda here: self._tables(planned, here))
@@ -139,7 +140,7 @@ class Pipeline:
     def _exclusively(
         self,
         reason: Literal["run", "backfill"],
-        spark: Session | None,
+        spark: Session,
         progress: Progress | None,
         work: Callable[[Pass], list[TableReport]],
     ) -> RunReport:
@@ -198,7 +199,7 @@ class Pipeline:
     def run_every(
         self,
         seconds: float | str,
-        spark: Session | None = None,
+        spark: Session = None,
         stop: Event | None = None,
         *,
         only: Sequence[str] = (),
@@ -226,7 +227,7 @@ class Pipeline:
     def backfill(
         self,
         table: str,
-        spark: Session | None = None,
+        spark: Session = None,
         *,
         begin: Bound = None,
         end: Bound = None,
@@ -281,13 +282,12 @@ class Pipeline:
                 )  # fmt: skip
 
     def _keep(self, report: RunReport) -> None:
-        """Write the report down; that nothing was new, now and then, and not each time that somebody looks."""
-        is_idle = all(table.outcome == "unchanged" for table in report.tables)
-        now = self._clock.monotonic()
+        """Write the report down; that nothing was new now and then, and not each time that somebody looks."""
+        is_idle, now = all(table.outcome == "unchanged" for table in report.tables), self._clock.monotonic()
         if self.reports is None or (is_idle and now - self._kept_at < _IDLE_KEPT_EACH):
             return
         try:
-            self.reports.keep(report)
+            ReportFiles(self.reports, self.settings, self._clock).keep(report)
             self._kept_at = now
         except (HoldfastError, OSError) as error:  # the tables are written; they tell the next run all that it needs
             logger.warning(
@@ -331,19 +331,20 @@ def _keep_apart(root: str, tables: str) -> None:
         raise Invalid("tables must not lie inside the root that they read", hint="give a place beside it, as …/tables")
 
 
-def _reports_files(reports: str | Path | None, pipeline: Pipeline) -> ReportFiles:
-    place = f"{pipeline.tables_url}/_reports" if reports is None else tables_url(reports)
-    return ReportFiles(place, pipeline.settings, pipeline._clock)
+def _reports_place(reports: str | Path | Literal[False] | None, tables: str) -> str | None:
+    if reports is False:
+        return None
+    return f"{tables}/_reports" if reports is None else tables_url(reports)
 
 
-def _session(given: Session | None) -> SparkSession:
-    if given is not None:
-        return given() if callable(given) else given
+def _session(given: Session) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from pyspark_holdfast.spark_session import session
 
-    return SparkSession.getActiveSession() or session()
+    if given is None:
+        return SparkSession.getActiveSession() or session()
+    return given() if callable(given) else given
 
 
 def _silent(line: str) -> None:

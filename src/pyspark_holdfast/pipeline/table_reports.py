@@ -41,13 +41,17 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Why this is not known."""
     hint: str = ""
 
+    @property
+    def lag(self) -> int:
+        """Records of topics that are settled and not in the table yet."""
+        return sum(one.lag for one in self.inputs if one.kind == "topic")
+
 
 def table_report(planned: PlannedTable, here: Pass, outcome: Outcome, started_ms: int, seconds: float) -> TableReport:
     """What a run did to a table."""
     snapshot, written = outcome.snapshot, outcome.written
     return TableReport(
-        name=planned.name, kind=planned.table.kind.name, description=planned.table.description,
-        outcome="unchanged" if written is None else "written",
+        name=planned.name, kind=planned.table.kind.name, description=planned.table.description, outcome="unchanged" if written is None else "written",
         place=f"{here.tables.url}/{planned.name}", table_id=snapshot.table_id,
         run=0 if snapshot.run is None else snapshot.run.run, version=snapshot.version,
         inputs=[here.inputs.report(one) for one in outcome.taken],
@@ -65,12 +69,12 @@ def failed_report(
     planned: PlannedTable, here: Pass, error: Exception | None, started_ms: int, seconds: float, *, behind: str = ""
 ) -> TableReport:
     """A table that failed, or was skipped because one that it reads failed."""
-    text, kind, hint = ("", "", "") if error is None else told(error)
+    text, hint = ("", "") if error is None else told(error)
     note = f"table {behind!r}, which it reads, failed" if behind else ""
     return TableReport(
-        name=planned.name, kind=planned.table.kind.name, description=planned.table.description,
-        outcome="failed" if error is not None else "skipped", place=f"{here.tables.url}/{planned.name}",
-        started_ms=started_ms, seconds=seconds, error=text, error_kind=kind, hint=hint, note=note,
+        name=planned.name, kind=planned.table.kind.name, description=planned.table.description, outcome="failed" if error is not None else "skipped",
+        place=f"{here.tables.url}/{planned.name}", started_ms=started_ms, seconds=seconds, error=text, hint=hint,
+        note=note, error_kind="" if error is None else kind_of(error),
     )  # fmt: skip
 
 
@@ -85,7 +89,7 @@ def table_status(planned: PlannedTable, inputs: Inputs) -> TableStatus:
         reads = {} if snapshot.run is None else snapshot.run.reads
         found = [_standing(source, reads.get(source.key), inputs) for source in planned.sources]
     except HoldfastError as error:
-        text, _, hint = told(error)
+        text, hint = told(error)
         return msgspec.structs.replace(known, error=text, hint=hint)
     if snapshot.run is not None:
         known = msgspec.structs.replace(known, run=snapshot.run.run, started_ms=snapshot.run.started_ms)
@@ -125,6 +129,12 @@ def told(error: Exception) -> tuple[str, str]:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = "\n".join(lines)[:_ERROR_CHARS_MAX]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__, ""
+
+
+def kind_of(error: Exception) -> str:
+    """The kind of an error of ours, which tells what to do about it; empty for others."""
+    home = HoldfastError.__module__
+    return next((kind.__name__ for kind in type(error).__mro__ if kind.__module__ == home), "")
 
 
 def failed_names(reports: Sequence[TableReport]) -> set[str]:
