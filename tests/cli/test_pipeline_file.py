@@ -114,10 +114,11 @@ def test_places_of_the_command_line_win(run: Run, tmp_path: Path, file: Path, ro
         ("import os\nx = 1 +\n", 2, "SyntaxError"),
         ("import os\n\nundefined_name\n", 3, "NameError: name 'undefined_name' is not defined"),
         ("def f():\n    raise ValueError('no such thing')\nf()\n", 2, "ValueError: no such thing"),
-        ("from pyspark_holdfast.pipeline import table\n@table\ndef nothing():\n    pass\n", 2, "a table needs an input"),
+        ("from pyspark_holdfast.pipeline import table\n@table\ndef nothing():\n    pass\n", 2, "needs an input"),
         ("from pyspark_holdfast.pipeline import keyed\nkeyed('a',\n  order_by='b', buckets=0)\n", 2, "buckets must be"),
         ("import sys\nsys.exit(3)\n", 2, "the file ended the program"),
         ("import no_such_module_at_all\n", 1, "ModuleNotFoundError"),
+        ("from pyspark.sql.functions import udf\n@udf('bigint')\ndef f(n):\n    return n\n", 2, "LongType()"),
         ("raise ValueError('\\x1b[31mred')\n", 1, r"\x1b[31mred"),
     ],
 )  # fmt: skip
@@ -188,7 +189,6 @@ def test_wrong_usage(run: Run, file: Path, arguments: list[str], words: str) -> 
         (["backfill", "FILE", "lates"], "did you mean 'latest'?"),
         (["backfill", "FILE", "latest", "--from", "yesterday"], "no bound of a range"),
         (["backfill", "FILE", "latest", "--from", "run:3", "--to", "2026-01-01T00:00:00Z"], "two kinds"),
-        (["run", "FILE", "--root", "nowhere"], "nowhere"),
         (["run", "FILE", "--option", "kering=x"], "did you mean keyring?"),
         (["run", "FILE", "--reports", "s3://a:secret@b/c"], "must not carry"),
     ],
@@ -205,8 +205,20 @@ def test_what_can_be_known_is_refused_before_spark_starts(
     assert "starting Spark" not in done.stderr
 
 
+def test_a_root_that_is_not_there_fails_the_tables_without_spark(run: Run, file: Path) -> None:
+    """It may come: a service tries again."""
+    done = run("spark", "pipeline", "run", file, "--root", "nowhere", "--no-reports", "--json")
+    assert (done.exit_code, "starting Spark" in done.stderr) == (1, False)
+    copies, latest = json.loads(done.stdout)["tables"]
+    assert (copies["outcome"], copies["error_kind"], latest["outcome"]) == ("failed", "NotFound", "skipped")
+    assert "nowhere" in copies["error"]
+    text = run("spark", "pipeline", "run", file, "--root", "nowhere", "--no-reports")
+    assert text.stdout.splitlines()[1].split()[:3] == ["copies", "failed", "-"]
+    assert "hint: " in text.stderr
+
+
 def test_both_ways_take_the_same_arguments() -> None:
-    """What `holdfast spark pipeline` takes, `spark-submit FILE` takes, but for the file; and exit codes are the same."""
+    """What `holdfast spark pipeline` takes, `spark-submit FILE` takes, but for the file; so are exit codes."""
     context = click.Context(pipeline_command)
     commands = [pipeline_command.get_command(context, name) for name in pipeline_command.list_commands(context)]
     here = {

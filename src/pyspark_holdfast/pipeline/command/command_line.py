@@ -6,7 +6,7 @@
 
 Both ways mean the same: they make a `Call`, and `execute` does it. Data goes to stdout (a table, or with --json one
 object per run), words go to stderr. Spark is started when there is something for it to do, so what is wrong before that
-is told at once. Exit codes: 0 fine, 1 a table failed or something was refused, 2 wrong usage, 3 damage, 130 interrupted.
+is told at once. Exit codes: 0 fine, 1 a table failed or something was refused, 2 wrong usage, 3 damage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -137,16 +137,24 @@ def _repeat(pipeline: Pipeline, call: Call, output: Output, session: Callable[[]
     codes = [FINE]
     assert call.every is not None
     pipeline.run_every(
-        call.every, session, only=call.only, progress=_quiet_when_idle(output.say),
+        call.every, session, only=call.only, progress=_news(output.say),
         after=lambda report: codes.append(_show_run(report, call, output, is_one_of_many=True)),
     )  # fmt: skip
     output.say("stopped")
     return codes[-1]
 
 
-def _quiet_when_idle(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Progress without the lines that say that there was nothing: a service would write them for ever."""
-    return lambda line: None if ": nothing new" in line else say(line)
+def _news(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Progress without what was said before, and without that there was nothing: a service would say it for ever."""
+    last: dict[str, str] = {}
+
+    def tell(line: str) -> None:
+        table, _, what = line.rpartition(" (")[0].partition(": ")
+        if what not in ("nothing new", last.get(table)):
+            say(line)
+        last[table] = what
+
+    return tell
 
 
 class _Session:

@@ -104,10 +104,19 @@ def _told(error: BaseException, path: Path) -> HoldfastError:
         )
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     first = message.strip().splitlines()[0] if message.strip() else ""
-    hint = f"`python {path}` shows the whole traceback"
+    words = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return Invalid(f"{where}: {words}", hint=_hint(error, path, first))
+
+
+def _hint(error: BaseException, path: Path, message: str) -> str:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "pyspark":
-        hint = "pip install 'holdfast-log[spark]'"
-    return Invalid(f"{where}: {type(error).__name__}{': ' if first else ''}{first}", hint=hint)
+        return "pip install 'holdfast-log[spark]'"
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in message:
+        return (
+            "Spark starts after the file is loaded: give types as objects (LongType(), not 'bigint'), and make "
+            "columns inside of the functions of tables"
+        )
+    return f"`python {path}` shows the whole traceback"
 
 
 def _line_of(error: BaseException, full: Path) -> int | None:
