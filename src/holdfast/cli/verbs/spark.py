@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from holdfast import Settings
-from holdfast.cli.actions import Actions
+from holdfast.cli.action_group import Actions
 from holdfast.cli.exit_codes import FINE
 from holdfast.cli.options import asking_for_key, json_option, keyring_option, load_keyring, parsed
 from holdfast.cli.output import emit, emit_bytes, emit_json, emit_json_bytes, flush, say

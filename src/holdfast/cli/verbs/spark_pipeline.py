@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from holdfast import Settings
-from holdfast.cli.actions import Actions
+from holdfast.cli.action_group import Actions
 from holdfast.cli.options import json_option, keyring_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
 from holdfast.errors import Invalid
