@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clock import SystemClock
-from holdfast.publish.delta import delta_table
+from holdfast.publish.delta import delta_log
 from holdfast.publish.publication import Publisher
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
@@ -93,5 +93,5 @@ class CountingStore:
 
 
 if __name__ == "__main__":
-    delta_table._CHECKPOINT_LEAST = 1
+    delta_log._CHECKPOINT_LEAST = 1
     publisher_of(CountingStore(DirectoryStore(Path(sys.argv[1]), CLOCK), int(sys.argv[3]))).publish(sys.argv[2])

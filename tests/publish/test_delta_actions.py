@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Invalid
 from holdfast.model.schema import declare
-from holdfast.publish.delta import delta_table
+from holdfast.publish.delta import delta_log
 from holdfast.publish.delta.column_types import raw_columns, typed_columns
 from holdfast.segments.file.segment_columns import RAW_SCHEMA
 from tests.publish.worlds import World, log_folder
@@ -79,7 +79,7 @@ def check_commit(lines: list[dict[str, Any]]) -> None:
 @pytest.mark.disk
 def test_every_action_validates_against_the_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """All kinds of commits, and the checkpoint that says the same."""
-    monkeypatch.setattr(delta_table, "_CHECKPOINT_LEAST", 5)
+    monkeypatch.setattr(delta_log, "_CHECKPOINT_LEAST", 5)
     world, schema = World(tmp_path), pa.schema({"a": pa.int64()})
     try:
         for turn in range(5):

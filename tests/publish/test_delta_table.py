@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.compaction.compact_root import compact
-from holdfast.publish.delta import delta_table
+from holdfast.publish.delta import delta_log
 from holdfast.store import layout
 from tests.publish.worlds import World, delta_rows, files_below, keyed, log_folder
 
@@ -85,7 +85,7 @@ def test_the_table_equals_what_holdfast_reads_whatever_happened(
 ):
     """Random appends, seals, ships, schema versions, expiries, rewrites: after each publication both read the same
     rows, and every version goes on showing what was settled when it was published."""
-    monkeypatch.setattr(delta_table, "_CHECKPOINT_LEAST", 3)
+    monkeypatch.setattr(delta_log, "_CHECKPOINT_LEAST", 3)
     live(World(tmp_path, shipped=shipped), Random(f"{seed}-{round_}-{shipped}"), 20)
 
 
@@ -276,7 +276,7 @@ def test_nobody_else_may_write(world: World):
 
 def test_checkpoints_say_what_the_commits_say(world: World, monkeypatch: pytest.MonkeyPatch):
     """With and without them the table is the same, also when the commits before one are gone, and when it is gone."""
-    monkeypatch.setattr(delta_table, "_CHECKPOINT_LEAST", 4)
+    monkeypatch.setattr(delta_log, "_CHECKPOINT_LEAST", 4)
     for turn in range(13):
         fill(world, rows=2, partitions=1)
         if turn == 6:

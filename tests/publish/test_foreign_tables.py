@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, NotFound, publish_tables, unpublish_tables
-from holdfast.publish.delta import delta_table
-from holdfast.publish.delta.commits import ForeignCommit
+from holdfast.publish.delta import delta_log
+from holdfast.publish.delta.delta_log import ForeignCommit
 from tests.publish.test_delta_table import fill
 from tests.publish.worlds import World, delta_rows, files_below, log_folder
 from tests.store.old_roots import make_old
@@ -171,7 +171,7 @@ def test_a_missing_commit_is_found(world: World):
 
 @pytest.mark.parametrize("hint", [b"", b"{", b'{"version":"x"}', b'{"version":-3}', b'{"version":999}', b"x" * 100_000])
 def test_a_hint_that_makes_no_sense_is_passed_over(world: World, monkeypatch: pytest.MonkeyPatch, hint: bytes):
-    monkeypatch.setattr(delta_table, "_CHECKPOINT_LEAST", 1)
+    monkeypatch.setattr(delta_log, "_CHECKPOINT_LEAST", 1)
     world.publisher().publish("orders")
     (log_folder(world.table("orders")) / "_last_checkpoint").write_bytes(hint)
     fill(world)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.publish.delta import delta_table
+from holdfast.publish.delta import delta_log
 from holdfast.store.directory import DirectoryStore
 from tests.publish.counting_store import CLOCK, CountingStore, publisher_of
 from tests.publish.test_delta_table import fill
@@ -56,7 +56,7 @@ def test_many_segments_go_in_few_commits(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(publication, "_SEGMENTS_AT_ONCE", 3)
     monkeypatch.setattr(publication, "_AT_ONCE_LEAST", 1)
-    monkeypatch.setattr(delta_table, "_CHECKPOINT_LEAST", 2)
+    monkeypatch.setattr(delta_log, "_CHECKPOINT_LEAST", 2)
     world = World(tmp_path)
     try:
         for _ in range(8):

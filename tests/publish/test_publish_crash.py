@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.publish.delta import delta_table
+from holdfast.publish.delta import delta_log
 from holdfast.store.directory import DirectoryStore
 from tests.publish.counting_store import CLOCK, CountingStore, publisher_of
 from tests.publish.test_delta_table import fill
@@ -21,7 +21,7 @@ from tests.publish.worlds import World, delta_rows
 @pytest.mark.crash
 def test_killed_at_each_step_the_table_is_the_one_before_or_the_one_after(tmp_path: Path, monkeypatch, some):
     """New rows, an expiry and a rewrite are due; kill -9 before and after every request; then publish again."""
-    monkeypatch.setattr(delta_table, "_CHECKPOINT_LEAST", 1)
+    monkeypatch.setattr(delta_log, "_CHECKPOINT_LEAST", 1)
     world = World(tmp_path / "made")
     for _ in range(4):
         fill(world, rows=2, partitions=1)

@@ -19,7 +19,8 @@ from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model.topic_name import is_name
 from holdfast.publish.delta.column_types import Columns
-from holdfast.publish.delta.commits import ForeignCommit, Standing
+from holdfast.publish.delta.commits import Standing
+from holdfast.publish.delta.delta_log import ForeignCommit
 from holdfast.publish.delta.delta_table import DeltaTable
 from holdfast.publish.settled_files import SettledFiles, require_plain
 from holdfast.publish.table_change import Cursor, PartitionChange

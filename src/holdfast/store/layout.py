@@ -109,6 +109,7 @@ _DOCUMENT = re.compile(
     r"/[0-9]{20}(?:-[0-9a-f]{16})?\.(?:json|parquet)\Z"
 )
 _COMMIT = re.compile(r"([0-9]{20})\.json\Z")
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.parquet\Z")
 _TABLE_FILE = re.compile(r"topics/([^/]+)/_delta_log/")
 _INTENT = re.compile(r"([0-9]{20})-([0-9a-f]{16})\.json\Z")
 _PARTITION = re.compile(r"topics/([^/]+)/([0-9]+)/")
@@ -204,24 +205,30 @@ def delta_folder(topic: str) -> str:
     return f"{table_folder(topic)}_delta_log/"
 
 
-def delta_commit_key(topic: str, version: int) -> str:
-    """One commit of a topic's Delta table."""
-    return f"{delta_folder(topic)}{version:020d}.json"
+def delta_commit_key(folder: str, version: int) -> str:
+    """One commit of a Delta table, whose log is in this folder."""
+    return f"{folder}{version:020d}.json"
 
 
-def delta_checkpoint_key(topic: str, version: int) -> str:
-    """The state of a topic's Delta table after a commit."""
-    return f"{delta_folder(topic)}{version:020d}.checkpoint.parquet"
+def delta_checkpoint_key(folder: str, version: int) -> str:
+    """The state of a Delta table after a commit."""
+    return f"{folder}{version:020d}.checkpoint.parquet"
 
 
-def delta_hint_key(topic: str) -> str:
-    """Says which checkpoint of a topic's Delta table is the newest."""
-    return f"{delta_folder(topic)}_last_checkpoint"
+def delta_hint_key(folder: str) -> str:
+    """Says which checkpoint of a Delta table is the newest."""
+    return f"{folder}_last_checkpoint"
 
 
 def parse_delta_commit(key: str) -> int | None:
     """The version of a commit's key, or None."""
     found = _COMMIT.match(key.rpartition("/")[2])
+    return int(found[1]) if found else None
+
+
+def parse_delta_checkpoint(key: str) -> int | None:
+    """The version of a checkpoint's key, or None."""
+    found = _CHECKPOINT.match(key.rpartition("/")[2])
     return int(found[1]) if found else None
 
 

@@ -57,6 +57,8 @@ class TableReport(msgspec.Struct, frozen=True, kw_only=True):
     """By name: the type, as Spark says it."""
     error: str = ""
     hint: str = ""
+    note: str = ""
+    """What people should know: what is waited for, why it was skipped, what must be computed again, too."""
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,9 @@ from holdfast.publish.delta.actions import Add, Metadata, Protocol, Remove, Txn
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SETTINGS: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "write_page_checksum": True}
+"""How the file is written."""
+
 Kept = Protocol | Metadata | Txn | Remove | Add
 
 
@@ -24,10 +27,10 @@ def encode(actions: Sequence[Kept]) -> bytes:
     rows: dict[str, list[Any]] = {name: [None] * len(actions) for name in columns.values()}
     for at, action in enumerate(actions):
         rows[columns[type(action)]][at] = msgspec.to_builtins(action)
-    schema = _schema(pa)
+    schema = checkpoint_schema()
     arrays = [pa.array([_entries(value) for value in rows[field.name]], field.type) for field in schema]
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="snappy", use_dictionary=False)
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, **SETTINGS)
     return bytes(sink.getvalue())
 
 
@@ -48,7 +51,10 @@ def _entries(value: Any) -> Any:
     }
 
 
-def _schema(pa: Any) -> pa.Schema:
+def checkpoint_schema() -> pa.Schema:
+    """The columns of the file."""
+    import pyarrow as pa
+
     text, number, flag = pa.string(), pa.int64(), pa.bool_()
     texts = pa.map_(text, text)
     return pa.schema({

@@ -53,14 +53,27 @@ def raw_columns() -> Columns:
 
 def typed_columns(stored: pa.Schema) -> Columns:
     """The columns of a typed topic, from the schema in which its newest version is stored; raises Invalid."""
-    _check_names(stored.names, "")
-    own = [_field(column.name, _kind(column.type, column.name), nullable=column.nullable) for column in stored]
     fields = [
         _field(TYPED_PARTITION, "integer"), _field("_offset", "long", nullable=False),
-        _field("_time", "timestamp", nullable=False), *own,
+        _field("_time", "timestamp", nullable=False), *_fields(stored),
     ]  # fmt: skip
     text = _text(fields)
-    return Columns(text, TYPED_PARTITION, "_offset", "_time", has_local_times='"timestamp_ntz"' in text)
+    return Columns(text, TYPED_PARTITION, "_offset", "_time", has_local_times=has_local_times(text))
+
+
+def schema_text(columns: pa.Schema) -> str:
+    """Any columns, as Delta's log has them; raises Invalid."""
+    return _text(_fields(columns))
+
+
+def has_local_times(text: str) -> bool:
+    """Whether a schema, as Delta's log has it, has times without a zone."""
+    return '"timestamp_ntz"' in text
+
+
+def _fields(columns: pa.Schema) -> list[dict[str, Any]]:
+    _check_names(columns.names, "")
+    return [_field(column.name, _kind(column.type, column.name), nullable=column.nullable) for column in columns]
 
 
 # -- names --------------------------------------------------------------------------------------------------
@@ -78,7 +91,7 @@ def _check_names(names: Sequence[str], inside: str) -> None:
 
 
 def _refused(column: str, reason: str, hint: str) -> Invalid:
-    return Invalid(f"a column cannot be published as Delta column={column!r}: {reason}", hint=hint)
+    return Invalid(f"a column cannot be in a Delta table column={column!r}: {reason}", hint=hint)
 
 
 # -- types --------------------------------------------------------------------------------------------------

@@ -8,32 +8,22 @@ changes nothing and is passed over. Everything in the log may be anybody's, so s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.publish.delta.actions import ENGINE, FORMAT, Published
+from holdfast.errors import Invalid
+from holdfast.publish.delta.delta_log import DeltaLog, ForeignCommit, version_of
+from holdfast.publish.delta.topic_actions import FORMAT, Published
 from holdfast.store import layout
-from holdfast.store.port import AlreadyExists, Body, ObjectInfo, Store
+from holdfast.store.port import ObjectInfo, Store
 
-_HINT_BYTES_MAX = 64 * 2**10
 _LINE_BYTES = 64 * 2**10
 _LINE_BYTES_MAX = 64 * 2**20
 """The first line of a commit names every partition: it may be long, but not without end."""
-_FOREIGN_BYTES_MAX = 2**20
-"""A note that changes nothing is short."""
 _PASSED_MAX = 1_000
-_VERSION_MAX = 2**53
 _UNPUBLISH = "holdfast unpublish ROOT TOPIC removes the table's log and no data; then publish it anew"
-
-logger = logging.getLogger("holdfast.publish")
-
-
-class ForeignCommit(Invalid):
-    """Somebody else writes to a published table; nothing of it was changed by us."""
 
 
 class Standing(NamedTuple):
@@ -57,12 +47,7 @@ class _OurInfo(msgspec.Struct):
     holdfast: Published | None = None
 
 
-class _Hint(msgspec.Struct):
-    version: int
-
-
 _first_line = msgspec.json.Decoder(_FirstLine)
-_hint = msgspec.json.Decoder(_Hint)
 
 
 class Commits:
@@ -72,20 +57,21 @@ class Commits:
         self._store = store
         self._log = log
         self._topic = topic
+        self.objects = DeltaLog(store, layout.delta_folder(topic), _UNPUBLISH)
 
     def standing(self) -> Standing:
         """The newest commit, and what our newest one says; raises ForeignCommit, Corrupt."""
-        checkpoint = self._hint()
+        checkpoint = self.objects.hint()
         if checkpoint > 0:
-            listed = self._commits(layout.delta_commit_key(self._topic, checkpoint - 1))
+            listed = self.objects.dense(checkpoint)
             # A hint may promise what is not there; and behind it there may be nothing but notes.
-            if listed and _version(listed[0]) == checkpoint and (found := self._newest(listed)) is not None:
+            if listed.first == checkpoint and (found := self._newest(listed.commits)) is not None:
                 return found._replace(checkpoint=checkpoint)
-        listed = self._commits(None)
-        found = self._newest(listed)
-        if found is None and listed:
-            raise self._foreign(_version(listed[0]))
-        checkpoint = min(checkpoint, _version(listed[-1])) if listed else -1
+        listed = self.objects.dense()
+        found = self._newest(listed.commits)
+        if found is None and listed.commits:
+            raise self._foreign(listed.first)
+        checkpoint = min(checkpoint, listed.last) if listed.commits else -1
         return Standing() if found is None else found._replace(checkpoint=checkpoint)
 
     def _newest(self, listed: Sequence[ObjectInfo]) -> Standing | None:
@@ -93,54 +79,15 @@ class Commits:
         for passed, info in enumerate(reversed(listed)):
             published = self._ours(info)
             if published is not None:
-                return Standing(_version(info) + passed, _version(info), published)
-            if passed == _PASSED_MAX or not self._is_note(info):
-                raise self._foreign(_version(info))
+                return Standing(version_of(info) + passed, version_of(info), published)
+            if passed == _PASSED_MAX or not self.objects.is_note(info):
+                raise self._foreign(version_of(info))
         return None
 
     def is_ours(self) -> bool:
         """Whether the first commit is ours."""
-        first = next(iter(self._commits(None)), None)
+        first = next(iter(self.objects.dense().commits), None)
         return first is not None and self._ours(first) is not None
-
-    def create(self, version: int, data: bytes) -> bool:
-        """Add a commit; False where the version is taken by another one."""
-        key = layout.delta_commit_key(self._topic, version)
-        try:
-            self._store.create(key, Body.of(data))
-        except AlreadyExists:
-            return self._is(key, data)  # it may be this very one, whose reply was lost
-        return True
-
-    def _is(self, key: str, data: bytes) -> bool:
-        try:
-            return self._store.get(key, len(data)) == data
-        except (NotFound, Corrupt):
-            return False
-
-    # -- finding the newest -------------------------------------------------------------------------------
-
-    def _hint(self) -> int:
-        """The version of the newest checkpoint, as the table's hint says; -1 where there is none that makes sense."""
-        key = layout.delta_hint_key(self._topic)
-        try:
-            version = _hint.decode(self._store.get(key, _HINT_BYTES_MAX)).version
-        except NotFound:
-            return -1
-        except (Corrupt, msgspec.DecodeError, ValueError, RecursionError):
-            logger.warning("the hint at a checkpoint makes no sense and is ignored key=%s", key)
-            return -1
-        return version if 0 <= version < _VERSION_MAX else -1
-
-    def _commits(self, after: str | None) -> list[ObjectInfo]:
-        found = [
-            info for info in self._store.list(layout.delta_folder(self._topic), after)
-            if layout.parse_delta_commit(info.key) is not None
-        ]  # fmt: skip
-        versions = [_version(info) for info in found]
-        if versions and versions != list(range(versions[0], versions[0] + len(versions))):
-            raise self._damaged("a commit of the table is missing", layout.delta_folder(self._topic))
-        return found
 
     # -- reading one --------------------------------------------------------------------------------------
 
@@ -161,7 +108,7 @@ class Commits:
         if (published.log, published.topic) != (self._log, self._topic):
             return None
         if not _is_sound(published):
-            raise self._damaged("a commit of the table says what cannot be", info.key)
+            raise self.objects.damaged("a commit of the table says what cannot be", info.key)
         return published
 
     def _line(self, info: ObjectInfo) -> bytes | None:
@@ -173,30 +120,10 @@ class Commits:
                 return line
         return None
 
-    def _is_note(self, info: ObjectInfo) -> bool:
-        """Whether a commit changes nothing: it only tells that somebody was here."""
-        if info.size > _FOREIGN_BYTES_MAX:
-            return False
-        lines = [line for line in self._store.get(info.key, _FOREIGN_BYTES_MAX).splitlines() if line.strip()]
-        try:
-            actions: list[dict[str, Any]] = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            raise self._damaged("a commit of the table is damaged", info.key) from None
-        infos = [action.get("commitInfo") for action in actions if set(action) == {"commitInfo"}]
-        is_ours = any(isinstance(info, dict) and ENGINE in info for info in infos)  # and yet it could not be read
-        return bool(actions) and len(infos) == len(actions) and not is_ours
-
     def _foreign(self, version: int) -> ForeignCommit:
         return ForeignCommit(
             f"somebody else wrote to the published table topic={self._topic} version={version}", hint=_UNPUBLISH
         )
-
-    def _damaged(self, message: str, path: str) -> Corrupt:
-        return Corrupt(message, path=path, topic=self._topic, hint=_UNPUBLISH)
-
-
-def _version(info: ObjectInfo) -> int:
-    return layout.parse_delta_commit(info.key) or 0
 
 
 def _is_sound(published: Published) -> bool:

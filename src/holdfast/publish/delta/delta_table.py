@@ -17,11 +17,13 @@ from blake3 import blake3
 
 from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError, NotFound
-from holdfast.publish.delta import actions, checkpoint_file
-from holdfast.publish.delta.actions import CommitInfo, Published, Remove
+from holdfast.publish.delta import actions, checkpoint_file, topic_actions
+from holdfast.publish.delta.actions import CommitInfo, Remove
 from holdfast.publish.delta.checkpoint_file import Kept
 from holdfast.publish.delta.column_types import Columns, raw_columns, typed_columns
 from holdfast.publish.delta.commits import Commits, Standing
+from holdfast.publish.delta.delta_log import is_checkpoint_due
+from holdfast.publish.delta.topic_actions import Published
 from holdfast.publish.settled_files import SettledFiles
 from holdfast.publish.table_change import Cursor, PartitionChange, difference
 from holdfast.root.numbered_objects import numbered
@@ -30,9 +32,8 @@ from holdfast.root.objects.documents import ExpiredDocument, TopicDocument
 from holdfast.root.rewrites import InEffect, read_rewrites
 from holdfast.root.root_contents import versions
 from holdfast.store import layout
-from holdfast.store.port import AlreadyExists, Body, Store
+from holdfast.store.port import Store
 
-_CHECKPOINT_LEAST, _CHECKPOINT_MOST = 10, 1_000
 _DELETED_AT_ONCE = 500
 
 logger = logging.getLogger("holdfast.publish")
@@ -74,8 +75,8 @@ class DeltaTable:
         before = self.standing.published or self._new(now_ms)
         keep = before.delete_after_ms if delete_after_ms is None else delete_after_ms
         told = [
-            actions.protocol(columns),
-            actions.metadata(columns, self._topic, before.table, before.created_ms, keep),
+            topic_actions.protocol(columns),
+            topic_actions.metadata(columns, self._topic, before.table, before.created_ms, keep),
         ]  # fmt: skip
         digest = blake3(actions.encode(told)).hexdigest()
         if digest == before.metadata:
@@ -84,31 +85,29 @@ class DeltaTable:
             return None
         after = _after(before, changes, digest, keep)
         version = self.standing.version + 1
-        moved = [actions.txn(self._log, self._topic, c.partition, c.after.settled, now_ms) for c in changes
+        moved = [topic_actions.txn(self._log, self._topic, c.partition, c.after.settled, now_ms) for c in changes
                  if c.after.settled > _cursor(before, c.partition).settled]  # fmt: skip
         lines = (_info(after, changes, now_ms), *told, *moved, *_files(changes, columns, now_ms))
-        if not self._commits.create(version, actions.encode(lines)):
+        if not self._commits.objects.create(version, actions.encode(lines)):
             return False
         self.standing = Standing(version, version, after, self.standing.checkpoint)
         return True
 
     def _new(self, now_ms: int) -> Published:
-        table = self._clock.random_bytes(16).hex()
-        dashed = "-".join((table[:8], table[8:12], table[12:16], table[16:20], table[20:]))
+        table = actions.table_id(self._clock.random_bytes(16))
         return Published(
-            log=self._log, topic=self._topic, table=dashed, created_ms=now_ms, metadata="", delete_after_ms=0, files=0,
+            log=self._log, topic=self._topic, table=table, created_ms=now_ms, metadata="", delete_after_ms=0, files=0,
             rows=0, bytes=0, cursors={},
         )  # fmt: skip
 
     # -- checkpoints --------------------------------------------------------------------------------------
 
     def is_checkpoint_due(self) -> bool:
-        """Whether there were enough commits since the last one: more for large tables, whose checkpoints cost more."""
+        """Whether there were enough commits since the last one."""
         standing = self.standing
         if standing.published is None or standing.own != standing.version:
             return False
-        every = min(max(standing.published.files // 100, _CHECKPOINT_LEAST), _CHECKPOINT_MOST)
-        return standing.version - max(standing.checkpoint, 0) >= every
+        return is_checkpoint_due(standing.version, standing.checkpoint, standing.published.files)
 
     def checkpoint(self, columns: Columns, partitions: Mapping[int, SettledFiles]) -> None:
         """Write a checkpoint of what was committed last; a failure is told and does no harm."""
@@ -125,32 +124,23 @@ class DeltaTable:
         assert standing.published is not None
         kept = self._kept(standing.published, columns, partitions)
         data = checkpoint_file.encode(kept)
-        try:
-            self._store.create(layout.delta_checkpoint_key(self._topic, standing.version), Body.of(data))
-        except AlreadyExists:
-            pass  # whoever wrote it wrote what the same commits say
-        # Objects are never overwritten. Without the hint readers list the log, so it may be missing for a moment.
-        key = layout.delta_hint_key(self._topic)
-        self._store.delete([key])
-        try:
-            self._store.create(key, Body.of(checkpoint_file.hint(standing.version, kept, len(data))))
-        except AlreadyExists:
-            pass
+        hint = checkpoint_file.hint(standing.version, kept, len(data))
+        self._commits.objects.create_checkpoint(standing.version, data, hint)
         self.standing = standing._replace(checkpoint=standing.version)
 
     def _kept(self, published: Published, columns: Columns, partitions: Mapping[int, SettledFiles]) -> list[Kept]:
         now_ms = self._clock.now_us() // 1000
         keep = published.delete_after_ms
         kept: list[Kept] = [
-            actions.protocol(columns),
-            actions.metadata(columns, self._topic, published.table, published.created_ms, keep),
+            topic_actions.protocol(columns),
+            topic_actions.metadata(columns, self._topic, published.table, published.created_ms, keep),
         ]  # fmt: skip
         for text, cursor in published.cursors.items():
             partition = int(text)
             files = partitions.get(partition) or SettledFiles(self._store, self._log, self._topic, partition)
-            kept.append(actions.txn(self._log, self._topic, partition, cursor.settled, now_ms))
+            kept.append(topic_actions.txn(self._log, self._topic, partition, cursor.settled, now_ms))
             now = files.shown(cursor)
-            kept += [actions.add(file, columns, data_change=False) for file in now]
+            kept += [topic_actions.add(file, columns, data_change=False) for file in now]
             kept += self._tombstones(partition, files, now, cursor, columns, now_ms, keep)
         return kept
 
@@ -168,7 +158,7 @@ class DeltaTable:
             sum(rewrite.rewritten_us < since_us for rewrite in rewrites),
         )  # fmt: skip
         gone = difference(partition, files.shown(older), now, cursor, is_rewrite=False).removed
-        return [actions.remove(file, columns, now_ms, data_change=False) for file in gone]
+        return [topic_actions.remove(file, columns, now_ms, data_change=False) for file in gone]
 
     def _expired_before(self, partition: int, time_us: int) -> int:
         """What was retired before a time."""
@@ -237,6 +227,6 @@ def _info(after: Published, changes: Sequence[PartitionChange], now_ms: int) -> 
 def _files(changes: Iterable[PartitionChange], columns: Columns, now_ms: int) -> Iterable[actions.Add | actions.Remove]:
     for change in changes:
         for file in change.removed:
-            yield actions.remove(file, columns, now_ms, data_change=not change.is_rewrite)
+            yield topic_actions.remove(file, columns, now_ms, data_change=not change.is_rewrite)
         for file in change.added:
-            yield actions.add(file, columns, data_change=not change.is_rewrite)
+            yield topic_actions.add(file, columns, data_change=not change.is_rewrite)

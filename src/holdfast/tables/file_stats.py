@@ -1,0 +1,112 @@
+"""The statistics of a data file, as Delta's log has them: rows, and per column nulls, the least and the greatest value.
+
+Engines skip files by them, so a wrong bound loses rows for their users, and a missing one only costs time. They come
+from what Parquet's writer gathered in row groups. Left out are bounds that cannot be told exactly in JSON, or that
+engines understand differently: columns with NaN (greatest for one engine, nothing for another), infinite values, years
+that have no four digits, decimals of more digits than a double holds, booleans, bytes, and all that is nested. Long
+texts are cut, and the greatest one gets the highest letter behind the cut, so that it is a bound still. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+COLUMNS_MAX = 32
+"""As many columns as Delta looks at, by default."""
+_TEXT_CHARS = 32
+_HIGHEST = "\U0010ffff"
+_DECIMAL_DIGITS_MAX = 15
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEARS_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""The years 1 to 9999."""
+_DAY_US = 86_400 * 10**6
+_is = pa.types
+
+Bound = Callable[[Any, bool], Any]
+"""A value of Parquet as JSON has it, as a lower or an upper bound; None where there is none."""
+
+
+def stats_text(metadata: pq.FileMetaData, schema: pa.Schema, unordered: Collection[str]) -> str:
+    """The statistics of a file that was just written; `unordered` are columns whose values have no order for all."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+    for at, name in _leaves(metadata, schema):
+        found = [group.column(at).statistics for group in groups]
+        if any(one is None or not one.has_null_count for one in found):
+            continue
+        nulls[name] = sum(one.null_count for one in found)
+        filled = [one for one in found if one.num_values]
+        bound = None if name in unordered else _bound(schema.field(name).type)
+        if bound is None or not filled or not all(one.has_min_max for one in filled):
+            continue
+        low = bound(min(_value(one, "min") for one in filled), False)
+        high = bound(max(_value(one, "max") for one in filled), True)
+        if low is not None and high is not None:
+            least[name], most[name] = low, high
+    found_text = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+    return msgspec.json.encode(found_text).decode()
+
+
+def _leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> list[tuple[int, str]]:
+    """Columns that are no more than one column of Parquet, by its number there."""
+    some = list(schema)[:COLUMNS_MAX]
+    plain = {column.name for column in some if not _is.is_nested(column.type) and "." not in column.name}
+    paths = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+    return [(at, path) for at, path in enumerate(paths) if path in plain]
+
+
+def _value(statistics: Any, side: str) -> Any:
+    """Raw numbers, because Python has no time before the year 1; decoded texts and decimals."""
+    raw = getattr(statistics, f"{side}_raw")
+    return getattr(statistics, side) if isinstance(raw, bytes) else raw
+
+
+def _bound(kind: pa.DataType) -> Bound | None:
+    """How a column's bounds are written; None for types that have none here."""
+    if _is.is_integer(kind) or _is.is_floating(kind):
+        return lambda value, _: value if math.isfinite(value) else None
+    if kind == pa.string():
+        return lambda value, upper: _upper_text(value) if upper else value[:_TEXT_CHARS]
+    if kind == pa.date32():
+        return lambda value, _: _date(value)
+    if _is.is_timestamp(kind):
+        return lambda value, _: _iso(value, "Z" if kind.tz else "")
+    if _is.is_decimal(kind) and kind.precision <= _DECIMAL_DIGITS_MAX:
+        return lambda value, _: _decimal(value, kind.scale)
+    return None
+
+
+def _upper_text(value: str) -> str | None:
+    if len(value) <= _TEXT_CHARS:
+        return value
+    return value[:_TEXT_CHARS] + _HIGHEST if value[_TEXT_CHARS] != _HIGHEST else None
+
+
+def _iso(time_us: int, zone: str) -> str | None:
+    if not _YEARS_US[0] <= time_us <= _YEARS_US[1]:
+        return None
+    text = (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%f").rjust(26, "0")
+    return text + zone
+
+
+def _date(days: int) -> str | None:
+    text = _iso(days * _DAY_US, "")
+    return None if text is None else text[:10]
+
+
+def _decimal(value: Any, scale: int) -> msgspec.Raw | None:
+    """A number with all its digits: JSON has no decimals, but its numbers are texts."""
+    exact = value if isinstance(value, Decimal) else Decimal(int(value)).scaleb(-scale)
+    return msgspec.Raw(f"{exact:f}".encode()) if exact.is_finite() else None
