@@ -60,6 +60,7 @@ def _run(
 
     raised: list[Exception] = []
     with holdfast.open(directory / "log", settings=holdfast.Settings()) as log:
+        log.topic("_begun").append(b"")  # a log in which nothing was sealed yet is no root
         for name, schema in columns.items():
             log.topic(name, partitions=1) if schema is None else log.topic(name, schema=schema)
         of = [_watched(one, raised) for one in tables]

@@ -32,7 +32,7 @@ Spans = dict[int, tuple[int, int]]
 
 _LEASE_SECONDS = 900
 OURS = {
-    "path", "root", "topic", "topicpattern", "startingoffsets", "endingoffsets", "asof", "includetail", "emit",
+    "path", "root", "topic", "topicpattern", "startingoffsets", "endingoffsets", "asof", "includetail",
     "maxoffsetspertrigger", "maxbytespertrigger", "maxsegmentspertrigger", "reader", "leaseseconds",
 }  # fmt: skip
 """Options that say what is read: a pipeline says that itself."""
@@ -46,7 +46,12 @@ def check_options(options: Mapping[str, str], where: str) -> None:
             f"a pipeline says itself what is read {where} options={','.join(taken)}",
             hint="leave these options out; backfill(…) reads a range again",
         )
-    parse_options({**options, "path": "/", "topicPattern": ".*"})
+    _, asked = parse_options({**options, "path": "/", "topicPattern": ".*"})
+    if asked.emit == "segments":
+        raise Invalid(
+            f"a pipeline reads rows, or manifests, not names of segments {where} emit=segments",
+            hint="emit=manifest gives a row for each segment",
+        )
 
 
 class Topics:
@@ -135,7 +140,10 @@ class Topics:
         from pyspark_holdfast.native import read
 
         marks = format_marks({(name, part): Mark(*span) for part, span in spans.items()})
-        return read(spark, self.place, name, **{**self._given, **options, "asOf": marks})
+        asked = {**self._given, **options, "asOf": marks}
+        if "emit" in options:  # manifests as rows are given by the format alone
+            return spark.read.format("holdfast").option("topic", name).options(**asked).load(self.place)
+        return read(spark, self.place, name, **asked)
 
     def between(self, name: str, since_us: int | None, before_us: int | None) -> Spans:
         """Spans that hold all records of these times, and others beside them: whole segments."""
