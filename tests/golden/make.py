@@ -721,6 +721,7 @@ def store_documents() -> dict[str, AnyDocument]:
             log=log, reader="a-reader", until_us=_NOW, needs={"orders": {"3": 1}}
         ),
         **compaction_documents(),
+        **sink_documents(),
     }
 
 
@@ -745,6 +746,29 @@ def compaction_documents() -> dict[str, AnyDocument]:
         layout.intent_key("orders", 3, 2, nonces[0]): documents.IntentDocument(
             number=2, nonce=nonces[0], runs=((0, 2), (2, 5)), begun_us=_NOW, host="größe", pid=4242, **place
         ),
+    }
+
+
+def sink_documents() -> dict[str, AnyDocument]:
+    """A topic that a sink writes: its document, a batch with a mark, and one without rows that keeps the mark."""
+    log, first = LOG_ID.hex(), manifest_objects()[0]
+    assert isinstance(first, documents.SegmentDocument)
+    head = msgspec.structs.replace(first.segment.head, topic="spark", first=0)
+    segment = Segment(head=head, facts=first.segment.facts)
+    made = documents.SegmentDocument.of(segment, slot=0, chain=segment.chain, sealed_us=_NOW)
+    end = documents.PartitionEnd(1, 1, made.end, made.chain)
+    about: Expected = {"log": log, "topic": "spark", "committed_us": _NOW, "nonce": "0f" * 16, "ends": {"3": end}}
+    return {
+        layout.topic_key("spark", 1): documents.SinkTopicDocument(
+            log=log, topic="spark", version=1, partitions=4, first_offset=0, schemas=(_SCHEMA_VERSION,)
+        ),
+        layout.sink_key("spark", 0): documents.SinkBatchDocument(
+            number=0, writer="größe", batch=7, segments=(made,), marks={"größe": 7}, **about
+        ),
+        layout.sink_key("spark", 1): documents.SinkBatchDocument(
+            number=1, writer="", batch=-1, segments=(), marks={"größe": 7}, **about
+        ),
+        layout.manifest_key("spark", 3, 0): made,
     }
 
 

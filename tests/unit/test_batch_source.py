@@ -30,7 +30,7 @@ def entries_of(groups: list[list[int]]) -> list[Entry]:
 class FakePartition:
     """A partition of which nothing is sealed or settled."""
 
-    topic, number, settled = "t", 0, 0
+    topic, number, settled, refusal = "t", 0, 0, None
     sealed = SimpleNamespace(sealed_offset=0)
 
 

@@ -69,7 +69,7 @@ class Log:
         self._journal = context.journal
         self._maintenance = maintenance
         self._store = store
-        self._topics = Catalog(context, maintenance)
+        self._topics = Catalog(context, maintenance, store.require_free)
         self._channels = LogChannels(context)
         self._tables = tables
         self._lifetime = Lifetime(context, self._topics, self._channels, maintenance, store, tables)

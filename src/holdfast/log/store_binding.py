@@ -80,6 +80,11 @@ class StoreBinding:
             raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
         return self._shipper
 
+    def require_free(self, topic: str) -> None:
+        """Raise Invalid where a sink writes the topic of this name on the store, as far as the store says so."""
+        if self._shipper is not None:
+            self._shipper.require_free(topic, _FIRST_CONTACT_S)
+
     def stats(self) -> ShippingStats | None:
         """Shipping at this moment."""
         return None if self._shipper is None else self._shipper.stats()

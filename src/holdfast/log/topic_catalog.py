@@ -6,6 +6,7 @@ typed one may grow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -28,10 +29,14 @@ Schema: TypeAlias = "pa.Schema | Literal['latest'] | None"
 class Catalog:
     """The topics of one open log."""
 
-    def __init__(self, context: LogContext, maintenance: Maintenance) -> None:
+    def __init__(
+        self, context: LogContext, maintenance: Maintenance, require_free: Callable[[str], None] = lambda topic: None
+    ) -> None:
+        """`require_free` is asked before a topic is created: it raises where the name is somebody else's."""
         self._context = context
         self._journal = context.journal
         self._maintenance = maintenance
+        self._require_free = require_free
         self._topics: dict[str, Topic | TypedTopic] = {}
         self._lock = Lock()
 
@@ -94,11 +99,13 @@ class Catalog:
         if schema is None:
             if key is not None:
                 raise _no_key_column()
+            self._require_free(name)
             journal.create_topic(name, count, first)
             return
         from holdfast.segments.typed.key_column import keyed
 
         declared = keyed(schema, key)
+        self._require_free(name)
         journal.create_topic(name, count, first, declared.fingerprint, declared.serialize())
 
     def _check_kind(self, topic: Topic | TypedTopic, schema: Schema) -> None:

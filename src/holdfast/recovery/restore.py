@@ -50,7 +50,7 @@ from holdfast.root import tail_walk
 from holdfast.root.acknowledged import acknowledged, takeovers
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
-from holdfast.root.objects.documents import EpochDocument, LogDocument, TopicDocument
+from holdfast.root.objects.documents import EpochDocument, LogDocument, SinkTopicDocument, TopicDocument
 from holdfast.root.rewrites import in_effect
 from holdfast.root.root_contents import RootReader, Where, check_schemas
 from holdfast.root.root_format import RootForm
@@ -171,6 +171,8 @@ class _Restore:
         self._spool = Spool(store, directory.path / "restoring", self._segments.requests)
         self._database = RestoredDatabase(directory, log, store.url, keyring, cipher, clock, options, self._spool)
         self._walked: tuple[_Found, Walked] | None = None
+        self._sinks: tuple[str, ...] = ()
+        """Topics of the root that sinks write."""
         self._damaged: set[str] = set()
         """Objects that are left out, because the loss was accepted."""
         self._own = 0
@@ -266,7 +268,10 @@ class _Restore:
 
     def _survey(self) -> _Survey:
         # The tail first: what is settled and removed from it in between is in the manifests then.
-        inherited, topics = self._root.tail(self._damaged), self._root.topics()
+        inherited, found = self._root.tail(self._damaged), self._root.topics()
+        # What a sink writes was never this log's: it stays where it is, and nothing of it is claimed.
+        topics = tuple(topic for topic in found if not isinstance(topic, SinkTopicDocument))
+        self._sinks = tuple(topic.topic for topic in found if isinstance(topic, SinkTopicDocument))
         places = [(topic.topic, number) for topic in topics for number in range(topic.partitions)]
         read = self._steps.over("reading manifests", self._root.manifest, places, _AT_ONCE)
         segments = [segment for manifest in read for segment in manifest.segments]
@@ -404,6 +409,7 @@ class _Restore:
                 rows, walked, keyed=keyed, signed=self._store.form.is_authentic, damaged=len(self._damaged),
                 unread=self._unread,
             ),
+            self._sinks,
         )  # fmt: skip
 
     def _finish(self, attempt: _Attempt, report: RestoreReport) -> None:

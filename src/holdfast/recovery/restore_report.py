@@ -66,6 +66,8 @@ class RestoreReport(msgspec.Struct, frozen=True):
     expiries: tuple[RestoredExpiry, ...] = ()
     not_proved: tuple[str, ...] = ()
     """What had to be taken on trust, in words."""
+    sink_topics: tuple[str, ...] = ()
+    """Topics of the root that sinks write: they stay on the store as they are, and are read there."""
 
 
 def policies(topics: Iterable[TopicDocument]) -> tuple[RestoredPolicy, ...]:

@@ -33,6 +33,8 @@ class Escalation:
         self._abort = abort
         self._stuck: set[str] = set()
         """Objects that ran out of attempts."""
+        self._refused: dict[str, str] = {}
+        """Topics that cannot be shipped, and why: somebody has to do something, and the others go on."""
         self._alarm = Alarm()
         self._note = note
         """Told when an alarm is raised, for a new cause, or cleared."""
@@ -41,6 +43,11 @@ class Escalation:
     def state(self) -> AlarmState | None:
         """The alarm; None while all is well."""
         return self._alarm.state
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the store takes something not: a topic that it has from somebody else is not the store's fault."""
+        return bool(self._stuck)
 
     def exhausted(self, now: float, key: str, cause: Cause, message: str) -> None:
         """An object ran out of attempts, once more."""
@@ -62,6 +69,12 @@ class Escalation:
             logger.critical("the store failed, aborting: %s", message, extra={"action": "shipping_abort"})
             self._abort()
 
+    def refused(self, now: float, topic: str, message: str) -> None:
+        """A topic is not shipped, whatever the policy says: the store takes all others."""
+        self._refused[topic] = message
+        self._alarm.raise_(now, "taken", message)
+        self._note(self._alarm.state)
+
     def recovered(self, now: float, key: str) -> None:
         """An object is there after all."""
         if key in self._stuck:
@@ -71,3 +84,5 @@ class Escalation:
                     self._hold(None)
                 self._alarm.clear(now)
                 self._note(None)
+                for topic, message in self._refused.items():
+                    self.refused(now, topic, message)

@@ -30,13 +30,14 @@ from holdfast.shipping.lanes.topic_documents import TopicDocuments
 from holdfast.shipping.lanes.uploading import Requests, Uploader
 from holdfast.shipping.ownership.earlier_epochs import EarlierEpochs
 from holdfast.shipping.ownership.fence import Claimant, Fence
+from holdfast.shipping.ownership.taken_topics import TakenTopics
 from holdfast.shipping.refill.partition_gaps import PartitionGaps
 from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
 from holdfast.shipping.refill.refilling import Refilling, lost_spans
 from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
 from holdfast.shipping.remote_store import Remote
 from holdfast.shipping.shipping_context import ShippingContext
-from holdfast.shipping.shipping_marks import ShippedMarks, say, shipment_of, shipping_of
+from holdfast.shipping.shipping_marks import ShippedMarks, say, shipment_of, shipped_partitions, shipping_of
 from holdfast.store import layout
 from holdfast.store.port import Body
 
@@ -94,11 +95,13 @@ class Session:
         self._uploader = Uploader(remote, requests, self.fence, counters, store)
         self._earlier = EarlierEpochs(journal, store, requests, counters)
         self._refilling = Refilling(context, requests, remote, self._uploader.put)
+        self.taken = TakenTopics(journal, store, requests, requests.refused)
 
     async def run(self, remembered: Callable[[], None], *, is_doubtful: bool) -> None:
         """Ship; `remembered` is called once the store turned out to be what it was."""
         await self.fence.introduce()
         say(self._journal, root_format=self._store.form.format)
+        await self.taken.find()  # before anything of this log is looked for there
         if is_doubtful:
             self._refilling.require_no_loss(await self._refilling.find(thorough=self._calls.is_suspicious))
         remembered()
@@ -114,6 +117,7 @@ class Session:
     async def rebuild(self, order: RebuildOrder, remembered: Callable[[], None]) -> None:
         """Bring back what the store has lost, and ship on."""
         is_missing = await self.fence.introduce(rebuild=True)
+        await self.taken.find()
         if not self.fence.is_forgotten:
             await self._earlier.inherited(self.fence)
         gaps = await self._find_all()
@@ -149,7 +153,7 @@ class Session:
     # -- something to ship --------------------------------------------------------------------------------
 
     def _has_work(self) -> bool:
-        partitions = list(self._journal.partitions.values())
+        partitions = shipped_partitions(self._journal)
         unsettled = any(shipment_of(p).settled_segments < p.sealed.segments for p in partitions)
         tail = self._context.settings.commit_batches and any(p.shipped < p.durable for p in partitions)
         is_wanted = self._calls.is_claim_wanted or self._calls.is_suspicious

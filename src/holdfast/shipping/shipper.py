@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from queue import Empty, SimpleQueue
 from threading import Event as ThreadEvent
 from threading import Thread
 from typing import Any
@@ -24,9 +25,11 @@ from typing import Any
 import msgspec
 
 from holdfast import process_lifetime
+from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
+from holdfast.journal.state.partition import Partition
 from holdfast.root.root_store import RootStore
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.shipping import cost
@@ -38,6 +41,7 @@ from holdfast.shipping.lanes.tail_lane import TailLane
 from holdfast.shipping.lanes.uploading import Requests
 from holdfast.shipping.ownership.earlier_epochs import RolledBack
 from holdfast.shipping.ownership.fence import Fence
+from holdfast.shipping.ownership.taken_topics import TopicTaken, is_sinks, taken
 from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
 from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
 from holdfast.shipping.remote_store import CountedRemote, Remote
@@ -135,11 +139,11 @@ class Shipper:
 
     def ship(self, timeout: float) -> None:
         """Wait until all that is sealed now is settled."""
-        wanted = {p: p.sealed.sealed_offset for p in self._journal.partitions.values()}
+        wanted = {p: p.sealed.sealed_offset for p in list(self._journal.partitions.values())}
         deadline = self._clock.monotonic() + timeout
 
         def is_settled() -> bool:
-            return all(partition.settled >= end for partition, end in wanted.items())
+            return all(partition.settled >= end or partition.refusal for partition, end in wanted.items())
 
         while not is_settled():
             if self._shipping_state.refusal is not None:
@@ -153,6 +157,35 @@ class Shipper:
                     hint=f"{remedy or 'log.stats().shipping says what holds it up'}; shipping goes on by itself",
                 )
             self._shipping_state.signal.sleep(lambda: is_settled() or self._shipping_state.refusal is not None, left)
+        self._refuse_taken(wanted)
+
+    def _refuse_taken(self, wanted: Mapping[Partition, int]) -> None:
+        """Raise Invalid where records are left that never will be on the store; all others are there."""
+        for partition, end in wanted.items():
+            if partition.refusal is not None and partition.settled < end:
+                raise partition.refusal.again()
+
+    def require_free(self, topic: str, seconds: float) -> None:
+        """Raise Invalid where a sink writes the topic of this name on the store; a store that does not answer within a
+        moment is not waited for: then the shipper finds out.
+        """
+        loop, answers = self._loop, SimpleQueue[bool]()
+        if loop is None or not self._shipping_state.is_known or self._escalation.is_stuck or in_coroutine():
+            return
+
+        def look() -> None:
+            try:
+                answers.put(is_sinks(self._store, self._journal.log_id.hex(), topic))
+            except HoldfastError:
+                answers.put(False)
+
+        self._call(loop, lambda: loop.run_in_executor(None, look))
+        try:
+            is_taken = answers.get(timeout=seconds)
+        except Empty:
+            return
+        if is_taken:
+            raise taken(topic, self._store.url)
 
     def claim(self, timeout: float) -> int:
         """Claim the store now, also if there is nothing to ship; the number, or 0 when that took too long."""
@@ -248,7 +281,7 @@ class Shipper:
         if loop is not None and self._thread.is_alive():
             self._call(loop, self._calls.stop.set)
             # Where the store is known to be away, waiting for it would be in vain.
-            self._thread.join(min(timeout, 0.5) if self._escalation.state is not None else timeout)
+            self._thread.join(min(timeout, 0.5) if self._escalation.is_stuck else timeout)
             if self._thread.is_alive() and self._task is not None:
                 self._call(loop, self._task.cancel)
             self._thread.join(max(2.0, started + timeout - self._clock.monotonic()))
@@ -359,6 +392,9 @@ class Shipper:
                 return
             except BaseException as error:
                 lost = _first(error)
+                if isinstance(lost, TopicTaken) and self._session is not None:
+                    self._session.taken.refuse(lost.topic)
+                    continue
                 if isinstance(lost, RebuildOrdered):
                     continue
                 if not isinstance(lost, StoreForgot):

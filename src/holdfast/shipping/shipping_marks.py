@@ -176,6 +176,11 @@ def root_form(journal: Journal) -> RootForm:
     return RootForm.of_owner(journal.signer, journal.log_id.hex(), shipping_of(journal).root_format)
 
 
+def shipped_partitions(journal: Journal) -> list[Partition]:
+    """The partitions that go to the store: all but those of topics that somebody else writes there."""
+    return [partition for partition in list(journal.partitions.values()) if partition.refusal is None]
+
+
 def shipment_of(partition: Partition) -> ShipmentRow:
     """How far a partition is on the store; every one of a log that is shipped has such a row."""
     shipment = partition.shipment

@@ -28,6 +28,8 @@ class InputReport(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     """Rows, or versions, that had become available when the run ended and were not read."""
     is_whole: bool = False
+    columns: dict[str, str] = {}
+    """As of a table."""
 
 
 class TableReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +38,7 @@ class TableReport(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: str
     outcome: Outcome
+    description: str = ""
     place: str
     table_id: str = ""
     run: int = 0
@@ -56,9 +59,17 @@ class TableReport(msgspec.Struct, frozen=True, kw_only=True):
     columns: dict[str, str] = {}
     """By name: the type, as Spark says it."""
     error: str = ""
+    error_kind: str = ""
+    """The kind of a holdfast error, as `Corrupt`; of any other the name of its type."""
     hint: str = ""
     note: str = ""
     """What people should know: what is waited for, why it was skipped, what must be computed again, too."""
+
+    @property
+    def lag(self) -> int:
+        """Rows of topics that are still to be read; where all inputs are tables, versions."""
+        topics = [one.lag for one in self.inputs if one.kind == "topic"]
+        return sum(topics or [one.lag for one in self.inputs])
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,6 +115,7 @@ def _show(report: RestoreReport) -> None:
         ("expired", f"{gone.topic}/{gone.partition}: {gone.records} records below offset {gone.first}")
         for gone in report.expiries
     ]
+    facts += [("not restored", f"{topic}: a sink writes it; it stays on the store") for topic in report.sink_topics]
     facts += [("not proved", told) for told in report.not_proved]
     emit_facts(facts)
 

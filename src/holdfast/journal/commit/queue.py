@@ -102,6 +102,8 @@ class Queue:
                 group = self._admit(1, size, timeout)
             run = group.runs.get(partition)
             if run is None:
+                if partition.refusal is not None:
+                    raise partition.refusal.again()
                 run = group.run_for(partition)
             if extra is not None:
                 run.extras = True
@@ -138,6 +140,9 @@ class Queue:
     def put_runs(self, runs: Sequence[tuple[Partition, Columns | Encoded]], size: int, timeout: float) -> Unit:
         """Add records that commit together: one run per partition, as one unit."""
         records = sum(len(columns) for _, columns in runs)
+        for partition, _ in runs:
+            if partition.refusal is not None:
+                raise partition.refusal.again()
         with self._lock:
             group = self._admit(records, size, timeout)
             unit = Unit.of(group, runs)

@@ -130,7 +130,7 @@ class ShippedTicket(Generic[Outcome]):
             ends = self._ends(self._ticket.result(0))
         except HoldfastError:
             return True
-        return _are_shipped(ends) or (bool(ends) and ends[0][0].shipping_state.end is not None)
+        return _are_shipped(ends) or (bool(ends) and _is_over(ends))
 
     def result(self, timeout: float | None = None) -> Outcome:
         """Wait for the ordered acknowledgement of the store.
@@ -146,11 +146,11 @@ class ShippedTicket(Generic[Outcome]):
             deadline = monotonic() + seconds
             while not _are_shipped(ends):
                 left = deadline - monotonic()
-                if shipping_state.refusal is not None:
-                    raise shipping_state.refusal.again()
+                if (refusal := _refusal(ends)) is not None:
+                    raise refusal.again()
                 if left <= 0:
                     raise _not_shipped(ends, seconds)
-                shipping_state.signal.sleep(lambda: _are_shipped(ends) or shipping_state.refusal is not None, left)
+                shipping_state.signal.sleep(lambda: _are_shipped(ends) or _refusal(ends) is not None, left)
         return outcome
 
     def __await__(self) -> Generator[Any, None, Outcome]:
@@ -161,12 +161,12 @@ class ShippedTicket(Generic[Outcome]):
             loop = get_running_loop()
             deadline = loop.time() + shipping_state.timeout
             while not _are_shipped(ends):
-                if shipping_state.refusal is not None:
-                    raise shipping_state.refusal.again()
+                if (refusal := _refusal(ends)) is not None:
+                    raise refusal.again()
                 if loop.time() >= deadline:
                     raise _not_shipped(ends, shipping_state.timeout)
                 future = shipping_state.signal.future(loop, deadline - loop.time())
-                if not _are_shipped(ends) and shipping_state.refusal is None:
+                if not _are_shipped(ends) and _refusal(ends) is None:
                     yield from future
         return outcome
 
@@ -176,6 +176,16 @@ class ShippedTicket(Generic[Outcome]):
 
 def _are_shipped(ends: Sequence[tuple[Partition, int]]) -> bool:
     return all(partition.shipment is not None and partition.shipped >= end for partition, end in ends)
+
+
+def _is_over(ends: Sequence[tuple[Partition, int]]) -> bool:
+    return ends[0][0].shipping_state.end is not None or any(partition.refusal is not None for partition, _ in ends)
+
+
+def _refusal(ends: Sequence[tuple[Partition, int]]) -> HoldfastError | None:
+    """Why nobody should wait for the store to have these."""
+    refused = (partition.refusal for partition, _ in ends)
+    return next((reason for reason in refused if reason is not None), None) or ends[0][0].shipping_state.refusal
 
 
 def _shipping_state(ends: Sequence[tuple[Partition, int]]) -> ShippingState:

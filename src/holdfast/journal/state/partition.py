@@ -8,7 +8,7 @@ belong together, without a lock. The tail is what is durable and not sealed yet.
 from __future__ import annotations
 
 from holdfast.crypto import digests
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, HoldfastError
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.control_rows import ShipmentRow, WatermarkRow
 from holdfast.model.entry import Place
@@ -32,6 +32,7 @@ class Partition:
         "link",
         "number",
         "place",
+        "refusal",
         "sealed",
         "shipment",
         "shipping_state",
@@ -61,6 +62,8 @@ class Partition:
         """When the tail began, on the monotonic clock."""
         self.damage: Corrupt | None = None
         """Why nothing can be read here, for those who read a damaged log."""
+        self.refusal: HoldfastError | None = None
+        """Why nothing is appended here any more, and nothing shipped: somebody else writes this topic on the store."""
         self.shipment: ShipmentRow | None = None
         """How far it is on the store; the shipper replaces it. None: no store, what is sealed is settled."""
         self.shipping_state = shipping_state or ShippingState()

@@ -34,6 +34,7 @@ from holdfast.shipping.lanes.key_cover import KeyCover
 from holdfast.shipping.lanes.tail_lane import Sent
 from holdfast.shipping.ownership.fence import Asking, Fence
 from holdfast.shipping.shipping_context import ShippingContext
+from holdfast.shipping.shipping_marks import shipped_partitions
 from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body, Store
 
@@ -77,7 +78,7 @@ class Janitor:
     def inherit(self, inherited: Inherited) -> None:
         """Take over what earlier epochs left; it goes when all that is durable now is settled."""
         self._inherited = inherited
-        self._inherited_ends = {p: p.durable for p in self._journal.partitions.values()}
+        self._inherited_ends = {p: p.durable for p in shipped_partitions(self._journal)}
         self._floors = list(inherited.floors)
 
     def on_settled(self, partition: Partition, slot: int) -> None:

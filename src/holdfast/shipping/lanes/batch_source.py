@@ -1,9 +1,10 @@
 """Commit batches out of the journal, in the order of commits.
 
 What is taken is what is stored: entries as they are, sealed or not, each proved by its digest. Entries whose segments
-are settled already are left out. Entries that are not in the journal any more were sealed and trimmed before they could
-be shipped (after a long outage, say); then the batch counts only when those segments are settled (`needs`), and so
-whatever counts has everything before it on the store. Each entry brings the idempotency keys of its records along.
+are settled already are left out, as are those of topics that are not shipped (`refusal`). Entries that are not in the
+journal any more were sealed and trimmed before they could be shipped (after a long outage, say); then the batch counts
+only when those segments are settled (`needs`), and so whatever counts has everything before it on the store. Each entry
+brings the idempotency keys of its records along.
 
 Where batches are small and much waits, entries of several batches are read at once. Batches are cut from them in the
 same places as if each were read by itself; what would not fill a batch is read again, with what came since.
@@ -22,6 +23,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
 from holdfast.model.entry import Entry
 from holdfast.root.objects.commit_batch import NO_DIGEST, TailEntry, TailKey, with_idempotent
+from holdfast.shipping.shipping_marks import shipped_partitions
 from holdfast.shipping.shipping_settings import ShippingSettings
 
 _MANY = 2**62
@@ -140,7 +142,7 @@ class JournalSource:
 
     def unsettled(self) -> dict[Partition, int]:
         """Up to where partitions are sealed whose segments the store does not have all of."""
-        partitions = list(self._journal.partitions.values())
+        partitions = shipped_partitions(self._journal)
         return {p: p.sealed.sealed_offset for p in partitions if p.settled < p.sealed.sealed_offset}
 
     def _batch(self, entries: Sequence[Entry], needs: Mapping[Partition, int]) -> Taken:
@@ -150,7 +152,7 @@ class JournalSource:
         for entry in entries:
             partition = by_id[entry.partition_id]
             end = entry.first + entry.count
-            if end > partition.settled:
+            if end > partition.settled and partition.refusal is None:
                 ends[partition] = end
                 keys = self._keys_of(entry) if self._idempotency else b""
                 kept.append(TailEntry(partition.topic, partition.number, entry.seq, *entry[2:], keys))

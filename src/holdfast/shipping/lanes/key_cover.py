@@ -143,9 +143,12 @@ class KeyCover:
         stored = []
         for row, encrypted, digest in zip(rows, hashes, self._remembered.digests(encrypting, rows), strict=True):
             partition = by_id[row.partition_id]
-            stored.append(
-                StoredKey(partition.topic, partition.number, row.record, row.seq, encrypted, digest or NO_DIGEST)
-            )
+            if partition.refusal is None:
+                stored.append(
+                    StoredKey(partition.topic, partition.number, row.record, row.seq, encrypted, digest or NO_DIGEST)
+                )
+        if not stored:
+            return
         key_epoch = TailKey.of(self._remembered.key_epoch(encrypting)) if encrypting else None
         stored.sort(key=lambda key: key.seq)
         made = KeyObject(self._journal.log_id, epoch, first_seq, last_seq, key_epoch, stored)

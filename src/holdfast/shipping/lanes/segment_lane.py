@@ -23,7 +23,7 @@ from holdfast.segments.manifest.manifest_documents import gone_document, segment
 from holdfast.shipping.lanes.uploading import FileGone
 from holdfast.shipping.ownership.fence import Asking, Fence
 from holdfast.shipping.shipping_context import ShippingContext
-from holdfast.shipping.shipping_marks import ShippedMarks, shipment_of
+from holdfast.shipping.shipping_marks import ShippedMarks, shipment_of, shipped_partitions
 from holdfast.store import layout
 from holdfast.store.port import Body, StoreRefused
 
@@ -85,7 +85,7 @@ class SegmentLane:
                 while True:
                     # Registered before looking: a seal in between is not missed.
                     self._waiting = future = seals.future(loop, _IDLE_S)
-                    for partition in list(self._journal.partitions.values()):
+                    for partition in shipped_partitions(self._journal):
                         if self._next(partition) < partition.sealed.segments and partition not in self._workers:
                             self._workers[partition] = tasks.create_task(self._work(partition))
                     if self._stopping and not self._workers and not self._acknowledged:

@@ -1,7 +1,8 @@
 """Documents about topics on the store: written before anything of the topic, and again when it has changed.
 
 The newest one counts. What stands there is looked up once per topic and compared; an unchanged topic writes nothing,
-also after a restart. An owner that was overtaken may still write one; whoever has taken over writes the next.
+also after a restart. An owner that was overtaken may still write one; whoever has taken over writes the next. A topic
+that a sink writes there is never described: that is TopicTaken, and shipping begins anew without it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal
 from holdfast.root.numbered_objects import newest
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import TopicDocument
+from holdfast.root.objects.documents import SinkTopicDocument, TopicDocument
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import next_topic_document, topic_state
 from holdfast.shipping.ownership.fence import Asking
+from holdfast.shipping.ownership.taken_topics import TopicTaken
 from holdfast.store import layout
 from holdfast.store.port import Body, Store
 
@@ -52,7 +54,7 @@ class TopicDocuments:
 
     async def describe(self, topic: str) -> None:
         """Return when the store has the present document of a topic."""
-        if self._known.get(topic) == topic_state(self._journal, topic):
+        if self._known.get(topic) == topic_state(self._journal, topic) or self._is_refused(topic):
             return
         async with self._lock:
             state = topic_state(self._journal, topic)
@@ -65,6 +67,8 @@ class TopicDocuments:
     async def _put_newest(self, topic: str) -> bool:
         """Put the present document where the newest one says something else; False if another one took its place."""
         newest = await self._newest(topic)
+        if isinstance(newest, SinkTopicDocument):
+            raise TopicTaken(topic)
         version, current = (0, None) if newest is None else (newest.version, documents.encode(newest))
         document = next_topic_document(self._journal, self._manifest, topic, version, current)
         if document is None:
@@ -80,6 +84,9 @@ class TopicDocuments:
             return False
         self._versions[topic] = document
         return True
+
+    def _is_refused(self, topic: str) -> bool:
+        return self._journal.topics[topic][0].refusal is not None
 
     async def _newest(self, topic: str) -> TopicDocument | None:
         look = lambda: asyncio.get_running_loop().run_in_executor(None, newest_topic, self._store, topic)  # noqa: E731

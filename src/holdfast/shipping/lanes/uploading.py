@@ -60,6 +60,10 @@ class Requests:
                 self._escalation.recovered(loop.time(), what)
                 return answer
 
+    def refused(self, topic: str, message: str) -> None:
+        """Say that a topic is not shipped, and why."""
+        self._escalation.refused(asyncio.get_running_loop().time(), topic, message)
+
     def _note(self, what: str, attempt: int, failure: StoreUnavailable | StoreRefused) -> float:
         """Count a failure, escalate it if it is time to, and say how long to wait."""
         settings, now = self._settings, asyncio.get_running_loop().time()

@@ -20,6 +20,7 @@ from holdfast.shipping.refill.partition_gaps import PartitionGaps, examine, is_n
 from holdfast.shipping.refill.store_loss import REBUILD, LostSpan, StoreForgot
 from holdfast.shipping.remote_store import Remote
 from holdfast.shipping.shipping_context import ShippingContext
+from holdfast.shipping.shipping_marks import shipped_partitions
 from holdfast.store import layout
 from holdfast.store.port import Body
 
@@ -47,7 +48,7 @@ class Refilling:
         any. With `anew` the store may be an old copy, and is not compared with the marks. Damage is logged and left to
         reconciliation, or (`strict`) raised.
         """
-        partitions = list(self._journal.partitions.values())
+        partitions = shipped_partitions(self._journal)
         room = asyncio.Semaphore(_AT_ONCE)
         if not thorough:
             whole = await asyncio.gather(*(self._seems_whole(partition, room) for partition in partitions))
