@@ -36,6 +36,8 @@ FILE_BYTES = 128 * 2**20
 """A file is ended behind so many bytes."""
 FILE_ROWS = 50_000_000
 FILE_BYTES_MAX = 2**31
+ROWS_UNKNOWN = -1
+"""Of a file that no commit describes: one with deleted keys."""
 _WHOLE_BYTES = 4 * 2**20
 """Smaller files are read in one request."""
 _PAUSES_S = (0.1, 0.3, 1.0, 3.0, 5.0)
@@ -258,7 +260,7 @@ def read_file(
     if isinstance(columns, pa.Schema):
         schema, columns = columns, columns.names
     found = _opened(store, key, file)
-    if found.rows != file.rows:
+    if file.rows not in (ROWS_UNKNOWN, found.rows):
         raise Corrupt(f"a data file has another number of rows rows={found.rows} expected={file.rows}", path=key)
     wanted = schema or found.schema
     if columns is not None:

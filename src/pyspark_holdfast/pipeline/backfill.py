@@ -144,7 +144,9 @@ def _others(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Ra
     _require_positions(planned, reads)
     if range_.is_everything:
         _require_there(here, [everything])
-        made = computed(planned, here, before._replace(files=(), run=_forgetful(before.run)), everything, next_run(before))
+        made = computed(
+            planned, here, before._replace(files=(), run=_forgetful(before.run)), everything, next_run(before)
+        )
         written = made.written._replace(removed=before.files)
         return _made(planned, before, made.schema, written, [everything], made.started_ms)
     some = _in_range(planned, here, before, range_)
@@ -232,11 +234,22 @@ def _require_there(here: Pass, taken: Sequence[Sequence[Taken]]) -> None:
 
 
 def _made(
-    planned: PlannedTable, before: TableSnapshot, schema: pa.Schema | None, written: Written, taken: Sequence[Sequence[Taken]], started: int
+    planned: PlannedTable,
+    before: TableSnapshot,
+    schema: pa.Schema | None,
+    written: Written,
+    taken: Sequence[Sequence[Taken]],
+    started: int,
 ) -> Made:
     assert before.run is not None
     assert schema is not None
     rows_in = sum(one.rows for inputs in taken for one in inputs if not one.source.is_whole)
     return Made(
-        written, schema, before.run.reads, rows_in, started, reason="backfill", configuration=configuration_of(planned.table.kind)
+        written,
+        schema,
+        before.run.reads,
+        rows_in,
+        started,
+        reason="backfill",
+        configuration=configuration_of(planned.table.kind),
     )

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import Full
+from holdfast import errors
+from holdfast.errors import Corrupt, Full, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.store.port import Store
 from holdfast.tables import table_layout
-from holdfast.tables.data_file import DataFile, FileWriter, conformed, read_file
+from holdfast.tables.data_file import ROWS_UNKNOWN, DataFile, FileWriter, conformed, read_file
 from holdfast.tables.merging import (
     Combine,
     Gathering,
@@ -48,6 +48,27 @@ _FILE_BYTES_LARGE = 32 * 2**20
 _EPOCH = date(1970, 1, 1)
 
 
+class Failure(msgspec.Struct):
+    """An error of ours on its way to the driver. Spark would make one of its own of it, with a traceback."""
+
+    kind: str
+    message: str
+    hint: str
+
+    @classmethod
+    def of(cls, error: HoldfastError) -> Failure:
+        """Pack an error."""
+        kind = next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__)
+        return cls(kind, error.message, error.hint)
+
+    def unpacked(self) -> HoldfastError:
+        """The error, of the same kind."""
+        return _KINDS.get(self.kind, HoldfastError)(self.message, hint=self.hint)
+
+
+_KINDS: dict[str, type[HoldfastError]] = {one.__name__: one for one in (Corrupt, Full, Invalid, NotFound, Unavailable)}
+
+
 class Part(msgspec.Struct):
     """What was done to one bucket, or by one task."""
 
@@ -59,6 +80,7 @@ class Part(msgspec.Struct):
     bucket: str = ""
     tombstones: str | None = None
     """The file with the deleted keys of the bucket, as it is now; None if there are none."""
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -82,10 +104,13 @@ class Output:
         )  # fmt: skip
 
     def told(self, parts: Iterator[Part]) -> Iterator[pa.RecordBatch]:
-        """What goes back to the driver; errors of ours are short."""
+        """What goes back to the driver; at the first error of ours, that error."""
         hush_closed_pipes()
-        for part in each_in_short(self.place, _within_memory(parts)):
-            yield pa.record_batch([pa.array([msgspec.msgpack.encode(part)], pa.binary())], names=["result"])
+        try:
+            for part in each_in_short(self.place, _within_memory(parts)):
+                yield packed(part)
+        except HoldfastError as error:
+            yield packed(Part(failure=Failure.of(error)))
 
 
 def _within_memory(parts: Iterator[Part]) -> Iterator[Part]:
@@ -237,7 +262,7 @@ class MergeTask:
 def read_path(store: Store, table: str, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a file of which only the path is known."""
     info = store.head(table_layout.file_key(table, path))
-    return read_file(store, table, DataFile(path, info.size if info else 0, -1, ""), columns)
+    return read_file(store, table, DataFile(path, info.size if info else 0, ROWS_UNKNOWN, ""), columns)
 
 
 def day_name(day: int) -> str:
@@ -264,6 +289,15 @@ def _write(writer: FileWriter, rows: pa.Table) -> None:
         writer.write(batch)
 
 
-def decoded(result: Any) -> Part:
-    """What a task gave back."""
-    return msgspec.msgpack.decode(bytes(result), type=Part)
+def packed(part: Part) -> pa.RecordBatch:
+    """What a task gives back, as Spark takes it."""
+    return pa.record_batch([pa.array([msgspec.msgpack.encode(part)], pa.binary())], names=["result"])
+
+
+def unpacked(results: Iterable[bytes | bytearray]) -> list[Part]:
+    """What tasks gave back; raises what they could not do."""
+    parts = [msgspec.msgpack.decode(bytes(result), type=Part) for result in results]
+    for part in parts:
+        if part.failure is not None:
+            raise part.failure.unpacked()
+    return parts

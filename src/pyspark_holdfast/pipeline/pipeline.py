@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import msgspec
 
@@ -36,6 +36,7 @@ from pyspark_holdfast.pipeline.backfill import backfill
 from pyspark_holdfast.pipeline.backfill_range import Bound, parse_range
 from pyspark_holdfast.pipeline.inputs import Inputs, Tables
 from pyspark_holdfast.pipeline.repeating import interval_of, repeat, stopping
+from pyspark_holdfast.pipeline.reports.report_files import ReportFiles
 from pyspark_holdfast.pipeline.run_report import RunReport, TableReport
 from pyspark_holdfast.pipeline.table_definition import Table
 from pyspark_holdfast.pipeline.table_order import PlannedTable, chosen, ordered
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 Progress = Callable[[str], None]
+Session = Union["SparkSession", Callable[[], "SparkSession"], None]
+"""A session; or what makes one, when it is first needed; or None, for the active one or one for this machine."""
 _CLEAN_EACH = 16
 """Files are looked for that are not needed any more after so many runs of a table: that takes a listing."""
 
@@ -73,13 +76,18 @@ class Pipeline:
         options: Mapping[str, str] | None = None,
         store: Mapping[str, Any] | StoreSettings | None = None,
         keep: str = "7d",
-        reports: str | Path | None = None,
+        reports: str | Path | Literal[False] | None = None,
         clock: Clock | None = None,
     ) -> None:
         """`options` are those of the format `holdfast` for all topics: keyring, endpoint … `store` says how the tables'
         place is reached, where that differs. `keep`: how long files stay that a newer version has replaced. `reports`:
-        where reports of runs are written; a folder of this machine.
+        where reports of runs are written, a directory or a place of a store; by default `_reports` beside the tables,
+        False for none.
         """
+        self._given = {
+            "root": root, "tables": tables, "of": tuple(of), "options": options, "store": store, "keep": keep,
+            "reports": reports, "clock": clock,
+        }  # fmt: skip
         if not is_name(name):
             raise Invalid(f"a pipeline cannot be called this name={name!r}", hint="letters, digits, '_', '-' and '.'")
         self.name = name
@@ -95,12 +103,12 @@ class Pipeline:
         _keep_apart(root_url(self.root), self.tables_url)
         self.options = given
         self.settings = _settings(store, given)
-        self.reports: Path | None = _reports_folder(reports, self.tables_url)
+        self.reports: str | None = _reports_place(reports, self.tables_url)
         topics = Topics(self.root, given, self._clock)
         opened = shared_store(self.tables_url, self.settings, self._clock)
         self._inputs = Inputs(topics, Tables(self.tables_url, self.settings, opened, self._clock))
         self._inputs.tables_known = [planned.name for planned in self.planned]
-        self._running = Lock()
+        self._running, self._is_kept = Lock(), False
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -111,14 +119,17 @@ class Pipeline:
         """The folder of a table, for `read_table` and for others who read Delta tables."""
         return f"{self.tables_url}/{chosen(self.planned, [table])[0].name}"
 
+    def changed(self, **changes: Any) -> Pipeline:
+        """The same pipeline with other arguments: another root, another place for its tables."""
+        return Pipeline(changes.pop("name", self.name), **{**self._given, **changes})
+
     # -- runs ---------------------------------------------------------------------------------------------
 
-    def run(
-        self, spark: SparkSession | None = None, *, only: Sequence[str] = (), progress: Progress | None = None
-    ) -> RunReport:
+    def run(self, spark: Session = None, *, only: Sequence[str] = (), progress: Progress | None = None) -> RunReport:
         """Bring all tables, or `only` some, up to what is settled now. Raises nothing that a table's failure caused.
 
-        Without `spark`, the active session is taken, or one is made for this machine, if there is something to do.
+        `spark` is a session, or a function that makes one. Without it, the active session is taken, or one is made for
+        this machine. It is made only if there is something to do.
         """
         planned = chosen(self.planned, _names(only))
         return self._exclusively("run", spark, progress, lambda here: self._tables(planned, here))
@@ -126,7 +137,7 @@ class Pipeline:
     def _exclusively(
         self,
         reason: Literal["run", "backfill"],
-        spark: SparkSession | None,
+        spark: Session,
         progress: Progress | None,
         work: Callable[[Pass], list[TableReport]],
     ) -> RunReport:
@@ -148,6 +159,7 @@ class Pipeline:
                 reason=reason, tables=tables,
             )  # fmt: skip
             self._clean(report, here)
+            self._keep(report)
             return report
         finally:
             self._running.release()
@@ -184,7 +196,7 @@ class Pipeline:
     def run_every(
         self,
         seconds: float | str,
-        spark: SparkSession | None = None,
+        spark: Session = None,
         stop: Event | None = None,
         *,
         only: Sequence[str] = (),
@@ -212,7 +224,7 @@ class Pipeline:
     def backfill(
         self,
         table: str,
-        spark: SparkSession | None = None,
+        spark: Session = None,
         *,
         begin: Bound = None,
         end: Bound = None,
@@ -266,6 +278,20 @@ class Pipeline:
                     extra={"action": "clean_failed", "pipeline": self.name, "table": table.name},
                 )  # fmt: skip
 
+    def _keep(self, report: RunReport) -> None:
+        """Write the report down; that nothing was new is written once, and not each time that somebody looks."""
+        is_told = self._is_kept and all(table.outcome == "unchanged" for table in report.tables)
+        if self.reports is None or is_told:
+            return
+        try:
+            ReportFiles(self.reports, self.settings, self._clock).keep(report)
+            self._is_kept = True
+        except HoldfastError as error:  # the tables are written, and they tell the next run all that it needs
+            logger.warning(
+                "the report of a run was not written: %s", error.message,
+                extra={"action": "report_failed", "pipeline": self.name},
+            )  # fmt: skip
+
     # -- looking ------------------------------------------------------------------------------------------
 
     def status(self) -> list[TableStatus]:
@@ -294,23 +320,20 @@ def _keep_apart(root: str, tables: str) -> None:
         raise Invalid("tables must not lie inside the root that they read", hint="give a place beside it, as …/tables")
 
 
-def _reports_folder(reports: str | Path | None, tables: str) -> Path | None:
-    from holdfast.store.address import parse_url
-
-    if reports is not None:
-        return Path(reports).absolute()
-    address = parse_url(tables)
-    return Path(address.place) / "_reports" if address.scheme == "file" else None
+def _reports_place(reports: str | Path | Literal[False] | None, tables: str) -> str | None:
+    if reports is False:
+        return None
+    return f"{tables}/_reports" if reports is None else tables_url(reports)
 
 
-def _session(given: SparkSession | None) -> SparkSession:
-    if given is not None:
-        return given
+def _session(given: Session) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from pyspark_holdfast.spark_session import session
 
-    return SparkSession.getActiveSession() or session()
+    if given is None:
+        return SparkSession.getActiveSession() or session()
+    return given() if callable(given) else given
 
 
 def _silent(line: str) -> None:

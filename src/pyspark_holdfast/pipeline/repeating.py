@@ -53,7 +53,7 @@ def interval_of(seconds: float | str) -> float:
 
 @contextmanager
 def stopping(stop: Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set `stop`, and a second one raises KeyboardInterrupt; in the main thread, where they arrive."""
+    """SIGTERM and SIGINT set `stop`, a second one raises KeyboardInterrupt; in the main thread, where they arrive."""
     if current_thread() is not main_thread():
         yield
         return

@@ -9,11 +9,10 @@ topics. A file that is missing is an error, not fewer rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
@@ -23,17 +22,16 @@ from holdfast.reader.settled_reading import root_place, store_settings
 from holdfast.store.address import parse_url
 from holdfast.store.store_settings import StoreSettings
 from holdfast.tables import table_layout
-from holdfast.tables.data_file import DataFile, read_file
+from holdfast.tables.data_file import DataFile
 from holdfast.tables.table_log import TableLog
-from pyspark_holdfast.error_reports import hush_closed_pipes, naming_store
+from pyspark_holdfast.error_reports import naming_store
 from pyspark_holdfast.parquet_scan import Unscannable, check_reach, plain_relation, rows_of
+from pyspark_holdfast.pipeline.stored_frames import stored_frame
 from pyspark_holdfast.pipeline.table_place import TablePlace
 from pyspark_holdfast.types import is_native, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_TASKS_MAX = 64
 
 
 def read_table(
@@ -99,7 +97,7 @@ def files_frame(spark: SparkSession, place: TablePlace, files: Sequence[DataFile
         return rows_of(spark, plain_relation(spark, address, sizes, schema))
     except Unscannable:
         _blame(place, files)
-        return _through_tasks(spark, place, files, columns)
+        return stored_frame(spark, place, files, columns)
 
 
 def _check_columns(spark: SparkSession, columns: pa.Schema) -> None:
@@ -125,28 +123,3 @@ def _blame(place: TablePlace, files: Sequence[DataFile]) -> None:
             raise Corrupt(
                 f"a file of a table has another size than its log says bytes={there.size} said={file.size}", path=key
             )
-
-
-def _through_tasks(spark: SparkSession, place: TablePlace, files: Sequence[DataFile], columns: pa.Schema) -> DataFrame:
-    count = min(len(files), _TASKS_MAX)
-    task = _ReadFiles(place, tuple(files), count, columns)
-    return spark.range(0, count, 1, count).mapInArrow(task.rows, spark_columns(columns))
-
-
-class _ReadFiles(msgspec.Struct):
-    """What an executor must know to read files of a table."""
-
-    place: TablePlace
-    files: tuple[DataFile, ...]
-    count: int
-    columns: Any
-    """An Arrow schema."""
-
-    def rows(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the files that belong to these tasks; in an executor."""
-        hush_closed_pipes()
-        store = self.place.store()
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                for file in self.files[number :: self.count]:
-                    yield from read_file(store, self.place.name, file, self.columns)

@@ -41,6 +41,11 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Why this is not known."""
     hint: str = ""
 
+    @property
+    def lag(self) -> int:
+        """Records of topics that are settled and not in the table yet."""
+        return sum(one.lag for one in self.inputs if one.kind == "topic")
+
 
 def table_report(planned: PlannedTable, here: Pass, outcome: Outcome, started_ms: int, seconds: float) -> TableReport:
     """What a run did to a table."""
@@ -69,7 +74,7 @@ def failed_report(
     return TableReport(
         name=planned.name, kind=planned.table.kind.name, outcome="failed" if error is not None else "skipped",
         place=f"{here.tables.url}/{planned.name}", started_ms=started_ms, seconds=seconds, error=text, hint=hint,
-        note=note,
+        note=note, error_kind="" if error is None else kind_of(error),
     )  # fmt: skip
 
 
@@ -124,6 +129,12 @@ def told(error: Exception) -> tuple[str, str]:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = "\n".join(lines)[:_ERROR_CHARS_MAX]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__, ""
+
+
+def kind_of(error: Exception) -> str:
+    """The kind of an error of ours, which tells what to do about it; empty for others."""
+    home = HoldfastError.__module__
+    return next((kind.__name__ for kind in type(error).__mro__ if kind.__module__ == home), "")
 
 
 def failed_names(reports: Sequence[TableReport]) -> set[str]:

@@ -23,8 +23,8 @@ from pyspark.sql.types import TimestampNTZType
 
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.merging import DELETED, Combine, tombstone_schema
-from pyspark_holdfast.pipeline.bucket_tasks import RESULT, MergeTask, Output, Part, RowsTask, Stored, decoded
-from pyspark_holdfast.pipeline.stored_rows import stored_frame, tombstone_frame
+from pyspark_holdfast.pipeline.bucket_tasks import RESULT, MergeTask, Output, Part, RowsTask, Stored, unpacked
+from pyspark_holdfast.pipeline.stored_frames import stored_frame, tombstone_frame
 from pyspark_holdfast.pipeline.table_columns import (
     BUCKET,
     ROWS,
@@ -186,7 +186,7 @@ def _by_bucket(rows: DataFrame, buckets: int | None) -> DataFrame:
 
 
 def _run(rows: DataFrame, task: RowsTask | MergeTask) -> list[Part]:
-    return [decoded(row[0]) for row in rows.mapInArrow(task.run, RESULT).collect()]
+    return unpacked(row[0] for row in rows.mapInArrow(task.run, RESULT).collect())
 
 
 def _stored(files: Sequence[DataFile], buried: Mapping[str, str]) -> dict[str, Stored]:

@@ -136,14 +136,21 @@ class Topics:
         return {part: (min(begins.get(part, end), end), end) for part, end in self.ends(name).items()}
 
     def frame(self, spark: SparkSession, name: str, options: Mapping[str, str], spans: Spans) -> DataFrame:
-        """The rows of these spans."""
+        """The rows of these spans; or, with the option emit, what manifests tell of them."""
         from pyspark_holdfast.native import read
 
         marks = format_marks({(name, part): Mark(*span) for part, span in spans.items()})
+<<<<<<< HEAD
         asked = {**self._given, **options, "asOf": marks}
         if "emit" in options:  # manifests as rows are given by the format alone
             return spark.read.format("holdfast").option("topic", name).options(**asked).load(self.place)
         return read(spark, self.place, name, **asked)
+=======
+        given = {**self._given, **options, "asOf": marks}
+        if "emit" in {option.lower() for option in given}:
+            return spark.read.format("holdfast").options(**given, topic=name).load(self.place)
+        return read(spark, self.place, name, **given)
+>>>>>>> runtime
 
     def between(self, name: str, since_us: int | None, before_us: int | None) -> Spans:
         """Spans that hold all records of these times, and others beside them: whole segments."""
