@@ -46,12 +46,7 @@ def check_options(options: Mapping[str, str], where: str) -> None:
             f"a pipeline says itself what is read {where} options={','.join(taken)}",
             hint="leave these options out; backfill(…) reads a range again",
         )
-    _, asked = parse_options({**options, "path": "/", "topicPattern": ".*"})
-    if asked.emit == "segments":
-        raise Invalid(
-            f"a pipeline reads rows, or manifests, not names of segments {where} emit=segments",
-            hint="emit=manifest gives a row for each segment",
-        )
+    parse_options({**options, "path": "/", "topicPattern": ".*"})
 
 
 class Topics:
@@ -140,17 +135,10 @@ class Topics:
         from pyspark_holdfast.native import read
 
         marks = format_marks({(name, part): Mark(*span) for part, span in spans.items()})
-<<<<<<< HEAD
-        asked = {**self._given, **options, "asOf": marks}
-        if "emit" in options:  # manifests as rows are given by the format alone
-            return spark.read.format("holdfast").option("topic", name).options(**asked).load(self.place)
-        return read(spark, self.place, name, **asked)
-=======
         given = {**self._given, **options, "asOf": marks}
         if "emit" in {option.lower() for option in given}:
             return spark.read.format("holdfast").options(**given, topic=name).load(self.place)
         return read(spark, self.place, name, **given)
->>>>>>> runtime
 
     def between(self, name: str, since_us: int | None, before_us: int | None) -> Spans:
         """Spans that hold all records of these times, and others beside them: whole segments."""
