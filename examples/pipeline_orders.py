@@ -66,9 +66,10 @@ def revenue(orders: DataFrame) -> DataFrame:
 @table(inputs=whole("orders_now"), kind=snapshot())
 def summary(orders: DataFrame) -> DataFrame:
     """Orders by day and status, as they are now."""
-    return orders.groupBy("status", orders.ordered_at.cast("date").alias("day")).agg(
-        {"order_id": "count", "cents": "sum"}
-    ).toDF("status", "day", "orders", "cents")  # fmt: skip
+    from pyspark.sql import functions as F  # noqa: N812
+
+    by_day = orders.groupBy("status", F.to_date("ordered_at").alias("day"))
+    return by_day.agg(F.count("*").alias("orders"), F.sum("cents").alias("cents"))
 
 
 TABLES = [orders_now, revenue, summary]
