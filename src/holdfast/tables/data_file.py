@@ -83,6 +83,7 @@ class FileWriter:
         self._clock = clock or SystemClock()
         # Two tasks may be given the same nonce, and an attempt runs twice: names differ all the same.
         self._nonce = f"{nonce}-{self._clock.random_bytes(6).hex()}"
+        table_layout.table_folder(table)
         if run < 0 or table_layout.parse_file(self._path(0)) is None:
             raise Invalid(f"not a run or not a nonce run={run} nonce={nonce!r}", hint="digits and small letters")
         self._open: _OpenFile | None = None

@@ -71,7 +71,7 @@ class WeighedFile:
             self.schema = _schema(self._outline)
             self._data_end = size - len(self._tail)
             rewritten(self._outline, _model(self.schema, self._written), self._data_end)
-        except (BadStructure, ValueError, OSError, pa.ArrowException) as damage:
+        except (BadStructure, ValueError, OSError, EOFError, pa.ArrowException) as damage:
             raise self._damaged() from damage
 
     @property
