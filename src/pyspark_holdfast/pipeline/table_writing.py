@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TablePlace", "Written", "write_latest", "write_rows", "write_windows"]
 
-_TASKS_PER_CORE = 4
+_TASKS_PER_CORE, _TASKS_LEAST = 4, 32
 _DAY_MS = 86_400_000
 _WINDOWS_LONG = 32
 """How many windows of a day or more share a bucket."""
@@ -179,7 +179,7 @@ def _day(changes: DataFrame) -> Column:
 
 def _by_bucket(rows: DataFrame, buckets: int | None) -> DataFrame:
     """Rows of a bucket in one task, and in each task in the order of buckets."""
-    tasks = _TASKS_PER_CORE * rows.sparkSession.sparkContext.defaultParallelism
+    tasks = max(_TASKS_LEAST, _TASKS_PER_CORE * rows.sparkSession.sparkContext.defaultParallelism)
     if buckets is not None and buckets <= tasks:
         return rows.repartitionById(buckets, BUCKET)
     return rows.repartitionById(tasks, BUCKET).sortWithinPartitions(BUCKET)
