@@ -2,7 +2,7 @@
 
 A sink keeps nothing: what its batches say is compared with what is there. Batches have no hole, follow each other and
 are whole; manifest objects are there up to the newest batch, and none beyond; so are the files in effect. What a sink
-is about to write is not judged: files that no batch names, and manifest objects of the newest batch that are missing.
+is about to write is not judged: files that no batch names, and manifest objects of a newest batch that is not applied.
 
 Repairs write manifest objects again, which follow from batches byte for byte. A batch or a file that is lost is lost:
 it is reported, and somebody puts it back from a copy of the store. Nothing of a sink's is ever removed here.
@@ -20,7 +20,7 @@ from holdfast.model.topic_name import is_name
 from holdfast.reconcile.classify import Kind
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.root import sink_batches
-from holdfast.root.batch_application import apply
+from holdfast.root.batch_application import is_applied
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import SegmentDocument, SinkBatchDocument, SinkTopicDocument
 from holdfast.root.rewrites import InEffect, in_effect, read_rewrites
@@ -61,8 +61,6 @@ class SinkTopics:
         yield None
         if batch is None:
             return
-        if self._objects.work.fix:
-            self._apply(batch)
         for partition in sorted(map(int, batch.ends)):
             _Partition(self._objects, name, partition, batch).compare()
             yield None
@@ -90,12 +88,6 @@ class SinkTopics:
         except Corrupt as damage:
             self._find_damage(damage, topic=name)
         return None
-
-    def _apply(self, batch: SinkBatchDocument) -> None:
-        try:
-            apply(self._store, batch)
-        except Corrupt:
-            pass  # found below, with all others
 
     def _find_damage(self, damage: Corrupt, **place: Any) -> None:
         self._objects.find("content_mismatch", str(damage.path), f"{damage.message}; {_LOST}", **place)
@@ -128,7 +120,9 @@ class _Partition:
         """Whether every slot up to the end is taken, or will be by the newest batch."""
         _, topic, partition = self._where
         there = self._objects.numbered(layout.manifest_folder(topic, partition), **self._place)
-        coming = {segment.slot for segment in sink_batches.segments_in(self._batch, partition)}
+        coming: set[int] = set()
+        if not self._objects.work.fix and not is_applied(self._store, self._batch):
+            coming = {segment.slot for segment in sink_batches.segments_in(self._batch, partition)}
         if self._end.slots - len(there) - len(coming) > _HOLES_MAX:
             key = layout.sink_key(topic, self._batch.number)
             self._objects.find("gap", key, "a batch says that there is far more than there is", **self._place)

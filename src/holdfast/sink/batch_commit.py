@@ -23,11 +23,11 @@ from typing import NamedTuple
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.model.schema import TopicSchema
+from holdfast.root.batch_application import apply_batch
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import PartitionEnd, SegmentDocument, SinkBatchDocument
 from holdfast.root.sink_batches import end_behind, end_of, newest_batch, read_batch
 from holdfast.root.store_manifest import in_parallel
-from holdfast.sink.apply_batch import apply_batch
 from holdfast.sink.moved_files import gone, moved, starts_at
 from holdfast.sink.sink_root import SinkRoot
 from holdfast.sink.sink_target import Mark, SinkTarget
