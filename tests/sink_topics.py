@@ -20,7 +20,7 @@ from holdfast.errors import NotFound
 from holdfast.model.schema import TopicSchema, declare
 from holdfast.model.segment import NO_SCHEMA, Segment, SegmentHead
 from holdfast.root import sink_batches
-from holdfast.root.batch_application import apply_batch
+from holdfast.root.batch_application import apply
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import (
     LogDocument,
@@ -130,13 +130,13 @@ class SinkTopic:
         self, rows: Mapping[int, Sequence[Sequence[object]]], *, applied: bool = True, writer: str = "", batch: int = -1
     ) -> SinkBatchDocument:
         """All of it: documents of the topic, segments, the batch, and (`applied`) its manifest objects."""
-        apply_batch(self.store, self.newest)
+        apply(self.store, self.newest)
         needed = max([self.partitions, *(partition + 1 for partition in rows)])
         if needed > self.partitions or not self.version:
             self.describe(max(1, needed))
         document = self.commit(self.document(rows, writer=writer, batch=batch))
         if applied:
-            apply_batch(self.store, document)
+            apply(self.store, document)
         return document
 
     @property

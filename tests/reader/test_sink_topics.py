@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast import Corrupt, Keyring
 from holdfast.clock import SystemClock
-from holdfast.root.batch_application import apply_batch, manifest_key_of
+from holdfast.root.batch_application import apply, manifest_key_of
 from holdfast.root.objects import documents, signature_place
 from holdfast.root.objects.documents import SinkBatchDocument
 from holdfast.store import layout
@@ -56,10 +56,10 @@ def test_a_batch_is_there_as_a_whole_wherever_its_application_stopped(place, fai
     sink.write({0: [[b"0"]]})
     batch = sink.write({0: [[b"1"], [b"2"], [b"3"]], 1: [[b"4"]], 2: [[b"5"], [b"6"]]}, applied=False)
     with pytest.raises(StoreRefused):
-        apply_batch(Failing(place, manifest_key_of(batch.segments[failing])), batch)
+        apply(Failing(place, manifest_key_of(batch.segments[failing])), batch)
     for options in ALL:
         assert payloads(place, **options) == [b"%d" % i for i in range(7)]
-    apply_batch(sink.store, sink.newest)
+    apply(sink.store, sink.newest)
     for segment in batch.segments:
         assert sink.store.get(manifest_key_of(segment)) == documents.encode(segment)
 

@@ -25,7 +25,7 @@ from holdfast.publish.delta.delta_table import DeltaTable
 from holdfast.publish.settled_files import SettledFiles, require_plain
 from holdfast.publish.table_change import Cursor, PartitionChange
 from holdfast.publish.table_formats import table_format
-from holdfast.root.batch_application import apply_batch, is_applied
+from holdfast.root.batch_application import apply, is_applied
 from holdfast.root.objects.documents import OLD_ROOT, SinkBatchDocument, SinkTopicDocument, TopicDocument
 from holdfast.root.root_store import RootStore
 from holdfast.root.sink_batches import end_of, newest_batch, read_batch
@@ -254,7 +254,7 @@ class _Publication:
             return topic
         self._batch = newest_batch(self._root, self._log, self._topic)
         if not dry_run:
-            apply_batch(self._root, self._batch)
+            apply(self._root, self._batch)
         elif self._batch is not None and not is_applied(self._root, self._batch):
             before = self._batch.number - 1
             self._batch = None if before < 0 else read_batch(self._root, self._log, self._topic, before)

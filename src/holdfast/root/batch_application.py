@@ -1,10 +1,13 @@
-"""The manifest objects that follow from a sink's batch: written after it, by whoever comes first.
+"""The manifest objects of a sink's batch, written after it by whoever comes first.
 
-Their bytes are a function of the batch, so it does not matter who writes them, or how often, or who else does. Those of
-one partition are written in the order of their slots, so that a crash leaves no hole, and the last of all after all
-others: if it is there, all are. A writer applies what is left before it commits the next batch, so at most the newest
-one is not applied. Readers take what is missing from the batch itself; whoever publishes or retires applies it first,
-and then works on manifest objects alone.
+They follow from the batch, byte for byte: writing them again changes nothing, and several may do it at once. A writer
+applies what is left before it commits the next batch, so at most the newest one is not applied; whoever publishes,
+retires or repairs applies it first and then works on manifest objects alone. Until then readers take the segments from
+the batch itself.
+
+The slots of a partition are filled in order, partitions side by side, and the batch's last segment comes after all
+others: a crash leaves each partition with a beginning of what is to come and never with a hole, and where the last one
+stands, all do.
 """
 
 from __future__ import annotations
@@ -26,19 +29,22 @@ from holdfast.store.repeated_create import create_repeatedly
 logger = logging.getLogger("holdfast")
 
 
-def is_applied(store: Store, batch: SinkBatchDocument | None) -> bool:
-    """Whether the manifest objects of a batch are there; one request."""
-    return batch is None or not batch.segments or store.head(manifest_key_of(batch.segments[-1])) is not None
+def is_applied(store: Store, batch: SinkBatchDocument) -> bool:
+    """Whether all manifest objects of a batch are there; one request."""
+    return not batch.segments or store.head(manifest_key_of(batch.segments[-1])) is not None
 
 
-def apply_batch(store: Store, batch: SinkBatchDocument | None) -> None:
-    """Write the manifest objects of a batch that are not there yet; one request if all are. Raises Corrupt."""
+def apply(store: Store, batch: SinkBatchDocument | None) -> None:
+    """Write the manifest objects of a batch that are not there yet; one request if all are.
+
+    Raises Corrupt where another object stands in the place of one.
+    """
     if batch is None or is_applied(store, batch):
         return
     *others, last = batch.segments
-    partitions = [list(segments) for _, segments in groupby(others, attrgetter("partition"))]
-    in_parallel(lambda segments: _put_all(store, segments), partitions)
-    _put(store, last)
+    partitions = [list(group) for _, group in groupby(others, attrgetter("partition"))]
+    in_parallel(lambda segments: _write(store, segments), partitions)
+    _write(store, [last])
     for segment in batch.segments:
         if (segment.slot + 1) % CHECKPOINT_EVERY == 0:
             _write_checkpoint(store, segment)
@@ -49,19 +55,18 @@ def manifest_key_of(segment: SegmentDocument) -> str:
     return layout.manifest_key(segment.topic, segment.partition, segment.slot)
 
 
-def _put_all(store: Store, segments: Sequence[SegmentDocument]) -> None:
+def _write(store: Store, segments: Sequence[SegmentDocument]) -> None:
     for segment in segments:
-        _put(store, segment)
+        data = documents.encode(segment)
 
+        def require_same(key: str, data: bytes = data, segment: SegmentDocument = segment) -> None:
+            if store.get(key) != data:
+                raise Corrupt(
+                    "another manifest object stands where that of a sink's batch belongs", path=key,
+                    topic=segment.topic, partition=segment.partition, offset=segment.first,
+                )  # fmt: skip
 
-def _put(store: Store, segment: SegmentDocument) -> None:
-    data = documents.encode(segment)
-
-    def require_same(key: str) -> None:
-        if store.get(key) != data:
-            raise Corrupt("a manifest object is not the one that the sink's batch says", path=key, topic=segment.topic)
-
-    create_repeatedly(store, manifest_key_of(segment), Body.of(data), require_same)
+        create_repeatedly(store, manifest_key_of(segment), Body.of(data), require_same)
 
 
 def _write_checkpoint(store: Store, segment: SegmentDocument) -> None:
