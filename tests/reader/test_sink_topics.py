@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 import pytest
 
@@ -10,7 +12,9 @@ from holdfast import Corrupt, Keyring
 from holdfast.clock import SystemClock
 from holdfast.root.batch_application import apply, manifest_key_of
 from holdfast.root.objects import documents, signature_place
-from holdfast.root.objects.documents import SinkBatchDocument
+from holdfast.root.objects.documents import Limits, SinkBatchDocument
+from holdfast.root.rewrite_sweep import Grace
+from holdfast.sink.sink_retention import SinkRetention
 from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.port import Body, StoreRefused
@@ -70,6 +74,41 @@ def test_files_that_no_batch_names_are_not_there(place):
     sink.write({0: [[b"a"]]})
     sink.document({0: [[b"lost"]], 1: [[b"lost"]]})
     assert payloads(place) == [b"a"]
+
+
+@pytest.mark.parametrize("is_keyed", [False, True], ids=["plain", "keyed"])
+def test_readers_agree_with_a_list_while_files_are_joined_and_retired(place, keyring, seed, is_keyed):
+    """Batches, applied or not, compactions and retention in any order; of a root with keys, too."""
+    chance, (keys, reference) = Random(seed), keyring if is_keyed else (None, "")
+    options = {"keyring": reference} if is_keyed else {}
+    sink = SinkTopic(store_of(place), keyring=keys)
+    rows: dict[int, list[list[bytes]]] = {}
+    sink.write({})
+    for step in range(15):
+        deed = chance.choice(["write", "write", "half", "compact", "retire"])
+        if deed in ("write", "half"):
+            made = {at: [[b"%d-%d" % (step, at)] * chance.randrange(1, 4)] for at in range(chance.randrange(4))}
+            sink.write(made, applied=deed == "write")
+            for at, parts in made.items():
+                rows.setdefault(at, []).extend(parts)
+        elif deed == "compact":
+            holdfast.compact(str(place), "spark", delete_after_ms=0, **options)
+        else:
+            retention = SinkRetention(sink.store, SystemClock(), Grace(0, 0))
+            retention.set_policy("spark", Limits(0, 0, 2))
+            retention.apply(*retention.topics())
+            retention.set_policy("spark", None)
+            sink.version = retention.topics()[0].version
+            rows = {at: _newest(parts, 2) for at, parts in rows.items()}
+        expected = sorted(row for parts in rows.values() for part in parts for row in part)
+        assert payloads(place, **options, **chance.choice(ALL)) == expected, deed
+
+
+def _newest(parts, count):
+    """The newest parts that hold so many rows; the last one in any case."""
+    while len(parts) > 1 and sum(map(len, parts[1:])) >= count:
+        parts = parts[1:]
+    return parts
 
 
 # -- an attacker who can write to the store, and has no key -------------------------------------------------
