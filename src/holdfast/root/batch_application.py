@@ -15,7 +15,8 @@ from holdfast.errors import Corrupt
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import SegmentDocument, SinkBatchDocument
 from holdfast.store import layout
-from holdfast.store.port import AlreadyExists, Body, Store
+from holdfast.store.port import Body, Store
+from holdfast.store.repeated_create import create_repeatedly
 
 
 def apply(store: Store, batch: SinkBatchDocument | None) -> int:
@@ -38,14 +39,16 @@ def manifest_key_of(segment: SegmentDocument) -> str:
 
 
 def _create(store: Store, segment: SegmentDocument) -> bool:
-    key, data = manifest_key_of(segment), documents.encode(segment)
-    try:
-        store.create(key, Body.of(data))
-    except AlreadyExists:
+    data, was_there = documents.encode(segment), False
+
+    def require_same(key: str) -> None:
+        nonlocal was_there
+        was_there = True
         if store.get(key) != data:
             raise Corrupt(
                 "another manifest object stands where that of a sink's batch belongs", path=key, topic=segment.topic,
                 partition=segment.partition, offset=segment.first,
-            ) from None  # fmt: skip
-        return False
-    return True
+            )  # fmt: skip
+
+    create_repeatedly(store, manifest_key_of(segment), Body.of(data), require_same)
+    return not was_there
