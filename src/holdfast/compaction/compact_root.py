@@ -144,7 +144,7 @@ def open_for_compaction(
             "this root is signed, and there is no key to sign with",
             hint="name the log's keyring: keyring='file:PATH' or 'env:NAME', --keyring on the command line",
         )
-    if not settled.is_shipped_to():
+    if not settled.is_store():
         raise Invalid(
             f"this is a log's own directory, and no store root={opened.url}",
             hint="the log compacts its own files: log.compact(), or holdfast compact DIR while nobody has it open",

@@ -65,6 +65,13 @@ class SettledRoot:
         """Whether a log ships here, so that there are claims, commit batches and leases; or it is a log's own."""
         return next(iter(self.store.list(layout.EPOCHS)), None) is not None
 
+    def is_store(self) -> bool:
+        """Whether this is a root on a store, which a log ships to or a sink writes to; or it is a log's own."""
+        if self.is_shipped_to():
+            return True
+        names = filter(is_name, self.store.folders(layout.TOPICS))
+        return any(isinstance(self._find(name), SinkTopicDocument) for name in names)
+
     # -- topics -------------------------------------------------------------------------------------------
 
     def topics(self, options: ReadOptions) -> list[TopicDocument]:

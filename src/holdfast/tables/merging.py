@@ -192,9 +192,10 @@ class Merge:
 
     def __init__(self, rule: Rule, changes: pa.Table) -> None:
         """`changes` have all columns that there are; stored rows may have fewer, which are null then."""
-        self.rule = rule
-        self.changes = rule.reduced(changes)
-        self._keys = KeyNumbers(self.changes, rule.key)
+        self.key = rule.key
+        self._rule = rule
+        self._changes = rule.reduced(changes)
+        self._keys = KeyNumbers(self._changes, rule.key)
         self._met: list[pa.Table] = []
 
     def is_touched(self, keys: pa.RecordBatch | pa.Table) -> bool:
@@ -214,8 +215,30 @@ class Merge:
     def rows(self) -> pa.Table:
         """One row for each key of the changes. Of equal rows, the new one counts."""
         if not self._met:
-            return self.changes
-        return self.rule.reduced(pa.concat_tables([self.changes, *self._met], promote_options="default"))
+            return self._changes
+        return self._rule.reduced(pa.concat_tables([self._changes, *self._met], promote_options="default"))
+
+
+class Replacement:
+    """New rows that take the place of all stored ones that are equal to one of them in some columns."""
+
+    def __init__(self, key: tuple[str, ...], rows: pa.Table) -> None:
+        self.key = key
+        self._rows = rows
+        self._keys = KeyNumbers(rows, key)
+
+    def is_touched(self, keys: pa.RecordBatch | pa.Table) -> bool:
+        """Whether one of these rows is replaced. Only the key's columns are looked at."""
+        found = self._keys.find(keys)
+        return bool(found.null_count < len(found))
+
+    def others(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+        """Stored rows that stay."""
+        return rows.filter(self._keys.find(rows).is_null())
+
+    def rows(self) -> pa.Table:
+        """The new rows."""
+        return self._rows
 
 
 class Gathering:

@@ -1,0 +1,303 @@
+"""What runs in Spark's tasks when a table is written: rows come in as Arrow batches, files go to the store, and what
+was written goes back to the driver, one row for each bucket.
+
+Nothing is visible before the driver commits. An attempt that is repeated, overtaken or killed has written files under
+names of its own, which nobody commits: they are garbage, found by the run in their name. Stored rows are read and
+merged here, by Arrow; they never pass the JVM.
+
+Memory: of a bucket, the changes (about twice their keys) and one row group of each file in turn. A bucket may be larger
+than memory, the changes of one bucket in one run may not: more buckets help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import groupby
+from operator import itemgetter
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast import errors
+from holdfast.errors import Corrupt, Full, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.store.port import Store
+from holdfast.tables import table_layout
+from holdfast.tables.data_file import ROWS_UNKNOWN, DataFile, FileWriter, conformed, read_file
+from holdfast.tables.merging import (
+    Combine,
+    Gathering,
+    Latest,
+    Merge,
+    Replacement,
+    from_tombstones,
+    live_and_deleted,
+    tombstone_schema,
+)
+from pyspark_holdfast.error_reports import each_in_short, hush_closed_pipes
+from pyspark_holdfast.pipeline.table_columns import BUCKET, ROWS, WINDOW_START
+from pyspark_holdfast.pipeline.table_place import TablePlace
+
+RESULT = "result binary"
+"""The schema of what tasks give back: one `Part`, packed, per row."""
+
+_FILES_FEW = 8
+_FILE_BYTES_LARGE = 32 * 2**20
+_EPOCH = date(1970, 1, 1)
+
+
+class Failure(msgspec.Struct):
+    """An error of ours on its way to the driver. Spark would make one of its own of it, with a traceback."""
+
+    kind: str
+    message: str
+    hint: str
+
+    @classmethod
+    def of(cls, error: HoldfastError) -> Failure:
+        """Pack an error."""
+        kind = next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__)
+        return cls(kind, error.message, error.hint)
+
+    def unpacked(self) -> HoldfastError:
+        """The error, of the same kind."""
+        return _KINDS.get(self.kind, HoldfastError)(self.message, hint=self.hint)
+
+
+_KINDS: dict[str, type[HoldfastError]] = {one.__name__: one for one in (Corrupt, Full, Invalid, NotFound, Unavailable)}
+
+
+class Part(msgspec.Struct):
+    """What was done to one bucket, or by one task."""
+
+    added: list[DataFile] = []
+    removed: list[str] = []
+    """Paths of files whose rows are in others now, or gone."""
+    rows_in: int = 0
+    rows_out: int = 0
+    bucket: str = ""
+    tombstones: str | None = None
+    """The file with the deleted keys of the bucket, as it is now; None if there are none."""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where files go, and what their names and columns are."""
+
+    place: TablePlace
+    run: int
+    nonce: str
+    columns: pa.Schema
+
+    def writer(self, bucket: str = "") -> FileWriter:
+        """A writer of rows."""
+        return FileWriter(self.place.store(), self.place.name, self.columns, self.run, self.nonce, bucket)
+
+    def tombstone_writer(self, columns: pa.Schema) -> FileWriter:
+        """A writer of one file with deleted keys, where no other engine looks."""
+        return FileWriter(
+            self.place.store(), self.place.name, columns, self.run, self.nonce,
+            rows_max=2**62, bytes_max=2**62, folder=table_layout.DELETED,
+        )  # fmt: skip
+
+    def told(self, parts: Iterator[Part]) -> Iterator[pa.RecordBatch]:
+        """What goes back to the driver; at the first error of ours, that error."""
+        hush_closed_pipes()
+        try:
+            for part in each_in_short(self.place, _within_memory(parts)):
+                yield packed(part)
+        except HoldfastError as error:
+            yield packed(Part(failure=Failure.of(error)))
+
+
+def _within_memory(parts: Iterator[Part]) -> Iterator[Part]:
+    try:
+        yield from parts
+    except (MemoryError, pa.ArrowCapacityError, pa.ArrowInvalid) as error:
+        if isinstance(error, pa.ArrowInvalid) and "overflow" not in str(error):
+            raise
+        raise Full(
+            "the new rows of one bucket do not fit into memory",
+            hint="give the table more buckets, Python workers more memory, or read fewer records in one run",
+        ) from None
+
+
+# -- rows as they come --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowsTask:
+    """Rows of append and snapshot tables."""
+
+    output: Output
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Called by Spark."""
+        return self.output.told(self._parts(batches))
+
+    def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+        rows = 0
+        with self.output.writer() as writer:
+            for batch in batches:
+                writer.write(batch)
+                rows += batch.num_rows
+            yield Part(writer.finish(), rows_in=rows, rows_out=rows)
+
+
+# -- rows that are merged -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a table has in one bucket."""
+
+    files: tuple[DataFile, ...] = ()
+    tombstones: str | None = None
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Rows of keyed and windowed tables, bucket by bucket."""
+
+    output: Output
+    incoming: pa.Schema
+    """The columns that rows come with: the table's, and some that are not stored."""
+    stored: dict[str, Stored]
+    """By the name of a bucket."""
+    rule: Latest | Combine
+    days: int = 0
+    """Of a windowed table: how many days a bucket has."""
+    is_replacing: bool = False
+    """Whether windows take the place of stored ones, instead of being added to them."""
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Called by Spark, with rows in the order of their buckets."""
+        return self.output.told(self._parts(batches))
+
+    def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+        for number, pieces in groupby(_pieces(batches, self.incoming), itemgetter(0)):
+            yield self._changed(number, (rows for _, rows in pieces))
+
+    def _changed(self, number: int, pieces: Iterator[pa.Table]) -> Part:
+        part = Part(bucket=day_name(number * self.days) if self.days else str(number))
+        stored = self.stored.get(part.bucket, Stored())
+        merge = self._merge(pieces, part)
+        others = self._other_tombstones(merge, stored.tombstones)
+        touched = self._touched(merge, stored.files)
+        with self.output.writer(part.bucket) as writer:
+            for batch in self._other_rows(merge, touched):
+                writer.write(batch)
+            live, deleted = self._result(merge)
+            _write(writer, live)
+            part.added = writer.finish()
+        part.removed = [file.path for file in touched]
+        part.rows_out = len(live) + len(deleted)
+        part.tombstones = self._buried(others, deleted)
+        return part
+
+    def _merge(self, pieces: Iterator[pa.Table], part: Part) -> Merge | Replacement:
+        changes = Gathering(self.rule)
+        for rows in pieces:
+            changes.add(rows)
+            part.rows_in += pc.sum(rows.column(ROWS)).as_py() if self.days else len(rows)
+        if self.is_replacing:
+            return Replacement((WINDOW_START,), changes.rows())
+        return Merge(self.rule, changes.rows())
+
+    def _result(self, merge: Merge | Replacement) -> tuple[pa.Table, pa.Table]:
+        """Rows as they are now, and keys that are deleted now."""
+        rows = merge.rows()
+        if isinstance(self.rule, Latest):
+            return live_and_deleted(rows, self.output.columns, self.rule)
+        # A window that only says that it is replaced stands for no rows.
+        found = rows.filter(pc.greater(rows.column(ROWS), 0)) if self.is_replacing else rows
+        return found.select(self.output.columns.names), found.slice(0, 0)
+
+    # -- what is stored -------------------------------------------------------------------------------------
+
+    def _touched(self, merge: Merge | Replacement, files: Sequence[DataFile]) -> list[DataFile]:
+        """Files that are written anew: those with rows that change; and small ones, where there are many."""
+        small = _FILE_BYTES_LARGE if len(files) > _FILES_FEW else 0
+        return [
+            file
+            for file in files
+            if file.size < small or any(merge.is_touched(batch) for batch in self._read(file, merge.key))
+        ]
+
+    def _other_rows(self, merge: Merge | Replacement, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+        """Stored rows that stay as they are."""
+        for file in files:
+            for batch in self._read(file, self.output.columns.names):
+                yield merge.others(batch)
+
+    def _read(self, file: DataFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        output = self.output
+        return read_file(output.place.store(), output.place.name, file, names, schema=output.columns)
+
+    # -- deleted keys ---------------------------------------------------------------------------------------
+
+    def _other_tombstones(self, merge: Merge | Replacement, path: str | None) -> list[pa.RecordBatch]:
+        """Tombstones that stay as they are; those of changed keys are part of the merge."""
+        if path is None or not isinstance(self.rule, Latest):
+            return []
+        columns = tombstone_schema(self.output.columns, self.rule)
+        found = read_path(self.output.place.store(), self.output.place.name, path, columns)
+        return [merge.others(from_tombstones(batch)).select(columns.names) for batch in found]
+
+    def _buried(self, others: Sequence[pa.RecordBatch], deleted: pa.Table) -> str | None:
+        """The file with the tombstones of the bucket as they are now."""
+        if not isinstance(self.rule, Latest):
+            return None
+        with self.output.tombstone_writer(tombstone_schema(self.output.columns, self.rule)) as writer:
+            for batch in others:
+                writer.write(batch)
+            _write(writer, deleted)
+            files = writer.finish()
+        return files[0].path if files else None
+
+
+def read_path(store: Store, table: str, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a file of which only the path is known."""
+    info = store.head(table_layout.file_key(table, path))
+    return read_file(store, table, DataFile(path, info.size if info else 0, ROWS_UNKNOWN, ""), columns)
+
+
+def day_name(day: int) -> str:
+    """A bucket of a windowed table by its first day, counted from 1970."""
+    try:
+        return (_EPOCH + timedelta(days=day)).isoformat()
+    except OverflowError:
+        return f"day{day}"  # beyond what Python can write as a date
+
+
+def _pieces(batches: Iterable[pa.RecordBatch], incoming: pa.Schema) -> Iterator[tuple[int, pa.Table]]:
+    """Rows with the number of their bucket, which they leave behind."""
+    for batch in batches:
+        runs = pc.run_end_encode(batch.column(BUCKET))
+        rows = pa.Table.from_batches([conformed(batch.drop_columns([BUCKET]), incoming)])
+        begin = 0
+        for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            yield number, rows.slice(begin, end - begin)
+            begin = end
+
+
+def _write(writer: FileWriter, rows: pa.Table) -> None:
+    for batch in rows.to_batches():
+        writer.write(batch)
+
+
+def packed(part: Part) -> pa.RecordBatch:
+    """What a task gives back, as Spark takes it."""
+    return pa.record_batch([pa.array([msgspec.msgpack.encode(part)], pa.binary())], names=["result"])
+
+
+def unpacked(results: Iterable[bytes | bytearray]) -> list[Part]:
+    """What tasks gave back; raises what they could not do."""
+    parts = [msgspec.msgpack.decode(bytes(result), type=Part) for result in results]
+    for part in parts:
+        if part.failure is not None:
+            raise part.failure.unpacked()
+    return parts
