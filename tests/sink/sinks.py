@@ -122,7 +122,7 @@ class Place:
         """Whoever opens the root from now on gets this store."""
         shared_stores._opened[self.url, StoreSettings()] = store
 
-    def keys(self, part: str = "") -> list[str]:
+    def objects(self, part: str = "") -> list[str]:
         return [info.key for info in self.store.list("") if part in info.key]
 
     def replace(self, key: str, data: bytes) -> None:

@@ -40,16 +40,16 @@ def test_batches_follow_each_other(place: Place) -> None:
     offsets = {(row["_partition"], row["_offset"]) for row in found.to_pylist()}
     assert offsets == {(task, offset) for task, rows in TASKS.items() for offset in range(3 * rows)}
     assert all(row["_partition"] == row["task"] for row in found.to_pylist())
-    assert len(place.keys("/_manifest/")) == len(place.keys("/segments/")) == 3 * len(TASKS)
+    assert len(place.objects("/_manifest/")) == len(place.objects("/segments/")) == 3 * len(TASKS)
 
 
 def test_a_batch_that_is_written_again_is_known(place: Place) -> None:
     """Its rows are there once, the tasks write nothing, and a lower batch of the same writer is known, too."""
     write(place.target(), "q", 4)
-    before = place.keys()
+    before = place.objects()
     for batch in (4, 3, 0):
         assert not write(place.target(), "q", batch).is_new
-    assert place.keys() == before
+    assert place.objects() == before
     assert write(place.target(), "q", 5).is_new
     assert place.counted() == Counter({("q", 4): WHOLE, ("q", 5): WHOLE})
 
@@ -61,7 +61,7 @@ def test_a_late_commit_of_a_dead_driver_is_known(place: Place) -> None:
     write(place.target(), "q", 0)
     assert not write_steps.commit(prepared, done, mark, CLOCK).is_new
     assert place.counted() == Counter({("q", 0): WHOLE})
-    assert len(place.keys("/segments/")) == len(TASKS)
+    assert len(place.objects("/segments/")) == len(TASKS)
 
 
 def test_an_empty_batch_leaves_its_mark(place: Place) -> None:
@@ -163,7 +163,7 @@ def test_a_store_that_never_answers_the_commit(place: Place) -> None:
     place.use(FlakyStore(place.store, faults))
     with pytest.raises(OutcomeUnknown, match="does not say"):
         write(place.target(), "q", 0)
-    assert len(place.keys("/segments/")) == len(TASKS)
+    assert len(place.objects("/segments/")) == len(TASKS)
     place.use(place.store)
     assert place.counted() == Counter()
     assert write(place.target(), "q", 0).is_new
@@ -177,13 +177,13 @@ def test_manifest_objects_that_cannot_be_written_are_late(place: Place, caplog: 
     place.use(FlakyStore(place.store, faults))
     assert write(place.target(), "q", 0, is_marked=False).is_new
     assert "late" in caplog.text
-    assert not place.keys("/_manifest/")
+    assert not place.objects("/_manifest/")
     assert place.counted() == Counter({("q", 0): WHOLE})
     with pytest.raises(Unavailable):  # at most one batch is not applied: the next is not committed before it is
         write(place.target(), "q", 1)
     rule.end()
     assert write(place.target(), "q", 1).is_new
-    assert len(place.keys("/_manifest/")) == 2 * len(TASKS)
+    assert len(place.objects("/_manifest/")) == 2 * len(TASKS)
     assert place.counted() == Counter({("q", 0): WHOLE, ("q", 1): WHOLE})
 
 
@@ -192,7 +192,7 @@ def test_half_applied_batches_are_read_whole(place: Place) -> None:
     tasks = {0: 3, 1: 2, 2: 4}
     write(place.target(), "q", 0, tasks)
     write(place.target(), "q", 1, tasks)
-    manifests = [key for key in place.keys("/_manifest/") if key.endswith("1.json")]
+    manifests = [key for key in place.objects("/_manifest/") if key.endswith("1.json")]
     for gone in range(1 << len(manifests)):
         removed = [key for bit, key in enumerate(manifests) if gone >> bit & 1]
         kept = {key: place.store.get(key) for key in removed}
@@ -236,8 +236,8 @@ def test_another_writer_comes_between_any_two_requests(place: Place, some: Some[
         expected = Counter({("a", 0): WHOLE, ("b", 0): WHOLE})
         assert other.counted() == (expected + Counter({("c", 0): 2}) if kind == "three" else expected), at
         named = {segment.key for number in range(other.newest().number + 1) for segment in _batch(other, number)}
-        assert set(other.keys("/segments/")) == named
-        assert len(other.keys("/_manifest/")) == len(named)
+        assert set(other.objects("/segments/")) == named
+        assert len(other.objects("/_manifest/")) == len(named)
 
 
 def _batch(place: Place, number: int) -> tuple[SegmentDocument, ...]:
@@ -310,7 +310,7 @@ def test_files_that_were_removed_before_the_commit_are_missed(place: Place) -> N
     with pytest.raises(Unavailable, match="removed before"):
         write_steps.commit(prepared, done, None, CLOCK)
     assert place.counted() == Counter()
-    assert not place.keys("/segments/")
+    assert not place.objects("/segments/")
 
 
 def test_a_refused_commit_removes_the_files(place: Place) -> None:
@@ -320,16 +320,16 @@ def test_a_refused_commit_removes_the_files(place: Place) -> None:
     write_steps.commit(other, [], None, CLOCK)
     with pytest.raises(Unavailable, match="columns of this topic meanwhile"):
         write_steps.commit(prepared, done, None, CLOCK)
-    assert not place.keys("/segments/")
-    assert not place.keys("/_sink/")
+    assert not place.objects("/segments/")
+    assert not place.objects("/_sink/")
 
 
 def test_a_write_that_is_given_up_leaves_nothing(place: Place) -> None:
     """Some task has failed: what the others wrote is removed, and nothing was ever seen."""
     prepared, done = written(place.target(), "q", 0)
-    assert len(place.keys("/segments/")) == len(TASKS)
+    assert len(place.objects("/segments/")) == len(TASKS)
     write_steps.give_up(prepared, done, CLOCK)
-    assert not place.keys("/segments/")
+    assert not place.objects("/segments/")
     with pytest.raises(holdfast.NotFound):
         place.rows()
 
@@ -349,12 +349,12 @@ def test_a_task_that_fails_removes_its_own_files(place: Place, monkeypatch: pyte
 
     with pytest.raises(ZeroDivisionError):
         write_steps.write_task(prepared, 0, rows(failing=True), None, CLOCK)
-    assert not place.keys("/segments/")
+    assert not place.objects("/segments/")
     tries = [write_steps.write_task(prepared, 0, rows(failing=False), None, CLOCK) for _ in range(2)]
     assert len(_all(tries)) == len({segment.key for segment in _all(tries)}) == 6
     write_steps.commit(prepared, tries[:1], None, CLOCK)
     assert place.rows().column("row").to_pylist() == [0, 1, 2] * 3
-    assert {segment.key for segment in _all(tries)} == set(place.keys("/segments/"))
+    assert {segment.key for segment in _all(tries)} == set(place.objects("/segments/"))
 
 
 def test_a_topic_with_thousands_of_batches_is_found_by_a_few_requests(
@@ -376,7 +376,7 @@ def test_checkpoints_are_written_now_and_then(place: Place, monkeypatch: pytest.
     monkeypatch.setattr("holdfast.sink.apply_batch.CHECKPOINT_EVERY", 3)
     for batch in range(7):
         write(place.target(), "q", batch)
-    assert len(place.keys("/0/_checkpoints/")) == 2
+    assert len(place.objects("/0/_checkpoints/")) == 2
     assert place.counted() == Counter({("q", batch): WHOLE for batch in range(7)})
 
 

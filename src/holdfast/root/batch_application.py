@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import groupby
 from operator import attrgetter
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, NotFound
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import SegmentDocument, SinkBatchDocument
 from holdfast.store import layout
@@ -35,7 +35,7 @@ def apply(store: Store, batch: SinkBatchDocument | None) -> int:
     for _, group in groupby(() if batch is None else batch.segments, attrgetter("partition")):
         segments = list(group)
         # Slots are filled in order: where the last one stands, all do.
-        if store.head(manifest_key_of(segments[-1])) is None:
+        if not stands(store, segments[-1]):
             written += sum(_create(store, segment) for segment in segments)
     return written
 
@@ -45,17 +45,27 @@ def manifest_key_of(segment: SegmentDocument) -> str:
     return layout.manifest_key(segment.topic, segment.partition, segment.slot)
 
 
+def stands(store: Store, segment: SegmentDocument) -> bool:
+    """Whether the manifest object of a segment is there; raises Corrupt where it is another one."""
+    key = manifest_key_of(segment)
+    try:
+        data = store.get(key)
+    except NotFound:
+        return False
+    if data != documents.encode(segment):
+        raise Corrupt(
+            "another manifest object stands where that of a sink's batch belongs", path=key, topic=segment.topic,
+            partition=segment.partition, offset=segment.first,
+        )  # fmt: skip
+    return True
+
+
 def _create(store: Store, segment: SegmentDocument) -> bool:
-    data, was_there = documents.encode(segment), False
+    was_there = False
 
     def require_same(key: str) -> None:
         nonlocal was_there
-        was_there = True
-        if store.get(key) != data:
-            raise Corrupt(
-                "another manifest object stands where that of a sink's batch belongs", path=key, topic=segment.topic,
-                partition=segment.partition, offset=segment.first,
-            )  # fmt: skip
+        was_there = stands(store, segment)
 
-    create_repeatedly(store, manifest_key_of(segment), Body.of(data), require_same)
+    create_repeatedly(store, manifest_key_of(segment), Body.of(documents.encode(segment)), require_same)
     return not was_there

@@ -13,7 +13,7 @@ from operator import attrgetter
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.root.batch_application import apply, manifest_key_of
+from holdfast.root.batch_application import apply, stands
 from holdfast.root.checkpointing import CHECKPOINT_EVERY, write_checkpoint
 from holdfast.root.objects.documents import SegmentDocument, SinkBatchDocument
 from holdfast.root.store_manifest import in_parallel
@@ -24,7 +24,7 @@ logger = logging.getLogger("holdfast")
 
 def apply_batch(store: Store, batch: SinkBatchDocument | None) -> None:
     """Write the manifest objects of a batch that are not there yet; one request if all are. Raises Corrupt."""
-    if batch is None or not batch.segments or store.head(manifest_key_of(batch.segments[-1])) is not None:
+    if batch is None or not batch.segments or stands(store, batch.segments[-1]):
         return
     *others, last = [
         msgspec.structs.replace(batch, segments=tuple(group))
