@@ -18,6 +18,13 @@ from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body, Store
 
 
+def is_applied(store: Store, batch: SinkBatchDocument) -> bool:
+    """Whether all manifest objects of a batch are there; one request per partition with new rows."""
+    # Slots are filled in order: where the last one stands, all do.
+    last = {segment.partition: segment for segment in batch.segments}
+    return all(store.head(manifest_key_of(segment)) is not None for segment in last.values())
+
+
 def apply(store: Store, batch: SinkBatchDocument | None) -> int:
     """Write the manifest objects of a batch that are not there yet, and say how many; raises Corrupt where others are.
 

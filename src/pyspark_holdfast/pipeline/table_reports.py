@@ -108,12 +108,16 @@ def _standing(source: Source, read: Position | None, inputs: Inputs) -> InputRep
             name=source.name, kind="table", place=f"{inputs.tables.url}/{source.name}", source=now.table_id, begin={},
             end={"version": version}, rows=0, lag=max(0, now.version - version), is_whole=source.is_whole,
         )  # fmt: skip
-    marks = {} if read is None else dict(read.marks)
-    settled = inputs.topics.ends(source.name) if inputs.topics.is_there(source.name) else {}
-    return InputReport(
-        name=source.name, kind="topic", place=inputs.topics.root.store.url, source=inputs.topics.root.log, begin={},
-        end=marks, rows=0, lag=lag_of(marks, settled), is_whole=source.is_whole,
+    known = InputReport(
+        name=source.name, kind="topic", place=inputs.topics.place, source="", begin={}, end={}, rows=0, lag=0,
+        is_whole=source.is_whole,
     )  # fmt: skip
+    if read is None and (inputs.topics.is_empty() or not inputs.topics.is_there(source.name)):
+        return known
+    marks, settled = {} if read is None else dict(read.marks), inputs.topics.ends(source.name)
+    return msgspec.structs.replace(
+        known, place=inputs.topics.root.store.url, source=inputs.topics.root.log, end=marks, lag=lag_of(marks, settled)
+    )
 
 
 def told(error: Exception) -> tuple[str, str]:
