@@ -84,7 +84,9 @@ def test_a_pipeline_waits_for_its_topic(tmp_path: Path) -> None:
 
 
 def test_a_root_that_is_not_there_fails_its_tables(tmp_path: Path) -> None:
-    pipeline = Pipeline("p", root=tmp_path / "log", tables=tmp_path / "tables", of=[made("a", "orders"), made("b", "a")])
+    pipeline = Pipeline(
+        "p", root=tmp_path / "log", tables=tmp_path / "tables", of=[made("a", "orders"), made("b", "a")]
+    )
     found = pipeline.run(no_spark)
     assert [one.outcome for one in found.tables] == ["failed", "skipped"]
     assert found.tables[0].error_kind == "NotFound"
