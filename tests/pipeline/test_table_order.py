@@ -48,7 +48,7 @@ def test_any_order_of_definitions_gives_an_order_of_runs(seed: int, size: int) -
 
 
 def test_a_circle_is_told() -> None:
-    with pytest.raises(Invalid, match="in a circle tables=a -> c -> b -> a|b -> a -> c -> b|c -> b -> a -> c"):
+    with pytest.raises(Invalid, match="in a circle tables=a -> c -> b -> a"):
         ordered([made("a", "b"), made("b", "c"), made("c", "a"), made("d", "orders")])
 
 

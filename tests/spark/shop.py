@@ -1,4 +1,4 @@
-"""A shop whose orders are read by the tests of pipelines: a log, its tables, and what must be in them, in plain Python."""
+"""A shop whose orders pipelines read: a log, tables of it, and what must be in them, in plain Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from pyspark_holdfast.pipeline import (
     snapshot,
     sum_of,
     table,
-    whole,
     windowed,
 )
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("status", pa.string()), ("amount", pa.int64()), ("at", pa.timestamp("us", "UTC"))]
 )
+COLUMNS = "id,status,amount,at,_partition,_offset"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
 
@@ -80,12 +80,6 @@ def daily_large(large: DataFrame) -> DataFrame:
     return large
 
 
-@table(inputs=["paid", whole("latest")], kind=keyed("id", order_by=["_partition", "_offset"]))
-def joined(paid: DataFrame, latest: DataFrame) -> DataFrame:
-    """New rows of one table, with all of another."""
-    return paid.join(latest.select("id"), "id", "left_semi").select("id", "_partition", "_offset")
-
-
 TABLES = (paid, latest, hourly, totals, large, daily_large)
 
 
@@ -109,11 +103,12 @@ class Shop:
                 for partition in range(partitions):
                     mine = some[partition::partitions]
                     if mine:
-                        self._note(mine, partition)
+                        self.note(mine, partition)
                         topic.append(mine, partition=partition)
                 log.seal("orders")
 
-    def _note(self, rows: Sequence[Row], partition: int) -> None:
+    def note(self, rows: Sequence[Row], partition: int) -> None:
+        """These were appended to a partition."""
         first = sum(row["_partition"] == partition for row in self.orders)
         self.orders += [{**row, "_partition": partition, "_offset": first + at} for at, row in enumerate(rows)]
 
@@ -126,6 +121,11 @@ class Shop:
         """What another reader of Delta tables sees, sorted."""
         found = DeltaTable((tables or self.tables) / name, version=version).to_pyarrow_table()
         return in_order(found.to_pylist())
+
+    def files(self, name: str) -> set[str]:
+        """The names of the files that a table has."""
+        paths = pa.table(DeltaTable(self.tables / name).get_add_actions()).column("path").to_pylist()
+        return {Path(path).name for path in paths}
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 import holdfast
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid, NotFound
 from pyspark_holdfast.pipeline import Pipeline, RunReport, keyed, read_table, table, topic
-from tests.spark.shop import SCHEMA, TABLES, Shop, expected, in_order, joined, large, latest, order, paid, some_orders
+from tests.spark.shop import COLUMNS, SCHEMA, TABLES, Shop, expected, in_order, large, latest, order, paid, some_orders
+from tests.store import shipped_logs
+from tests.store.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,7 +133,7 @@ def test_a_run_that_another_one_overtakes_begins_again(spark: SparkSession, shop
     assert outcomes(report) == {"paid": "unchanged"}
     assert shop.rows("paid") == expected(shop.orders)["paid"]
     files = {path.name for path in (shop.tables / "paid" / "data").iterdir()}
-    assert files == {Path(path).name for path in DeltaTable(shop.tables / "paid").files()}, "garbage of the slower run"
+    assert files == shop.files("paid"), "the slower one has removed its own"
 
 
 def test_another_log_under_the_same_name_is_refused(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_only_what_commits_name_is_read(spark: SparkSession, shop: Shop) -> None
     assert pipeline.run(spark).is_fine
     rows = expected(shop.orders)["paid"]
     data = shop.tables / "paid" / "data"
-    (file,) = data.iterdir()
+    file = next(data.iterdir())
     garbage = data / file.name.replace("0000000001-", "0000000002-dead")
     garbage.write_bytes(file.read_bytes())
     place = pipeline.place_of("paid")
@@ -207,7 +208,42 @@ def test_status_needs_no_spark(spark: SparkSession, shop: Shop) -> None:
 
 
 def test_an_encrypted_log_on_a_store_and_tables_beside_it(
-    spark: SparkSession, tmp_path: Path, prefix: str, s3_server: Any, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, prefix: str, s3_server: S3Server
 ) -> None:
-    """Keys by reference, credentials by the environment; retention waits for what a run reads; tasks read the table."""
-    ...
+    """Keys by reference, credentials by reference; retention waits for what a run reads; tasks read the tables."""
+    secrets, keys = tmp_path / "credentials", tmp_path / "keyring"
+    secrets.write_text(f"access_key_id = {ACCESS_KEY}\nsecret_access_key = {SECRET_KEY}\n")
+    secrets.chmod(0o600)
+    Keyring.generate().save(keys)
+    store = {"endpoint": s3_server.endpoint, "region": REGION, "credentials": f"file:{secrets}"}
+    root = f"s3://{BUCKET}/{prefix}/log"
+    leases: list[int] = []
+
+    def counting(orders: DataFrame) -> DataFrame:
+        leases.append(sum(1 for _ in s3_server.client().list(f"{prefix}/log/leases/")))
+        return latest.function(orders)
+
+    options = {"keyring": f"file:{keys}", **store}
+    of = [replace(latest, function=counting), replace(paid, inputs=(topic("orders", columns=COLUMNS),)), large]
+    pipeline = Pipeline("shop", root=root, tables=f"s3://{BUCKET}/{prefix}/tables", of=of, options=options)
+    rows = [order(number) for number in range(30)]
+    shop = Shop(tmp_path)
+    settings = shipped_logs.settings(s3_server.endpoint)
+    with holdfast.open(tmp_path / "log", store=root, settings=settings, keyring=Keyring.from_file(keys)) as log:
+        orders = log.topic("orders", partitions=1, schema=SCHEMA)
+        for step in range(2):
+            orders.append(rows[step * 15 : step * 15 + 15])
+            log.seal()
+            log.ship(60)
+            shop.note(rows[step * 15 : step * 15 + 15], 0)
+            report = pipeline.run(spark)
+            assert report.is_fine, outcomes(report)
+            for name in ("latest", "paid", "large"):
+                found = read_table(spark, pipeline.place_of(name), store=store).toArrow().to_pylist()
+                assert in_order(found) == expected(shop.orders)[name], name
+    assert leases == [1, 1]
+    assert not list(s3_server.client().list(f"{prefix}/log/leases/"))
+    assert [one.lag for one in pipeline.status()] == [0, 0, 0]
+    assert [*s3_server.client().list(f"{prefix}/tables/_reports/runs/")]
+    wrong = pipeline.changed(options={**options, "keyring": ""}, tables=f"s3://{BUCKET}/{prefix}/other").run(spark)
+    assert not wrong.is_fine

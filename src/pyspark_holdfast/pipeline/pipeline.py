@@ -28,10 +28,10 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.model.topic_name import is_name
 from holdfast.quantity import parse_seconds
-from holdfast.reader.open_root import shared_store
 from holdfast.reader.read_options import parse_options
 from holdfast.reader.settled_reading import root_place, store_settings
 from holdfast.root.root_place import root_url
+from holdfast.root.shared_stores import shared_store
 from holdfast.store.store_settings import StoreSettings
 from pyspark_holdfast.pipeline.backfill import backfill
 from pyspark_holdfast.pipeline.backfill_range import Bound, parse_range

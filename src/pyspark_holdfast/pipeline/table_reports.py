@@ -54,7 +54,7 @@ def table_report(planned: PlannedTable, here: Pass, outcome: Outcome, started_ms
         place=f"{here.tables.url}/{planned.name}", table_id=snapshot.table_id,
         run=0 if snapshot.run is None else snapshot.run.run, version=snapshot.version,
         inputs=[here.inputs.report(one) for one in outcome.taken],
-        rows_in=0 if written is None else sum(one.rows for one in outcome.taken),
+        rows_in=outcome.rows_in,
         rows_out=0 if written is None else written.rows_out,
         files_added=0 if written is None else len(written.added),
         files_removed=0 if written is None else len(written.removed),
