@@ -206,3 +206,8 @@ class Directory:
                 )
         else:
             self._require_database()
+
+
+def is_log(path: Path) -> bool:
+    """Whether a directory is a log's own, or was begun as one."""
+    return (path / _FORMAT).exists() or (path / _DATABASE).exists()

@@ -23,6 +23,8 @@ from pyspark_holdfast.error_reports import hush_closed_pipes, in_short
 from pyspark_holdfast.manifest_rows import MANIFEST_ROWS
 from pyspark_holdfast.read_marks import is_marked, options_in, with_marks, with_options
 from pyspark_holdfast.segment_paths import SEGMENT_ROWS
+from pyspark_holdfast.sink.spark_writers import BatchWriter, StreamWriter
+from pyspark_holdfast.sink.write_options import parse_write_options
 from pyspark_holdfast.stream import StreamReader
 from pyspark_holdfast.types import spark_schema
 
@@ -70,8 +72,8 @@ class HoldfastSource(DataSource):
         return parse_options(self.given(schema))
 
     def _where(self) -> tuple[str, str]:
-        place, options = self.parsed()
-        return place, options.store.endpoint
+        given = own_options(self.options)
+        return given.get("root") or given.get("path") or "", given.get("endpoint", "")
 
     @in_short
     def schema(self) -> StructType:
@@ -108,3 +110,24 @@ class HoldfastSource(DataSource):
         """A stream of what gets settled."""
         hush_closed_pipes()
         return StreamReader(*self.parsed(schema), schema, is_inferred=self._is_inferred)
+
+    @in_short
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A batch that is appended to a sink's topic."""
+        hush_closed_pipes()
+        if overwrite:
+            raise Invalid(
+                "a topic is appended to and never overwritten", hint='write with mode("append"), or to a new topic'
+            )
+        return BatchWriter(parse_write_options(self.options, is_stream=False), schema)
+
+    @in_short
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """A stream that is appended to a sink's topic."""
+        hush_closed_pipes()
+        if overwrite:
+            raise Invalid(
+                "a topic is appended to, and output mode complete replaces everything with each batch",
+                hint='use outputMode("append") with a watermark; or keep results in a table of a pipeline',
+            )
+        return StreamWriter(parse_write_options(self.options, is_stream=True), schema)

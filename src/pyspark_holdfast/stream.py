@@ -225,7 +225,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         if not options.reader:
             return
         if self._lease is None:
-            if not root.is_shipped_to():
+            if not root.is_store():
                 raise Invalid(
                     "a lease needs a store: the retention of a log's own directory asks nobody",
                     hint="leave reader out, or read the store that the log ships to",

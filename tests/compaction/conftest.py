@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast import Log
-from holdfast.reader import open_root
 from holdfast.results import CompactionReport
+from holdfast.root import shared_stores
 from holdfast.store.store_settings import StoreSettings
 from tests.shipping.conftest import Root, faults, make_root, open_shipped, root, spoiled, sweep
 from tests.shipping.flaky import FlakyStore
@@ -27,7 +27,7 @@ def log(open_shipped: Callable[..., Log]) -> Log:
 @pytest.fixture(autouse=True)
 def spoiled_readers(root: Root) -> None:
     """What opens the root by its address goes through its faults, too."""
-    open_root._opened[root.url, StoreSettings()] = FlakyStore(root.store, root.faults)
+    shared_stores._opened[root.url, StoreSettings()] = FlakyStore(root.store, root.faults)
 
 
 Compact = Callable[..., CompactionReport]

@@ -10,9 +10,9 @@ import pytest
 import holdfast
 from holdfast import Log, NotFound, Unavailable
 from holdfast.clock import SystemClock
-from holdfast.compaction import compactor, swap
+from holdfast.compaction import compactor
 from holdfast.reader.lease import Lease
-from holdfast.reader.open_root import SettledRoot, shared_store
+from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
 from holdfast.results import CompactionReport
 from holdfast.root.objects import documents
@@ -20,6 +20,7 @@ from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Seg
 from holdfast.root.rewrite_sweep import NOBODY, STALE_US, Grace, sweep
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.shared_stores import shared_store
 from holdfast.store import layout
 from holdfast.store.port import Body
 from holdfast.store.store_settings import StoreSettings
@@ -35,7 +36,7 @@ REWRITES, INTENTS, SEGMENTS = "/_rewrites/", "/_intents/", "/segments/"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swap, "_PAUSE_S", 0.001)
+    monkeypatch.setattr("holdfast.store.repeated_create._PAUSE_S", 0.001)
 
 
 class Running(Thread):

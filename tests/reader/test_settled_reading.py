@@ -16,7 +16,7 @@ import holdfast
 from holdfast import Keyring, Log, Record
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.reader.offsets import Where, parse_offsets
-from holdfast.reader.open_root import root_url
+from holdfast.root.root_place import root_url
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.testing.manual_clock import ManualClock
 from tests.segment_data import head, raw_batch, write

@@ -19,13 +19,14 @@ from holdfast.crypto.signatures import Signer
 from holdfast.errors import Invalid
 from holdfast.model.topic_name import check_name
 from holdfast.quantity import parse_bytes
-from holdfast.reader.open_root import SettledRoot, shared_store
+from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.settled_reading import root_place, store_settings
 from holdfast.root.objects.documents import OLD_ROOT, TopicDocument
 from holdfast.root.rewrite_sweep import Grace
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.shared_stores import shared_store
 from holdfast.root.store_manifest import in_parallel
 from holdfast.store.store_settings import StoreSettings
 
@@ -143,7 +144,7 @@ def open_for_compaction(
             "this root is signed, and there is no key to sign with",
             hint="name the log's keyring: keyring='file:PATH' or 'env:NAME', --keyring on the command line",
         )
-    if not settled.is_shipped_to():
+    if not settled.is_store():
         raise Invalid(
             f"this is a log's own directory, and no store root={opened.url}",
             hint="the log compacts its own files: log.compact(), or holdfast compact DIR while nobody has it open",

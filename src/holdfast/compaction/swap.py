@@ -16,8 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.clock import Clock
@@ -27,12 +26,10 @@ from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rew
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import in_parallel
 from holdfast.store import layout
-from holdfast.store.port import AlreadyExists, Body, Store, StoreRefused, StoreUnavailable
+from holdfast.store.port import Body, Store, StoreRefused, StoreUnavailable
+from holdfast.store.repeated_create import create_repeatedly
 
 logger = logging.getLogger("holdfast")
-
-_ATTEMPTS = 5
-_PAUSE_S = 0.2
 
 
 class Lost(Exception):
@@ -56,7 +53,7 @@ class Swap:
             log=log, topic=topic, partition=partition, number=self.number, nonce=self.nonce, runs=tuple(runs),
             begun_us=self._clock.now_us(), host=platform.node()[:255], pid=os.getpid(),
         )  # fmt: skip
-        _put(self._store, self._key, Body.of(documents.encode(intent)))
+        create_repeatedly(self._store, self._key, Body.of(documents.encode(intent)))
 
     def commit(
         self, outputs: Sequence[Rewritten], kept: Sequence[Rewritten] | None = None, *, may_repeat: bool = False
@@ -79,7 +76,7 @@ class Swap:
             if (there.nonce, there.outputs) != (rewrite.nonce, rewrite.outputs):
                 raise Lost
 
-        _put(self._store, key, Body.of(documents.encode(rewrite)), require_own)
+        create_repeatedly(self._store, key, Body.of(documents.encode(rewrite)), require_own)
         if not may_repeat:
             self._remove([self._key])
         return rewrite
@@ -118,18 +115,4 @@ def upload(files: Store, output: Rewritten, path: Path) -> None:
         if found is not None and found.size != segment.size:
             raise Corrupt("a file is in the place of another one", path=key, topic=segment.topic)
 
-    _put(files, segment.key, Body.file(path, segment.size, bytes.fromhex(segment.sha256)), require_whole)
-
-
-def _put(store: Store, key: str, body: Body, there: Callable[[str], None] | None = None) -> None:
-    """Create an object, several times if need be; `there` judges what stands under the key already."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            return store.create(key, body)
-        except AlreadyExists:
-            return None if there is None else there(key)
-        except StoreUnavailable as failure:
-            if attempt == _ATTEMPTS - 1:
-                raise
-            time.sleep(max(failure.retry_after, _PAUSE_S * 2**attempt))
-    raise AssertionError("the last attempt returns or raises")
+    create_repeatedly(files, segment.key, Body.file(path, segment.size, bytes.fromhex(segment.sha256)), require_whole)

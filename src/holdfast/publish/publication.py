@@ -25,8 +25,10 @@ from holdfast.publish.delta.delta_table import DeltaTable
 from holdfast.publish.settled_files import SettledFiles, require_plain
 from holdfast.publish.table_change import Cursor, PartitionChange
 from holdfast.publish.table_formats import table_format
-from holdfast.root.objects.documents import OLD_ROOT, TopicDocument
+from holdfast.root.batch_application import apply, is_applied
+from holdfast.root.objects.documents import OLD_ROOT, SinkBatchDocument, SinkTopicDocument, TopicDocument
 from holdfast.root.root_store import RootStore
+from holdfast.root.sink_batches import end_of, newest_batch, read_batch
 from holdfast.root.store_manifest import in_parallel, newest_topic
 from holdfast.store import layout
 from holdfast.suggestions import listed, meant
@@ -34,6 +36,7 @@ from holdfast.suggestions import listed, meant
 _ATTEMPTS = 50
 _SEGMENTS_AT_ONCE = 50_000
 _AT_ONCE_LEAST = 100
+_ALL = 2**62
 
 State = Literal["published", "unchanged", "refused", "foreign", "damaged"]
 
@@ -166,6 +169,9 @@ class _Publication:
         self._topic = topic
         self._table = table
         self._files: dict[int, SettledFiles] = {}
+        self._batch: SinkBatchDocument | None = None
+        """Of a sink's topic: the one that the table will end with."""
+        self._is_sinks = False
         self._totals = _Totals()
 
     def run(self, keep: int, *, is_owner: bool, dry_run: bool) -> TableReport:
@@ -173,7 +179,7 @@ class _Publication:
             # The table before the topic: what others have committed is not newer than what is read here.
             standing = self._table.look()
             self._files.clear()
-            topic = self._document()
+            topic = self._look(dry_run=dry_run)
             columns = self._table.columns(topic)
             cursors = dict(standing.published.cursors) if standing.published else {}
             changes = self._changes(topic, cursors)
@@ -222,6 +228,8 @@ class _Publication:
     def _changes(self, topic: TopicDocument, cursors: Mapping[str, Cursor]) -> list[PartitionChange]:
         """One step of every partition: rows that are new or retired first, rewrites once there are none of those."""
         most = max(_AT_ONCE_LEAST, _SEGMENTS_AT_ONCE // topic.partitions)
+        if isinstance(topic, SinkTopicDocument):
+            most = _ALL  # half of a batch is never shown, however long the backlog is
         found = in_parallel(
             lambda number: self._of(number).change(cursors.get(str(number), Cursor()), most), range(topic.partitions)
         )
@@ -231,7 +239,26 @@ class _Publication:
         return [change for change in changes if not change.is_rewrite] or changes
 
     def _of(self, partition: int) -> SettledFiles:
-        return self._files.setdefault(partition, SettledFiles(self._root, self._log, self._topic, partition))
+        if partition not in self._files:
+            end = end_of(self._batch, partition) if self._is_sinks else None
+            self._files[partition] = SettledFiles(self._root, self._log, self._topic, partition, end)
+        return self._files[partition]
+
+    def _look(self, *, dry_run: bool) -> TopicDocument:
+        """The topic as it is now; of a sink's, up to its newest batch, whose manifest objects are there then. Where
+        nothing may be written, up to the one before it, whose manifest objects are there anyway.
+        """
+        topic = self._document()
+        self._is_sinks = isinstance(topic, SinkTopicDocument)
+        if not self._is_sinks:
+            return topic
+        self._batch = newest_batch(self._root, self._log, self._topic)
+        if not dry_run:
+            apply(self._root, self._batch)
+        elif self._batch is not None and not is_applied(self._root, self._batch):
+            before = self._batch.number - 1
+            self._batch = None if before < 0 else read_batch(self._root, self._log, self._topic, before)
+        return self._document()  # again: a version with room for the batch came before it
 
     def _document(self) -> TopicDocument:
         document = newest_topic(self._root, self._log, self._topic)

@@ -3,16 +3,19 @@
 One more segment costs a few requests, however long the history is: the next slots are asked for by name, and what they
 hold is proved to follow what the cursor says. Expiries and rewrites concern older files, so they need the manifest as a
 whole, which is read once, through its newest checkpoint.
+
+A sink's topic is looked at up to the ends of one batch, the same for all its partitions: what is behind them, rewrites
+and expiries included, is left for the next time. So a table never shows half a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import Invalid
+from holdfast.errors import Corrupt, Invalid
 from holdfast.publish.table_change import Cursor, PartitionChange, difference, shown
 from holdfast.root.numbered_objects import numbered
-from holdfast.root.objects.documents import ManifestDocument, RewriteDocument, SegmentDocument
+from holdfast.root.objects.documents import ManifestDocument, PartitionEnd, RewriteDocument, SegmentDocument
 from holdfast.root.objects.manifest_chain import prove_following
 from holdfast.root.rewrites import InEffect, read_rewrites
 from holdfast.root.store_manifest import in_parallel, read_expired, read_manifest, read_slot
@@ -26,9 +29,11 @@ _WINDOW_MAX = 32
 class SettledFiles:
     """One partition of one topic; used for one publication."""
 
-    def __init__(self, store: Store, log: str, topic: str, partition: int) -> None:
+    def __init__(self, store: Store, log: str, topic: str, partition: int, end: PartitionEnd | None = None) -> None:
+        """`end`: nothing behind it is looked at."""
         self._store = store
         self._place = (log, topic, partition)
+        self._end = end
         self._manifest: tuple[ManifestDocument, ...] | None = None
         self._rewrites: list[RewriteDocument] = []
         self._looked: tuple[int, int] | None = None
@@ -80,7 +85,18 @@ class SettledFiles:
     # -- reading ------------------------------------------------------------------------------------------
 
     def _following(self, cursor: Cursor, most: int) -> Sequence[ManifestDocument]:
-        """Manifest objects behind a cursor, proved."""
+        """Manifest objects behind a cursor, proved; of a sink's topic, all up to its end."""
+        if self._end is None:
+            return self._found(cursor, most)
+        left = max(0, self._end.slots - cursor.slot - 1)
+        found = self._found(cursor, min(most, left))
+        if len(found) < min(most, left):
+            _, topic, partition = self._place
+            key = layout.manifest_key(topic, partition, cursor.slot + 1 + len(found))
+            raise Corrupt("a manifest object is missing", path=key, topic=topic, partition=partition)
+        return found
+
+    def _found(self, cursor: Cursor, most: int) -> Sequence[ManifestDocument]:
         if cursor.slot < 0:
             self._free = len(self._whole())
             return self._whole()[:most]
@@ -100,7 +116,8 @@ class SettledFiles:
 
     def _whole(self) -> tuple[ManifestDocument, ...]:
         if self._manifest is None:
-            self._manifest = read_manifest(self._store, *self._place).documents
+            found = read_manifest(self._store, *self._place).documents
+            self._manifest = found if self._end is None else found[: self._end.slots]
         return self._manifest
 
     def _segments_upto(self, count: int) -> list[SegmentDocument]:
@@ -117,14 +134,21 @@ class SettledFiles:
         if not numbered(self._store, layout.expired_folder(topic, partition), after):
             return cursor.expired
         found = read_expired(self._store, *self._place)
-        return cursor.expired if found is None else max(cursor.expired, found.upto)
+        upto = 0 if found is None else found.upto if self._end is None else min(found.upto, self._end.number)
+        return max(cursor.expired, upto)
 
     def _rewrites_since(self, cursor: Cursor) -> int:
         """How many rewrites there are."""
         _, topic, partition = self._place
         after = layout.rewrite_key(topic, partition, cursor.rewrites - 1) if cursor.rewrites else None
         keys = numbered(self._store, layout.rewrites_folder(topic, partition), after)
-        return cursor.rewrites + len(keys)
+        count = cursor.rewrites + len(keys)
+        if self._end is None or not keys:
+            return count
+        # A sink may have written, and somebody joined its files, since the batch was read that ends here.
+        upto = self._end.number
+        later = (one.number for one in self._rewrites_upto(count) if any(file.upto > upto for file in one.outputs))
+        return max(cursor.rewrites, min(count, next(later, count)))
 
     def _rewrites_upto(self, count: int) -> list[RewriteDocument]:
         if len(self._rewrites) < count:

@@ -16,34 +16,21 @@ from holdfast.errors import Corrupt, NotFound
 from holdfast.model.topic_name import is_name
 from holdfast.reader.offsets import Where
 from holdfast.reader.read_options import ReadOptions
-from holdfast.root import rewrites, store_manifest
+from holdfast.root import rewrites, sink_batches, store_manifest
 from holdfast.root.objects.documents import (
     ExpiredDocument,
     ManifestDocument,
     RewriteDocument,
     SegmentDocument,
+    SinkBatchDocument,
+    SinkTopicDocument,
     TopicDocument,
 )
 from holdfast.root.root_format import RootForm
-from holdfast.root.root_place import root_url
 from holdfast.root.root_store import RootStore
+from holdfast.root.shared_stores import shared_store
 from holdfast.store import layout
-from holdfast.store.port import Store
-from holdfast.store.store_kinds import open_any_store
-from holdfast.store.store_settings import StoreSettings
 from holdfast.suggestions import listed, meant
-
-_opened: dict[tuple[str, StoreSettings], Store] = {}
-# A Spark executor reads hundreds of tasks in one process: they share connections and nothing else.
-
-
-def shared_store(place: str, settings: StoreSettings, clock: Clock) -> Store:
-    """The store at a root, opened once per process."""
-    url = root_url(place)
-    store = _opened.get((url, settings))
-    if store is None:
-        store = _opened[url, settings] = open_any_store(url, settings, clock)
-    return store
 
 
 def root_store(place: str, options: ReadOptions, clock: Clock | None = None) -> RootStore:
@@ -66,6 +53,8 @@ class SettledRoot:
         self._files: dict[Where, tuple[int, int, Sequence[SegmentDocument]]] = {}
         self._last: dict[Where, ManifestDocument] = {}
         self._topics: dict[str, TopicDocument] = {}
+        self._batches: dict[str, SinkBatchDocument | None] = {}
+        """The newest batch of each topic that a sink writes: it says where all partitions end."""
 
     @classmethod
     def open(cls, place: str, options: ReadOptions, clock: Clock | None = None) -> SettledRoot:
@@ -75,6 +64,13 @@ class SettledRoot:
     def is_shipped_to(self) -> bool:
         """Whether a log ships here, so that there are claims, commit batches and leases; or it is a log's own."""
         return next(iter(self.store.list(layout.EPOCHS)), None) is not None
+
+    def is_store(self) -> bool:
+        """Whether this is a root on a store, which a log ships to or a sink writes to; or it is a log's own."""
+        if self.is_shipped_to():
+            return True
+        names = filter(is_name, self.store.folders(layout.TOPICS))
+        return any(isinstance(self._find(name), SinkTopicDocument) for name in names)
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -98,6 +94,14 @@ class SettledRoot:
         return found
 
     def _find(self, name: str) -> TopicDocument | None:
+        found = self._find_document(name)
+        if isinstance(found, SinkTopicDocument):
+            self._batches[name] = sink_batches.newest_batch(self.store, self.log, name, self._batches.get(name))
+            # A batch may need partitions or columns that the topic got right before it, and we have not seen yet.
+            found = self._find_document(name)
+        return found
+
+    def _find_document(self, name: str) -> TopicDocument | None:
         known = self._topics.get(name)
         if known is not None and self.store.head(layout.topic_key(name, known.version + 1)) is None:
             return known
@@ -113,13 +117,13 @@ class SettledRoot:
         known = self._manifests.get(where)
         if known:
             more = store_manifest.read_since(self.store, self.log, *where, known)
-            self._require_encrypted(more)
-            known += more  # only when it is proved: what is known is not checked again
-            return known
-        found = store_manifest.read_manifest(self.store, self.log, *where)
-        self._require_encrypted(found.documents)
-        self._manifests[where] = list(found.documents)
-        return self._manifests[where]
+        else:
+            known, more = [], list(store_manifest.read_manifest(self.store, self.log, *where).documents)
+        more += sink_batches.beyond(self._batches.get(where[0]), [*known, *more], self.log, *where)
+        self._require_encrypted(more)
+        known += more  # only when it is proved: what is known is not checked again
+        self._manifests[where] = known
+        return known
 
     def _require_encrypted(self, found: Iterable[ManifestDocument]) -> None:
         for document in found if self._is_keyed else ():
@@ -161,6 +165,8 @@ class SettledRoot:
 
     def settled(self, topic: TopicDocument, partition: int) -> int:
         """Everything below lies in segments on the store."""
+        if topic.topic in self._batches:
+            return sink_batches.end_of(self._batches[topic.topic], partition).first
         last = self.last((topic.topic, partition))
         return topic.first_offset if last is None else last.end
 
@@ -168,6 +174,10 @@ class SettledRoot:
         """The newest manifest object of a partition, None if there is none; without reading the others."""
         if self._manifests.get(where):
             return self.objects(where)[-1]
+        newest = sink_batches.segments_in(self._batches.get(where[0]), where[1])
+        if newest:  # its manifest object may not be there yet
+            self._require_encrypted(newest)
+            return newest[-1]
         last = self._last.get(where)
         # Slots are dense: if the next one is free, nothing is new, and the history need not be listed again.
         if last is None or self.store.head(layout.manifest_key(*where, last.slot + 1)) is not None:
@@ -178,10 +188,13 @@ class SettledRoot:
         return last
 
     def marks(self, topics: Iterable[TopicDocument]) -> dict[Where, int]:
-        """How far all partitions of these topics are settled."""
-        places = [(topic, partition) for topic in topics for partition in range(topic.partitions)]
+        """How far all partitions of these topics are settled; of a sink's topic, after its newest batch."""
+        places = [(topic, partition) for topic in topics for partition in range(self._partitions(topic))]
         ends = store_manifest.in_parallel(lambda place: self.settled(*place), places)
         return {(topic.topic, partition): end for (topic, partition), end in zip(places, ends, strict=True)}
+
+    def _partitions(self, topic: TopicDocument) -> int:
+        return max(topic.partitions, sink_batches.partitions_in(self._batches.get(topic.topic)))
 
     def expired(self, where: Where) -> ExpiredDocument | None:
         """What retention has retired of a partition; None when nothing is."""

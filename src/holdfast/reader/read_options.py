@@ -93,10 +93,7 @@ def _problems(options: ReadOptions) -> list[str | None]:
         "asOf and endingOffsets both say where to end: give one of them" if is_limited else None,
         *_tail_problems(options),
         *_choice_problems(options),
-        None
-        if not options.keyring or _KEYRING.match(options.keyring)
-        else "keyring must be env:NAME or file:PATH; a key does not belong here",
-        None if not options.log_id or _LOG_ID.match(options.log_id) else "logId must be 32 hex digits",
+        *reference_problems(options.keyring, options.log_id),
         None if not options.reader or _READER.match(options.reader) else "reader must be a plain name",
         None if options.min_partitions >= 0 else "minPartitions must not be negative",
         None if options.split_bytes > 0 else "splitBytes must be above zero",
@@ -108,6 +105,16 @@ def _problems(options: ReadOptions) -> list[str | None]:
         "maxOffsetsPerTrigger cuts segments, which encrypted=sealed cannot: limit bytes or segments"
         if options.encrypted == "sealed" and options.max_offsets
         else None,
+    ]
+
+
+def reference_problems(keyring: str, log_id: str) -> list[str | None]:
+    """What is wrong with how keys and the log are named."""
+    return [
+        None
+        if not keyring or _KEYRING.match(keyring)
+        else "keyring must be env:NAME or file:PATH; a key does not belong here",
+        None if not log_id or _LOG_ID.match(log_id) else "logId must be 32 hex digits",
     ]
 
 
@@ -240,7 +247,7 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "emit": ("emit", _choice("rows", "segments", "manifest")),
     "native": ("native", _flag),
 }
-_STORE_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+STORE_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "endpoint": ("endpoint", str),
     "region": ("region", str),
     "pathStyle": ("path_style", _choice("auto", "yes", "no")),
@@ -253,10 +260,11 @@ _STORE_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "prefetchRequests": ("prefetch_requests", int),
     "prefetchBytes": ("prefetch_bytes", _positive),
 }
+"""How a store is reached, for reads and writes."""
 PLACES = ("path", "root")
 """Where the root is; `root` for those who cannot use `path`, such as tables on S3."""
 
-OPTION_NAMES = (*PLACES, *_PARSERS, *_STORE_PARSERS)
+OPTION_NAMES = (*PLACES, *_PARSERS, *STORE_PARSERS)
 """Every option, as users write it; capitals do not matter."""
 
 _BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
@@ -280,20 +288,11 @@ def own_options(options: Mapping[str, str]) -> dict[str, str]:
 def parse_options(options: Mapping[str, str]) -> tuple[str, ReadOptions]:
     """The root's place and what Spark's user asks of it; Invalid with everything that is wrong."""
     given = own_options(options)
-    problems = _unknown(given)
-    values: dict[str, Any] = {"kafka_names": True}
-    store: dict[str, Any] = {}
-    for parsers, target in ((_PARSERS, values), (_STORE_PARSERS, store)):
-        for name, (field, parse) in parsers.items():
-            text = given.get(name.lower())
-            if text is None:
-                continue
-            try:
-                target[field] = parse(text)
-            except Invalid as error:
-                problems.append(f"{name}: {error.message}")
-            except ValueError as error:
-                problems.append(f"{name} {_own_words(error)}")
+    problems = unknown_options(given, _BY_LOWER)
+    values, wrong = parsed_texts(given, _PARSERS)
+    store, wrong_store = parsed_texts(given, STORE_PARSERS)
+    problems += [*wrong, *wrong_store]
+    values["kafka_names"] = True
     store = {**store_environment(environ), **store}
     place = given.get("root") or given.get("path") or ""
     if not place:
@@ -309,7 +308,26 @@ def parse_options(options: Mapping[str, str]) -> tuple[str, ReadOptions]:
     return place, msgspec.structs.replace(made["ReadOptions"], store=made["StoreSettings"])
 
 
-def _own_words(error: ValueError) -> str:
+def parsed_texts(
+    given: Mapping[str, str], parsers: Mapping[str, tuple[str, Callable[[str], Any]]]
+) -> tuple[dict[str, Any], list[str]]:
+    """The values of options by field, and what is wrong with the others."""
+    values: dict[str, Any] = {}
+    problems = []
+    for name, (field, parse) in parsers.items():
+        text = given.get(name.lower())
+        if text is None:
+            continue
+        try:
+            values[field] = parse(text)
+        except Invalid as error:
+            problems.append(f"{name}: {error.message}")
+        except ValueError as error:
+            problems.append(f"{name} {own_words(error)}")
+    return values, problems
+
+
+def own_words(error: ValueError) -> str:
     """Only our own words: text in place of a number may be a secret in the wrong place."""
     return str(error) if str(error).startswith("must") else "must be a number"
 
@@ -317,22 +335,23 @@ def _own_words(error: ValueError) -> str:
 def store_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """How a store is reached, as far as the environment says it, under the names that writers use."""
     found: dict[str, Any] = {}
-    for field, parse in _STORE_PARSERS.values():
+    for field, parse in STORE_PARSERS.values():
         text = environment.get(f"HOLDFAST_STORE__{field.upper()}")
         try:
             found |= {} if text is None else {field: parse(text)}
         except ValueError as error:
             raise Invalid(
-                f"HOLDFAST_STORE__{field.upper()} {_own_words(error)}", hint="correct it, or unset it"
+                f"HOLDFAST_STORE__{field.upper()} {own_words(error)}", hint="correct it, or unset it"
             ) from None
     return found
 
 
-def _unknown(given: Mapping[str, str]) -> list[str]:
+def unknown_options(given: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
+    """A problem for each name that is not among those that are known, which are by their names in lower case."""
     problems = []
     for name in given:
-        if name in _BY_LOWER or name.startswith("__"):  # two underscores: Spark's own
+        if name in known or name.startswith("__"):  # two underscores: Spark's own
             continue
-        near = get_close_matches(name, _BY_LOWER, 1)
-        problems.append(f"there is no option {name}" + (f" (did you mean {_BY_LOWER[near[0]]}?)" if near else ""))
+        near = get_close_matches(name, known, 1)
+        problems.append(f"there is no option {name}" + (f" (did you mean {known[near[0]]}?)" if near else ""))
     return problems

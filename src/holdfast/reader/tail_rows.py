@@ -36,6 +36,7 @@ from holdfast.reader.resolve import Resolved, Span, pieces
 from holdfast.root import tail_walk
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.documents import SinkTopicDocument
 from holdfast.root.root_contents import RootReader, check_schemas, versions
 from holdfast.root.store_manifest import in_parallel
 from holdfast.root.tail_listing import Inherited
@@ -95,6 +96,8 @@ _tasks = msgspec.msgpack.Decoder(TailTask)
 def plan_tail(root: SettledRoot, resolved: Resolved, options: ReadOptions) -> TailPlan:
     """What there is above the spans of a read, whose ends are settled marks; raises Invalid where there is no tail."""
     if not root.is_shipped_to():
+        if all(isinstance(topic, SinkTopicDocument) for topic in resolved.topics):
+            return TailPlan((), frozenset())  # what a sink has committed is settled
         raise Invalid(
             f"there is no tail at this root store={root.store.url}",
             hint="only a store that a log ships to has one; leave includeTail out, or give the store's URL",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,10 +25,11 @@ import pyarrow.parquet as pq
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.store.port import CHUNK_BYTES, AlreadyExists, Body, Store, StoreUnavailable
+from holdfast.store.port import CHUNK_BYTES, AlreadyExists, Body, Store
 from holdfast.tables import table_layout
 from holdfast.tables.file_stats import stats_text
 from holdfast.tables.table_schema import normal
+from holdfast.tables.unknown_outcome import until_known
 from holdfast.tables.weighed_parquet import GROUP_BYTES, GROUP_ROWS, WeighedFile, parquet_settings
 
 FILE_BYTES = 128 * 2**20
@@ -40,8 +40,6 @@ ROWS_UNKNOWN = -1
 """Of a file that no commit describes: one with deleted keys."""
 _WHOLE_BYTES = 4 * 2**20
 """Smaller files are read in one request."""
-_PAUSES_S = (0.1, 0.3, 1.0, 3.0, 5.0)
-"""Before each new attempt to create an object."""
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -146,7 +144,7 @@ class FileWriter:
         stats, rows = file.finish(), file.rows
         body = file.body()
         path = self._path(len(self._done))
-        create(self._store, table_layout.file_key(self._table, path), body)
+        _create(self._store, table_layout.file_key(self._table, path), body)
         return DataFile(path, body.size, rows, stats, self._bucket, self._clock.now_us() // 1000, self._run)
 
     def _path(self, number: int) -> str:
@@ -201,19 +199,12 @@ class _OpenFile:
         self._path.unlink(missing_ok=True)
 
 
-def create(store: Store, key: str, body: Body) -> None:
-    """Create an object whose name belongs to this content alone: again, while nobody says whether it is there."""
-    for pause in (*_PAUSES_S, None):
-        try:
-            store.create(key, body)
-        except AlreadyExists:
-            return  # ours, whose reply was lost
-        except StoreUnavailable as failure:
-            if pause is None:
-                raise
-            time.sleep(max(pause, min(failure.retry_after, 30.0)))
-        else:
-            return
+def _create(store: Store, key: str, body: Body) -> None:
+    """Create an object whose name belongs to this content alone."""
+    try:
+        until_known(lambda: store.create(key, body))
+    except AlreadyExists:
+        pass  # ours, whose reply was lost
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

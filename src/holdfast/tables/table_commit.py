@@ -4,7 +4,7 @@ A commit is one object, so rows and positions become visible together or not at 
 wrote it, and what the table is after it (`TableState`): how many files and rows, and a digest of the whole list of
 files, which can be kept up file by file. Whoever puts a table together from a checkpoint and commits compares it, so
 what was damaged or is missing anywhere on the way is found. At the end of the line stands a digest of the commit's own
-bytes. Neither is a signature: they find damage, not a forger.
+bytes (`check`), and before it that of our commit before. None of them is a signature: they find damage, not a forger.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from holdfast.tables import table_layout
 from holdfast.tables.data_file import FILE_BYTES_MAX, DataFile
 from holdfast.tables.table_run import FORMAT, Run
 
-COMMIT_BYTES_MAX = 256 * 2**20
-"""Some hundred thousand files."""
+COMMIT_BYTES_MAX = 64 * 2**20
+"""A hundred thousand files, about."""
+_LINES_MAX = 300_000
 _CHECK = b',"check":"'
 _CHECK_DIGITS = 64
 _ENDING = len(_CHECK) + _CHECK_DIGITS + len(b'"}}')
 _DIGEST_BYTES = 16
-_REMEDY = "restore the object from a copy, or remove the table's folder and run the pipeline again"
+REMEDY = "restore the object from a copy, or remove the table's folder and run the pipeline again"
 
 _encoder = msgspec.json.Encoder()
 
@@ -59,9 +60,12 @@ class TableCommitInfo(CommitInfo, frozen=True, rename="camel"):
     """The first line."""
 
     state: TableState
+    previous: str
+    """The `check` of our commit before; empty in the first."""
     nonce: str
     """No two commits are equal, whoever makes them."""
     check: str = ""
+    """Made by `encode`."""
 
 
 class TableCommit(NamedTuple):
@@ -90,19 +94,19 @@ class TableCommit(NamedTuple):
 # -- bytes ----------------------------------------------------------------------------------------------------
 
 
-def encode(commit: TableCommit) -> bytes:
-    """The object; raises Invalid where it would be too large."""
+def encode(commit: TableCommit) -> tuple[bytes, str]:
+    """The object, and its `check`; raises Invalid where it would be too large."""
     told = [] if commit.protocol is None or commit.metadata is None else [commit.protocol, commit.metadata]
     data = actions.encode([commit.info, *told, *commit.txns, *commit.removed, *commit.added])
     first, end, rest = data.partition(b"\n")
     first = first[: -len(b'"check":""}}') - 1]
-    if len(data) > COMMIT_BYTES_MAX - _CHECK_DIGITS:
+    if len(data) > COMMIT_BYTES_MAX - _CHECK_DIGITS or rest.count(b"\n") >= _LINES_MAX:
         raise Invalid(
             f"a run has too many files for one commit files={len(commit.added)} bytes={len(data)}",
             hint="let it write fewer, larger files: fewer partitions, or fewer buckets",
         )
     check = blake3(first + end + rest).hexdigest()
-    return b"".join((first, _CHECK, check.encode(), b'"}}', end, rest))
+    return b"".join((first, _CHECK, check.encode(), b'"}}', end, rest)), check
 
 
 class _OurInfo(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -113,6 +117,7 @@ class _OurInfo(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     is_blind_append: bool
     holdfast: Run
     state: TableState
+    previous: str
     nonce: str
     check: str
 
@@ -155,6 +160,8 @@ def decode(data: bytes, key: str) -> TableCommit | None:
     try:
         if _marked.decode(first).commit_info.holdfast.format > FORMAT:
             raise Invalid(f"a newer holdfast wrote this table key={key}", hint="upgrade: pip install -U holdfast-log")
+        if rest.count(b"\n") >= _LINES_MAX:
+            raise ValueError("too many lines")
         commit = _put_together(_lines.decode_lines(data))
     except _DAMAGE:
         raise damaged("a commit of a table makes no sense", key) from None
@@ -200,7 +207,7 @@ def _is_sound(commit: TableCommit) -> bool:
 
 def damaged(message: str, key: str) -> Corrupt:
     """What to raise where a table's log is not whole."""
-    return Corrupt(message, path=key, hint=_REMEDY)
+    return Corrupt(message, path=key, hint=REMEDY)
 
 
 # -- files ----------------------------------------------------------------------------------------------------
@@ -227,12 +234,12 @@ def remove(file: DataFile, now_ms: int, *, data_change: bool) -> Remove:
 def file_of(path: str, size: int, modified_ms: int, stats: str, run: str, bucket: str) -> DataFile:
     """A file, of what an action says about it; raises ValueError for one that cannot be ours."""
     name = table_layout.parse_file(path)
-    if name is None or not 0 <= int(run) <= name.run or not path.startswith(f"{table_layout.DATA}/"):
+    if name is None or not path.startswith(f"{table_layout.DATA}/"):
         raise ValueError("not a file of ours")
-    rows = _counted.decode(stats).num_records
-    if not 0 < size <= FILE_BYTES_MAX or not 0 <= rows < 2**62:
-        raise ValueError("not a size of a file")
-    return DataFile(path, size, rows, stats, bucket, modified_ms, int(run))
+    rows, number = _counted.decode(stats).num_records, int(run)
+    if not 0 < size <= FILE_BYTES_MAX or not 0 <= rows < 2**62 or not 0 <= number <= name.run:
+        raise ValueError("not what a file can be")
+    return DataFile(path, size, rows, stats, bucket, modified_ms, number)
 
 
 def file_added(action: Add) -> DataFile:

@@ -14,8 +14,8 @@ is held against digests (`table_commit`). Holds no state: any number of threads 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -25,31 +25,26 @@ from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.publish.delta import actions, checkpoint_file
 from holdfast.publish.delta.actions import Metadata, Provider, Txn
-from holdfast.publish.delta.delta_log import DeltaLog, ForeignCommit, Listing, is_checkpoint_due, version_of
-from holdfast.root.store_manifest import in_parallel
-from holdfast.store.port import ObjectInfo, Store, StoreUnavailable
+from holdfast.publish.delta.delta_log import ForeignCommit, is_checkpoint_due, version_of
+from holdfast.store.port import Store
 from holdfast.tables import table_commit, table_layout, table_schema
 from holdfast.tables.data_file import DataFile
+from holdfast.tables.log_reading import LogReading
 from holdfast.tables.table_cleaning import CleanReport, remove_garbage, remove_in_order
-from holdfast.tables.table_commit import COMMIT_BYTES_MAX, TableCommit, TableCommitInfo, TableState, damaged
-from holdfast.tables.table_replay import Replay, metadata_digest, protocol_of, read_checkpoint
+from holdfast.tables.table_commit import TableCommit, TableCommitInfo, TableState
+from holdfast.tables.table_replay import Replay, metadata_digest, protocol_of
 from holdfast.tables.table_run import Run
+from holdfast.tables.unknown_outcome import until_known
 
 __all__ = ["CleanReport", "ForeignCommit", "TableChange", "TableLog", "TableSnapshot"]
 
 RETENTION = "delta.deletedFileRetentionDuration"
+_RETENTION_MS = 7 * 86_400_000
 _CONFIGURATION = {
-    RETENTION: "interval 7 days",
+    RETENTION: f"interval {_RETENTION_MS // 1000} seconds",
     "delta.enableExpiredLogCleanup": "false",  # our own cleaning removes commits that nobody needs
 }
-_RETENTION_MS = 7 * 86_400_000
-_CHECKPOINT_BYTES_MAX = 2**30
-_REPLAY_BYTES_MAX = 2**31
-_REPLAY_COMMITS_MAX = 100_000
-_AT_ONCE = 64
-_ATTEMPTS = 4
-_PAUSES_S = (0.1, 0.3, 1.0, 3.0, 5.0)
-_REMEDY = "restore the object from a copy, or remove the table's folder and run the pipeline again"
+_INTERVAL = re.compile(r"interval ([0-9]{1,12}) seconds\Z")
 
 logger = logging.getLogger("holdfast.tables")
 
@@ -69,6 +64,8 @@ class TableSnapshot(NamedTuple):
     state: TableState = TableState()
     checkpoint: int = -1
     """The one that this was read from; -1 for none."""
+    check: str = ""
+    """What the next commit must refer to."""
 
 
 class TableChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +81,6 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
     """What is new in the table's configuration."""
 
 
-class _Moved(Exception):
-    """What was listed a moment ago is gone: somebody cleans; look again."""
-
-
 class TableLog:
     """One table."""
 
@@ -95,7 +88,8 @@ class TableLog:
         self._store = store
         self._name = name
         self._clock = clock
-        self._log = DeltaLog(store, table_layout.log_folder(name), _REMEDY)
+        self._reading = LogReading(store, name)
+        self._log = self._reading.log
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -104,20 +98,20 @@ class TableLog:
 
         Where there is no table yet, the newest snapshot has version -1.
         """
-        replay = self._replay(version)
+        replay = self._reading.replay(version)
         metadata = replay.metadata
         if metadata is None:
             return TableSnapshot(-1, "", None, (), None, {})
         schema = table_schema.from_delta(metadata.schema_string, self._log.commit_key(replay.version))
         return TableSnapshot(
             replay.version, metadata.id, schema, tuple(replay.files.values()), replay.run,
-            dict(metadata.configuration), metadata.created_time, replay.state, replay.checkpoint,
+            dict(metadata.configuration), metadata.created_time, replay.state, replay.checkpoint, replay.check,
         )  # fmt: skip
 
     def runs(self, most: int = 100) -> list[tuple[int, Run]]:
         """The newest runs and their versions, newest first."""
         found: list[tuple[int, Run]] = []
-        for version, commit in self._newest_first(self._listing().last):
+        for version, commit in self._reading.newest_first(self._reading.listing().last):
             found.append((version, commit.run))
             if len(found) >= most:
                 break
@@ -125,12 +119,12 @@ class TableLog:
 
     def version_of_run(self, run: int) -> int:
         """The version that a run made; raises NotFound."""
-        listing = self._listing()
-        newest = next(self._newest_first(listing.last), None)
+        listing = self._reading.listing()
+        newest = next(self._reading.newest_first(listing.last), None)
         if newest is not None and 1 <= run <= newest[1].run.run:
             # Each run has one commit; only notes lie between them.
             upto = newest[0] - (newest[1].run.run - run)
-            for version, commit in self._newest_first(upto):
+            for version, commit in self._reading.newest_first(upto):
                 if commit.run.run == run:
                     return version
                 if commit.run.run < run:
@@ -146,7 +140,8 @@ class TableLog:
         Raises Invalid where rows were changed or removed between them, NotFound where commits or files are gone.
         """
         found: list[DataFile] = []
-        for at, commit in self._between(version + 1, upto):
+        rewritten: set[str] = set()
+        for at, commit in self._reading.between(version + 1, upto):
             if not commit.is_append:
                 raise Invalid(
                     f"rows of the table were changed, not only added table={self._name} version={at} "
@@ -155,29 +150,18 @@ class TableLog:
                     "run again",
                 )
             found += [table_commit.file_added(one) for one in commit.added if one.data_change]
+            rewritten.update(one.path for one in commit.removed)
+        self._require_there(file.path for file in found if file.path in rewritten)
         return found
 
-    def _newest_first(self, upto: int) -> Iterator[tuple[int, TableCommit]]:
-        """Our commits, downwards from a version; ends where they are gone."""
-        for version in range(upto, -1, -1):
-            try:
-                commit = self._read(version)
-            except NotFound:
-                return
-            if commit is not None:
-                yield version, commit
-
-    def _between(self, first: int, last: int) -> Iterator[tuple[int, TableCommit]]:
-        for version in range(first, last + 1):
-            try:
-                commit = self._read(version)
-            except NotFound:
+    def _require_there(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            key = table_layout.file_key(self._name, path)
+            if self._store.head(key) is None:
                 raise NotFound(
-                    f"a version of the table is gone table={self._name} version={version}",
-                    hint="it was cleaned; a longer `keep` lets tables that read this one fall further behind",
-                ) from None
-            if commit is not None:
-                yield version, commit
+                    f"rows that were added to the table are in other files now table={self._name} path={path}",
+                    hint=f'they were rewritten and cleaned: read all of it in each run, whole("{self._name}")',
+                )
 
     # -- committing ---------------------------------------------------------------------------------------------
 
@@ -188,12 +172,13 @@ class TableLog:
         tells, by its run, and until then the files of this change must stay.
         """
         after, data = self._prepared(before, change)
-        if not self._create(after.version, data):
+        # A commit is known by its bytes: one whose reply was lost is found to be there.
+        if not until_known(lambda: self._log.create(after.version, data)):
             return None
-        if not self._follows(after.version):
+        if not self._follows(after):
             self._store.delete([self._log.commit_key(after.version)])
             return None
-        if is_checkpoint_due(after.version, after.checkpoint, len(after.files)) and self._checkpoint(after.version):
+        if is_checkpoint_due(after.version, after.checkpoint, after.state.files) and self._checkpoint(after.version):
             return after._replace(checkpoint=after.version)
         return after
 
@@ -211,16 +196,18 @@ class TableLog:
         is_told = digest != before.state.metadata
         run = change.run
         commit = TableCommit(
-            self._info(change, state, now_ms), protocol if is_told else None, metadata if is_told else None,
+            self._info(change, state, before.check, now_ms),
+            protocol if is_told else None, metadata if is_told else None,
             (Txn(f"holdfast:{run.pipeline}:{self._name}", run.run, now_ms),),
             tuple(table_commit.remove(file, now_ms, data_change=not change.is_rewrite) for file in removed),
             tuple(table_commit.add(file, data_change=not change.is_rewrite) for file in change.added),
         )  # fmt: skip
+        data, check = table_commit.encode(commit)
         after = TableSnapshot(
             before.version + 1, metadata.id, schema, files, run, metadata.configuration, metadata.created_time, state,
-            before.checkpoint,
+            before.checkpoint, check,
         )  # fmt: skip
-        return after, table_commit.encode(commit)
+        return after, data
 
     def _require_next(self, before: TableSnapshot, run: Run) -> None:
         expected = (0 if before.run is None else before.run.run) + 1
@@ -249,41 +236,41 @@ class TableLog:
             (), configuration, now_ms if is_new else before.created_ms,
         )  # fmt: skip
 
-    def _info(self, change: TableChange, state: TableState, now_ms: int) -> TableCommitInfo:
+    def _info(self, change: TableChange, state: TableState, previous: str, now_ms: int) -> TableCommitInfo:
         mode = "Append" if not change.removed else "Overwrite"
         parameters = {"mode": mode, "added": str(len(change.added)), "removed": str(len(change.removed))}
         operation = "OPTIMIZE" if change.is_rewrite else "WRITE"
         return TableCommitInfo(
-            now_ms, operation, parameters, actions.ENGINE, not change.removed, change.run, state,
+            now_ms, operation, parameters, actions.ENGINE, not change.removed, change.run, state, previous,
             self._clock.random_bytes(8).hex(),
         )  # fmt: skip
 
-    def _create(self, version: int, data: bytes) -> bool:
-        """Create the commit, again while nobody says whether it is there: it is known by its bytes."""
-        for pause in (*_PAUSES_S, None):
-            try:
-                return self._log.create(version, data)
-            except StoreUnavailable as failure:
-                if pause is None:
-                    raise
-                time.sleep(max(pause, min(failure.retry_after, 30.0)))
-        raise AssertionError("not reached")
-
-    def _follows(self, version: int) -> bool:
+    def _follows(self, after: TableSnapshot) -> bool:
         """Whether a new commit is behind the others. For one that comes very late, the versions behind which it wants
-        to be may have been cleaned, and its own place with them.
+        to be may have been cleaned, and its own place with them: what it wrote there, nobody would ever see.
         """
-        since = max(version - 1, 0)
+        version, since = after.version, max(after.version - 1, 0)
         found = [version_of(info) for info in self._log.listing(since).commits]
-        return found == list(range(since, since + len(found)))
+        if found != list(range(since, since + len(found))) or version not in found:
+            return False
+        for behind in range(version + 1, since + len(found)):
+            try:
+                commit = self._reading.commit(behind)
+            except NotFound:
+                return False
+            except (Invalid, Corrupt):
+                return True  # which whoever comes next will find
+            if commit is not None:
+                return commit.info.previous == after.check
+        return True
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def _checkpoint(self, version: int) -> bool:
         """Write a checkpoint; a failure is told and does no harm."""
         try:
-            replay = self._replay(version)
-            kept = replay.kept(self._clock.now_us() // 1000 - _RETENTION_MS)
+            replay = self._reading.replay(version)
+            kept = replay.kept(self._clock.now_us() // 1000 - _retention_ms(replay))
             data = checkpoint_file.encode(kept)
             self._log.create_checkpoint(version, data, checkpoint_file.hint(version, kept, len(data)))
         except HoldfastError as error:
@@ -294,117 +281,6 @@ class TableLog:
             return False
         return True
 
-    # -- putting it together --------------------------------------------------------------------------------------
-
-    def _replay(self, version: int | None) -> Replay:
-        for attempt in range(_ATTEMPTS):
-            try:
-                return self._replayed(version)
-            except _Moved:
-                if attempt == _ATTEMPTS - 1:
-                    raise damaged("objects of a table's log are listed and are not there", self._log.folder) from None
-        raise AssertionError("not reached")
-
-    def _replayed(self, version: int | None) -> Replay:
-        hint = self._log.hint()
-        if hint > 0 and (version is None or hint <= version):
-            found = self._from(self._log.listing(hint), version, hint)
-            if found is not None:
-                return found
-        listing = self._listing()
-        if not listing.commits and version is None:
-            return Replay()
-        target = listing.last if version is None else version
-        if not listing.first <= target <= listing.last:
-            raise NotFound(
-                f"the table has no such version (any more) table={self._name} version={version}",
-                hint=f"there are versions {listing.first} to {listing.last}" if listing.commits else "it has none",
-            )
-        found = self._from(listing, target, 0)
-        if found is None:
-            if version is not None and version < listing.last:
-                raise NotFound(
-                    f"a version of the table cannot be put together any more table={self._name} version={version}",
-                    hint="what is before the oldest checkpoint was cleaned",
-                )
-            raise damaged("a commit of the table is missing", self._log.folder)
-        return found
-
-    def _listing(self) -> Listing:
-        """What is in the log; of commits with a hole, those behind it: the others were cleaned, or came too late."""
-        found = self._log.listing()
-        start = len(found.commits) - 1
-        while start > 0 and version_of(found.commits[start - 1]) == version_of(found.commits[start]) - 1:
-            start -= 1
-        return Listing(found.commits[max(start, 0) :], found.checkpoints)
-
-    def _from(self, listing: Listing, version: int | None, least: int) -> Replay | None:
-        """The table at a version, from the newest checkpoint that can be read; None where none leads there."""
-        target = listing.last if version is None else version
-        if listing.first < 0 or listing.first < least or not listing.first <= target <= listing.last:
-            return None
-        bases = [base for base in listing.checkpoints if listing.first <= base <= target]
-        for base in reversed(bases):
-            replay = self._base(base)
-            if replay is not None:
-                return self._forward(replay, listing, target)
-        return self._forward(Replay(), listing, target) if listing.first == 0 else None
-
-    def _base(self, version: int) -> Replay | None:
-        """What a checkpoint says, if it is ours and whole."""
-        try:
-            data = self._store.get(self._log.checkpoint_key(version), _CHECKPOINT_BYTES_MAX)
-            replay = read_checkpoint(data, self._log.checkpoint_key(version))
-            commit = self._read(version)
-            if commit is not None:
-                replay.prove(version, commit, self._log.checkpoint_key(version))
-                return replay
-        except (NotFound, Corrupt) as error:
-            logger.warning(
-                "a checkpoint of a table cannot be used: %s", error.message,
-                extra={"action": "table_checkpoint_unusable", "table": self._name},
-            )  # fmt: skip
-        return None
-
-    def _forward(self, replay: Replay, listing: Listing, target: int) -> Replay:
-        behind = [info for info in listing.commits if replay.version < version_of(info) <= target]
-        if sum(info.size for info in behind) > _REPLAY_BYTES_MAX or len(behind) > _REPLAY_COMMITS_MAX:
-            raise damaged("the commits of a table are more than can be read", self._log.folder)
-        for start in range(0, len(behind), _AT_ONCE):
-            some = behind[start : start + _AT_ONCE]
-            for info, commit in zip(some, in_parallel(self._listed, some), strict=True):
-                if commit is None:
-                    replay.note(version_of(info))
-                else:
-                    replay.apply(version_of(info), commit, info.key)
-        if replay.run is None and behind:
-            raise self._foreign(version_of(behind[0]))
-        return replay
-
-    def _listed(self, info: ObjectInfo) -> TableCommit | None:
-        try:
-            return self._read(version_of(info))
-        except NotFound:
-            raise _Moved from None
-
-    def _read(self, version: int) -> TableCommit | None:
-        """A commit; None for a note. Raises NotFound, Corrupt, ForeignCommit."""
-        key = self._log.commit_key(version)
-        data = self._store.get(key, COMMIT_BYTES_MAX)
-        commit = table_commit.decode(data, key)
-        if commit is None and not self._log.is_note(ObjectInfo(key, len(data), 0)):
-            raise self._foreign(version)
-        if commit is not None and commit.run.table != self._name:
-            raise self._foreign(version)
-        return commit
-
-    def _foreign(self, version: int) -> ForeignCommit:
-        return ForeignCommit(
-            f"somebody else wrote to a table of a pipeline table={self._name} version={version}",
-            hint="only its pipeline may write to it: remove this commit and those behind it "
-            f"({self._log.commit_key(version)} …), or the table's folder, and run again",
-        )
-
     # -- cleaning -----------------------------------------------------------------------------------------------
 
     def clean(self, keep_ms: int, needed_since: int | None = None) -> CleanReport:
@@ -412,7 +288,7 @@ class TableLog:
 
         Versions from `needed_since` on stay in any case, for tables that read this one. Raises ForeignCommit, Corrupt.
         """
-        replay = self._replay(None)
+        replay = self._reading.replay(None)
         if replay.run is None:
             return CleanReport(table=self._name)
         since, kept = self._kept(replay, self._clock.now_us() // 1000 - keep_ms, needed_since)
@@ -425,7 +301,7 @@ class TableLog:
         kept, since = set(newest.files), newest.version
         assert newest.run is not None
         kept.update(newest.run.tombstones.values())
-        for version, commit in self._newest_first(newest.version):
+        for version, commit in self._reading.newest_first(newest.version):
             since = version
             kept.update(commit.run.tombstones.values())
             if commit.info.timestamp <= limit_ms and (needed_since is None or version <= needed_since):
@@ -435,12 +311,23 @@ class TableLog:
 
     def _forget(self, since: int) -> int:
         """Remove commits and checkpoints below the newest checkpoint that all kept versions can be read from."""
-        base = self._replay(since).checkpoint
+        base = self._reading.replay(since).checkpoint
         listing = self._log.listing()
         keys = [info.key for info in listing.commits if version_of(info) < base]
         keys += [self._log.checkpoint_key(version) for version in listing.checkpoints if version < base]
         remove_in_order(self._store, keys)
         return len(keys)
+
+
+def retention(keep_ms: int) -> dict[str, str]:
+    """What the configuration of a table says to other engines, whose VACUUM keeps files as long as we do."""
+    return {RETENTION: f"interval {-(-keep_ms // 1000)} seconds"}
+
+
+def _retention_ms(replay: Replay) -> int:
+    said = "" if replay.metadata is None else replay.metadata.configuration.get(RETENTION, "")
+    found = _INTERVAL.match(said)
+    return int(found[1]) * 1000 if found else _RETENTION_MS
 
 
 def _left(before: TableSnapshot, change: TableChange) -> bool:
@@ -464,10 +351,10 @@ def _files_after(before: TableSnapshot, change: TableChange) -> tuple[list[DataF
 
 def _require_own(file: DataFile, run: int) -> None:
     """A file's name carries the number of the run that adds it: by that, cleaning knows what is garbage."""
+    name = table_layout.parse_file(file.path)
     try:
         same = table_commit.file_added(table_commit.add(file, data_change=True))
     except ValueError:
         same = None
-    name = table_layout.parse_file(file.path)
     if same != file or name is None or name.run != run:
         raise Invalid(f"not a file of this run path={file.path} run={run}", hint="write it with FileWriter(run=…)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
@@ -27,6 +28,8 @@ _SNAPPY = 1
 _CHECKPOINT = Written(lambda _: checkpoint_file.SETTINGS, _SNAPPY)
 _FILES_MAX = 4_000_000
 _TXNS_MAX = 1_000
+TOMBSTONES_MAX = 50_000
+"""Files that are gone, in a checkpoint: only a VACUUM of others looks at them, and a busy table has very many."""
 
 
 class Replay:
@@ -43,12 +46,15 @@ class Replay:
         """Lately, for readers of older versions: what other engines' VACUUM must not delete yet."""
         self.txns: dict[str, Txn] = {}
         self.state = TableState()
+        self.check = ""
 
     def apply(self, version: int, commit: TableCommit, key: str) -> None:
         """Go on by one commit of ours; raises Corrupt where it does not follow."""
         expected = (0 if self.run is None else self.run.run) + 1
         if commit.run.run != expected:
             raise damaged(f"a run of the table is missing run={expected} found={commit.run.run}", key)
+        if commit.info.previous != self.check:
+            raise damaged("a commit of a table was replaced", key)
         try:
             removed = [self.files.pop(one.path) for one in commit.removed]
             added = [file_added(one) for one in commit.added]
@@ -85,7 +91,7 @@ class Replay:
             raise damaged("a table is not what its commit says that it is", key)
         if len(self.files) != said.files:
             raise damaged("a table has a file twice", key)
-        self.version, self.run, self.state = version, commit.run, said
+        self.version, self.run, self.state, self.check = version, commit.run, said, commit.info.check
 
     # -- checkpoints ------------------------------------------------------------------------------------------
 
@@ -93,11 +99,12 @@ class Replay:
         """All that the table is, for a checkpoint; of files that are gone those that went since then."""
         assert self.protocol is not None
         assert self.metadata is not None
-        gone = (one for path, one in self.removed.items() if path not in self.files)
+        late = list(self.removed.values())[-TOMBSTONES_MAX:]
+        gone = (one for one in late if one.deletion_timestamp >= since_ms and one.path not in self.files)
         return [
             self.protocol, self.metadata, *self.txns.values(),
             *(add(file, data_change=False) for file in self.files.values()),
-            *(one for one in gone if one.deletion_timestamp >= since_ms),
+            *(msgspec.structs.replace(one, data_change=False) for one in gone),
         ]  # fmt: skip
 
 
@@ -148,8 +155,8 @@ def _take(replay: Replay, batch: pa.RecordBatch) -> None:
         replay.metadata = _metadata(row)
     for row in _rows(batch, "txn"):
         replay.txns[row["appId"]] = Txn(row["appId"], row["version"], row["lastUpdated"])
-    for row in _rows(batch, "remove"):
-        replay.removed[row["path"]] = Remove(row["path"], row["deletionTimestamp"], False, True, {}, row["size"], {})
+    for path, time_ms, size in _columns(batch, "remove", "path", "deletionTimestamp", "size"):
+        replay.removed[path] = Remove(path, time_ms, False, True, {}, size, {})
     for file in _added(batch):
         replay.files[file.path] = file
 
@@ -168,12 +175,20 @@ def _metadata(row: dict[str, Any]) -> Metadata:
     )  # fmt: skip
 
 
-def _added(batch: pa.RecordBatch) -> Iterator[DataFile]:
-    """The files, column by column: there are many."""
-    column = batch.column("add")
+def _columns(batch: pa.RecordBatch, kind: str, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Some values of each action of a kind, column by column: there are many."""
+    column = batch.column(kind)
     column = column.filter(column.is_valid())
-    names = ("path", "size", "modificationTime", "stats")
-    values = [pc.struct_field(column, name).to_pylist() for name in names]
-    tags = pc.struct_field(column, "tags")
-    values += [pc.fill_null(pc.map_lookup(tags, name, "first"), "").to_pylist() for name in ("run", "bucket")]
-    return (file_of(*row) for row in zip(*values, strict=True))
+    return zip(*(_texts(column, name) for name in names), strict=True)
+
+
+def _texts(column: pa.Array, name: str) -> list[Any]:
+    name, _, tag = name.partition(".")
+    values = pc.struct_field(column, name)
+    found: list[Any] = (pc.fill_null(pc.map_lookup(values, tag, "first"), "") if tag else values).to_pylist()
+    return found
+
+
+def _added(batch: pa.RecordBatch) -> Iterator[DataFile]:
+    names = ("path", "size", "modificationTime", "stats", "tags.run", "tags.bucket")
+    return (file_of(*row) for row in _columns(batch, "add", *names))

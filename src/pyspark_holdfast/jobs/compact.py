@@ -27,9 +27,9 @@ from holdfast.compaction.compaction_report import CompactionReport
 from holdfast.compaction.compactor import Made, Progress, make_one
 from holdfast.compaction.source_files import SourceFiles
 from holdfast.errors import Invalid
-from holdfast.reader.open_root import shared_store
 from holdfast.reader.settled_reading import root_place, store_settings
 from holdfast.root.root_store import RootStore
+from holdfast.root.shared_stores import shared_store
 from holdfast.store.store_settings import StoreSettings
 from pyspark_holdfast.error_reports import hush_closed_pipes
 

@@ -28,6 +28,7 @@ from pyspark_holdfast.pipeline.table_place import TablePlace
 from pyspark_holdfast.pipeline.topic_input import Spans, Topics
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 Frame = Callable[["SparkSession"], "DataFrame"]
@@ -174,13 +175,21 @@ class Inputs:
                 name=source.name, kind="table", place=f"{self.tables.url}/{source.name}", source=after.source,
                 begin={"version": -1 if before is None else before.version}, end={"version": after.version},
                 rows=taken.rows, lag=max(0, now.version - after.version), is_whole=source.is_whole,
+                columns=columns_of(now.schema),
             )  # fmt: skip
         begin = {str(part): first for part, (first, _) in sorted(taken.spans.items())}
         return InputReport(
             name=source.name, kind="topic", place=self.topics.root.store.url, source=after.source, begin=begin,
             end=dict(after.marks), rows=taken.rows, lag=lag_of(after.marks, self.topics.settled(source.name)),
-            is_whole=source.is_whole,
+            is_whole=source.is_whole, columns=self.topics.columns(source.name, source.options),
         )  # fmt: skip
+
+
+def columns_of(schema: pa.Schema | None) -> dict[str, str]:
+    """The columns of a table with their types, as Spark says them."""
+    from pyspark_holdfast.pipeline.table_reading import spark_columns
+
+    return {} if schema is None else {field.name: field.dataType.simpleString() for field in spark_columns(schema)}
 
 
 def lag_of(read: Mapping[str, int], settled: Mapping[int, int]) -> int:

@@ -17,6 +17,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Literal, Union
@@ -27,10 +28,10 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.model.topic_name import is_name
 from holdfast.quantity import parse_seconds
-from holdfast.reader.open_root import shared_store
 from holdfast.reader.read_options import parse_options
 from holdfast.reader.settled_reading import root_place, store_settings
 from holdfast.root.root_place import root_url
+from holdfast.root.shared_stores import shared_store
 from holdfast.store.store_settings import StoreSettings
 from pyspark_holdfast.pipeline.backfill import backfill
 from pyspark_holdfast.pipeline.backfill_range import Bound, parse_range
@@ -59,6 +60,8 @@ logger = logging.getLogger("holdfast")
 Progress = Callable[[str], None]
 Session = Union["SparkSession", Callable[[], "SparkSession"], None]
 """A session; or what makes one, when it is first needed; or None, for the active one or one for this machine."""
+_IDLE_KEPT_EACH = 60.0
+"""Seconds between two reports that say that there was nothing new."""
 _CLEAN_EACH = 16
 """Files are looked for that are not needed any more after so many runs of a table: that takes a listing."""
 
@@ -108,7 +111,7 @@ class Pipeline:
         opened = shared_store(self.tables_url, self.settings, self._clock)
         self._inputs = Inputs(topics, Tables(self.tables_url, self.settings, opened, self._clock))
         self._inputs.tables_known = [planned.name for planned in self.planned]
-        self._running, self._is_kept = Lock(), False
+        self._running, self._kept_at = Lock(), -inf
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -279,18 +282,26 @@ class Pipeline:
                 )  # fmt: skip
 
     def _keep(self, report: RunReport) -> None:
-        """Write the report down; that nothing was new is written once, and not each time that somebody looks."""
-        is_told = self._is_kept and all(table.outcome == "unchanged" for table in report.tables)
-        if self.reports is None or is_told:
+        """Write the report down; that nothing was new now and then, and not each time that somebody looks."""
+        is_idle, now = all(table.outcome == "unchanged" for table in report.tables), self._clock.monotonic()
+        if self.reports is None or (is_idle and now - self._kept_at < _IDLE_KEPT_EACH):
             return
         try:
             ReportFiles(self.reports, self.settings, self._clock).keep(report)
-            self._is_kept = True
-        except HoldfastError as error:  # the tables are written, and they tell the next run all that it needs
+            self._kept_at = now
+        except (HoldfastError, OSError) as error:  # the tables are written; they tell the next run all that it needs
             logger.warning(
-                "the report of a run was not written: %s", error.message,
+                "the report of a run was not written: %s", getattr(error, "message", error),
                 extra={"action": "report_failed", "pipeline": self.name},
             )  # fmt: skip
+
+    # -- as a program -------------------------------------------------------------------------------------
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """What `spark-submit FILE.py run|status|backfill …` does, with sys.exit(pipeline.main()) at its end."""
+        from pyspark_holdfast.pipeline.command.command_line import main
+
+        return main(self, arguments)
 
     # -- looking ------------------------------------------------------------------------------------------
 

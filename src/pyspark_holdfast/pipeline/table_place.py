@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.clock import SystemClock
-from holdfast.reader.open_root import shared_store
+from holdfast.root.shared_stores import shared_store
 from holdfast.store.port import Store
 from holdfast.store.store_settings import StoreSettings
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.tables.table_run import Position
-from pyspark_holdfast.pipeline.inputs import Inputs, lag_of
+from pyspark_holdfast.pipeline.inputs import Inputs, columns_of, lag_of
 from pyspark_holdfast.pipeline.run_report import InputReport, TableReport
 from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
 from pyspark_holdfast.pipeline.table_update import Outcome, Pass
@@ -51,7 +50,8 @@ def table_report(planned: PlannedTable, here: Pass, outcome: Outcome, started_ms
     """What a run did to a table."""
     snapshot, written = outcome.snapshot, outcome.written
     return TableReport(
-        name=planned.name, kind=planned.table.kind.name, outcome="unchanged" if written is None else "written",
+        name=planned.name, kind=planned.table.kind.name, description=planned.table.description,
+        outcome="unchanged" if written is None else "written",
         place=f"{here.tables.url}/{planned.name}", table_id=snapshot.table_id,
         run=0 if snapshot.run is None else snapshot.run.run, version=snapshot.version,
         inputs=[here.inputs.report(one) for one in outcome.taken],
@@ -72,7 +72,8 @@ def failed_report(
     text, hint = ("", "") if error is None else told(error)
     note = f"table {behind!r}, which it reads, failed" if behind else ""
     return TableReport(
-        name=planned.name, kind=planned.table.kind.name, outcome="failed" if error is not None else "skipped",
+        name=planned.name, kind=planned.table.kind.name, description=planned.table.description,
+        outcome="failed" if error is not None else "skipped",
         place=f"{here.tables.url}/{planned.name}", started_ms=started_ms, seconds=seconds, error=text, hint=hint,
         note=note, error_kind="" if error is None else kind_of(error),
     )  # fmt: skip
@@ -113,13 +114,6 @@ def _standing(source: Source, read: Position | None, inputs: Inputs) -> InputRep
         name=source.name, kind="topic", place=inputs.topics.root.store.url, source=inputs.topics.root.log, begin={},
         end=marks, rows=0, lag=lag_of(marks, settled), is_whole=source.is_whole,
     )  # fmt: skip
-
-
-def columns_of(schema: pa.Schema | None) -> dict[str, str]:
-    """The columns of a table with their types, as Spark says them."""
-    from pyspark_holdfast.pipeline.table_reading import spark_columns
-
-    return {} if schema is None else {field.name: field.dataType.simpleString() for field in spark_columns(schema)}
 
 
 def told(error: Exception) -> tuple[str, str]:

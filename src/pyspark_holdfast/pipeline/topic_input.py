@@ -21,7 +21,7 @@ from holdfast.reader.lease import Lease, segment_number
 from holdfast.reader.offsets import Mark, format_marks
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import parse_options
-from holdfast.reader.resolve import earliest_offset
+from holdfast.reader.resolve import earliest_offset, shape_of
 from holdfast.root.objects.documents import TopicDocument
 
 if TYPE_CHECKING:
@@ -139,6 +139,16 @@ class Topics:
         if "emit" in {option.lower() for option in given}:
             return spark.read.format("holdfast").options(**given, topic=name).load(self.place)
         return read(spark, self.place, name, **given)
+
+    def columns(self, name: str, options: Mapping[str, str]) -> dict[str, str]:
+        """The columns of its rows, with their types as Spark says them; of what manifests tell, none."""
+        from pyspark_holdfast.types import spark_schema
+
+        asked = parse_options({**self._given, **options, "path": self.place, "topic": name})[1]
+        if asked.emit != "rows":
+            return {}
+        shape = shape_of([self._topic(name)], asked)
+        return {field.name: field.dataType.simpleString() for field in spark_schema(shape.columns)}
 
     def between(self, name: str, since_us: int | None, before_us: int | None) -> Spans:
         """Spans that hold all records of these times, and others beside them: whole segments."""

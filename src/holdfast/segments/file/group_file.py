@@ -41,6 +41,11 @@ class GroupFile:
             raise
         self._parquet: pq.ParquetWriter | None = pq.ParquetWriter(self._sink.stream, schema, **settings)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file so far."""
+        return self._sink.size
+
     def require_open(self) -> pq.ParquetWriter:
         """Invalid if the file is finished or abandoned."""
         if self._parquet is None:

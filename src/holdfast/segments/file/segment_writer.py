@@ -65,6 +65,11 @@ class SegmentWriter:
     ) -> None:
         self.abandon()  # which does nothing to a file that is finished
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file so far; rows that wait for their row group to be full are not in it."""
+        return self._file.size
+
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the next records; offsets must go on where they ended."""
         self._file.require_open()

@@ -23,10 +23,9 @@ from collections.abc import Awaitable, Callable
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.state.partition import Partition
 from holdfast.root.acknowledged import evidence
-from holdfast.root.numbered_objects import numbered
-from holdfast.root.objects import checkpoint, documents
+from holdfast.root.checkpointing import write_checkpoint
+from holdfast.root.objects import documents
 from holdfast.root.objects.documents import FloorDocument
-from holdfast.root.store_manifest import read_upto
 from holdfast.root.tail_listing import Inherited
 from holdfast.shipping.cleanup.rewrite_cleanup import RewriteCleanup
 from holdfast.shipping.cleanup.store_retention import StoreRetention
@@ -36,11 +35,10 @@ from holdfast.shipping.ownership.fence import Asking, Fence
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import shipped_partitions
 from holdfast.store import layout
-from holdfast.store.port import AlreadyExists, Body, Store
+from holdfast.store.port import Body
 
 _SWEEP_S = 30.0
 _SWEEP_BATCHES = 64
-_CHECKPOINTS_KEPT = 2
 
 logger = logging.getLogger("holdfast.shipping")
 
@@ -210,15 +208,3 @@ class Janitor:
             "write a checkpoint",
             lambda: loop.run_in_executor(None, write_checkpoint, self._store, *place, slot),
         )
-
-
-def write_checkpoint(store: Store, log: str, topic: str, partition: int, slot: int) -> None:
-    """Write the checkpoint up to a slot, from the one before and the manifest objects since; old ones are removed."""
-    folder = layout.checkpoints_folder(topic, partition)
-    older = [key for key in numbered(store, folder) if (layout.parse_number(key) or 0) < slot]
-    rows = read_upto(store, log, topic, partition, slot)
-    try:
-        store.create(layout.checkpoint_key(topic, partition, slot), Body.of(checkpoint.encode(rows)))
-    except AlreadyExists:
-        pass  # written before a crash, from the same objects
-    store.delete(older[: -(_CHECKPOINTS_KEPT - 1)])

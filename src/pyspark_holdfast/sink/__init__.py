@@ -1,0 +1,1 @@
+"""`df.write.format("holdfast")` and `writeStream`: topics that Spark writes."""
