@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 Row = dict[str, Any]
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "builtin-tables.md"
+
+
+def require_documented(frame: DataFrame, heading: str) -> None:
+    """Each column stands in its part of the page."""
+    part = PAGE.read_text().split(f"## `{heading}`")[1].split("\n## ")[0]
+    assert not [name for name in frame.columns if f"`{name}`" not in part]
 
 
 def load(spark: SparkSession, root: Path | str, topic: str, **options: str) -> DataFrame:
@@ -89,6 +96,7 @@ def test_a_payload_that_cannot_be_decoded_stays_and_says_why(spark: SparkSession
         log.topic("events", partitions=1).append_batch(list(PAYLOADS))
         log.seal()
     records = load(spark, tmp_path / "log", "events")
+    require_documented(bronze("events")(records), "bronze")
     found = rows(bronze("events", schema="id string, n int")(records), "_offset")
     assert len(found) == len(PAYLOADS)
     for row, (payload, problem) in zip(found, PAYLOADS.items(), strict=True):
@@ -130,6 +138,8 @@ def test_channel_tables_say_what_the_records_of_the_channels_say(spark: SparkSes
     assert [(row["kind"], row["channel"], row["_offset"]) for row in rows(events, "_offset")] == [
         (record.kind, (record.key or b"").decode(), record.offset) for record in records
     ]
+    for frame in (events, channel_delivery()(events, events)):
+        require_documented(frame, "channels")
     found = {
         (row["channel"], row["message_id"], row["participant_id"]): row
         for row in channel_delivery()(events, events).toArrow().to_pylist()
@@ -222,6 +232,7 @@ def test_health_sums_up_hours_and_computes_only_those_that_got_a_segment(spark: 
     segments, by_hour = health("orders")
     assert (segments.name, by_hour.name) == ("health_segments", "health")
     manifests = segments(load(spark, tmp_path / "log", "orders", emit="manifest")).cache()
+    require_documented(by_hour(manifests, manifests), "health")
     found = rows(by_hour(manifests, manifests), "hour")
     assert [(row["segments"], row["rows"], row["puts"], row["rows_lost"]) for row in found] == [(3, 180, 6, 0)] * 2
     sizes = [one["bytes"] for one in rows(manifests, "number")]
