@@ -260,6 +260,9 @@ def laid_out(objects: dict[str, bytes]) -> World:
 def damaged(chance: Random, objects: dict[str, bytes], key: str) -> bytes | None:
     data = objects[key]
     way = chance.randrange(8)
+    if way < 2 and key.endswith(".json"):  # one digit of a number: it is JSON still
+        at = chance.choice([at for at, letter in enumerate(data) if chr(letter).isdigit()])
+        return data[:at] + b"%d" % chance.randrange(10) + data[at + 1 :]
     if way < 4:
         return flipped(chance, data)
     return (data[: chance.randrange(len(data))], data + chance.randbytes(9), chance.choice([*objects.values()]), None)[

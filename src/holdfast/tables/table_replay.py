@@ -6,6 +6,7 @@ commit of the same version, with the digest that proves the checkpoint. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,10 @@ from holdfast.tables.table_commit import TableCommit, TableState, add, damaged, 
 from holdfast.tables.table_run import Run
 from holdfast.tables.weighed_parquet import WeighedFile, Written
 
+RETENTION = "delta.deletedFileRetentionDuration"
+RETENTION_MS = 7 * 86_400_000
+"""How long files that left a table are told in checkpoints, where it does not say otherwise."""
+_INTERVAL = re.compile(r"interval ([0-9]{1,12}) seconds\Z")
 _SNAPPY = 1
 _CHECKPOINT = Written(lambda _: checkpoint_file.SETTINGS, _SNAPPY)
 _FILES_MAX = 4_000_000
@@ -90,6 +95,13 @@ class Replay:
         if len(self.files) != said.files:
             raise damaged("a table has a file twice", key)
         self.version, self.run, self.state, self.check = version, commit.run, said, commit.info.check
+
+    @property
+    def retention_ms(self) -> int:
+        """How long files that left the table are told in checkpoints."""
+        said = "" if self.metadata is None else self.metadata.configuration.get(RETENTION, "")
+        found = _INTERVAL.match(said)
+        return int(found[1]) * 1000 if found else RETENTION_MS
 
     # -- checkpoints ------------------------------------------------------------------------------------------
 
