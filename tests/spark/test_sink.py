@@ -31,8 +31,9 @@ COLUMNS = (
     "map('k', id, 'n', null) AS m",
     "timestamp_micros(id * 1000003) AS moment", "timestamp_ntz '2026-01-02 03:04:05.678901' AS local",
     "cast(id AS decimal(38,9)) / 7 AS price", "date_add(date'1969-12-30', cast(id AS int)) AS day",
-    "cast(if(id = 5, 'NaN', id) AS double) AS d", "cast(id AS float) AS f", "cast(id AS tinyint) AS t",
-    "cast(id AS smallint) AS s", "id % 2 = 0 AS flag", "encode(cast(id AS string), 'utf-8') AS b", "interval 1 day * id AS wait",
+    "if(id = 5, double('NaN'), id) AS d", "cast(id AS float) AS f", "cast(id AS tinyint) AS t",
+    "cast(id AS smallint) AS s", "id % 2 = 0 AS flag", "encode(cast(id AS string), 'utf-8') AS b",
+    "interval 1 day * id AS wait",
 )  # fmt: skip
 
 
@@ -151,16 +152,10 @@ def test_refusals(spark, root, tmp_path):
     frame = spark.range(3)
     writer = frame.write.format("holdfast").option("topic", "t")
     refused(lambda: writer.mode("overwrite").save(str(root)), "never overwritten", 'mode("append")')
-    refused(lambda: writer.mode("append").option("txnapid", "x").save(str(root)), "did you mean txnAppId?")
-    refused(lambda: put(frame, root, txnAppId="x"), "belong together")
-    refused(lambda: put(frame, root, keyring="swordfish"), "must be env:NAME or file:PATH")
-    refused(lambda: frame.write.format("holdfast").mode("append").save(str(root)), "there is no topic")
+    refused(lambda: put(frame, root, txnapid="x"), "did you mean txnAppId?")
     refused(lambda: put(frame.selectExpr("make_ym_interval(1) AS x"), root), "no type for this column", "'x'")
-    refused(lambda: put(frame.selectExpr("null AS x"), root), "'x'")
     refused(lambda: put(frame.selectExpr("parse_json('1') AS x"), root), "no type for this column", "cast it")
-    refused(lambda: put(frame.selectExpr("id AS _offset"), root), "_offset")
-    for mode in ("error", "ignore"):
-        refused(lambda mode=mode: writer.mode(mode).save(str(root)), "UNSUPPORTED_DATA_SOURCE_SAVE_MODE")
+    refused(lambda: writer.mode("ignore").save(str(root)), "UNSUPPORTED_DATA_SOURCE_SAVE_MODE")
     with holdfast.open(tmp_path / "log") as log:
         log.topic("x").append(b"x")
         log.seal()
@@ -214,7 +209,7 @@ def started(
     spark: SparkSession, source: Path, root: Path, *, name: str = "c", form: str = "holdfast", **trigger: Any
 ) -> StreamingQuery:
     """A stream from the source into the sink, two segments a batch."""
-    frame = got_stream(spark, source, "in", maxSegmentsPerTrigger=2).select("id")
+    frame = got_stream(spark, source, "in", maxSegmentsPerTrigger=2).select("id").repartition(2)
     writer = frame.writeStream.format(form).option("topic", "out").option("checkpointLocation", f"{root}-{name}")
     return writer.trigger(**(trigger or {"availableNow": True})).start(str(root))
 
@@ -259,22 +254,13 @@ def test_batches_without_rows_are_marked(spark, source, root):
     assert ids(spark, root) == list(range(20, 30))
 
 
-def test_streams_are_refused_what_they_cannot_keep(spark, source, root):
-    """Output modes that replace, and the marks of batches."""
-
-    def failed(mode: str, **options: object) -> str:
-        frame = got_stream(spark, source, "in")
-        frame = frame.groupBy().count() if mode == "complete" else frame.select("id")
-        writer = frame.writeStream.format("holdfast").outputMode(mode).option("topic", "out").options(**options)
-        query = writer.option("checkpointLocation", f"{root}-{mode}{len(options)}").trigger(availableNow=True)
-        with pytest.raises(PySparkException) as raised:
-            query.start(str(root)).awaitTermination()
-        return str(raised.value)
-
-    assert "replaces everything" in failed("complete")
-    assert "does not support Update mode" in failed("update")
-    assert "a stream is known by its checkpoint" in failed("append", txnAppId="x", txnVersion=1)
-    assert not root.exists() or not list(root.rglob("*.parquet"))
+def test_a_stream_that_replaces_is_refused(spark, source, root):
+    """Output mode complete; Spark itself refuses update."""
+    frame = got_stream(spark, source, "in").groupBy().count()
+    writer = frame.writeStream.format("holdfast").outputMode("complete").option("topic", "out")
+    with pytest.raises(PySparkException, match="replaces everything"):
+        writer.option("checkpointLocation", f"{root}-c").trigger(availableNow=True).start(str(root)).awaitTermination()
+    assert not root.exists()
 
 
 def deadly(step: str, marker: Path) -> type:
@@ -338,7 +324,7 @@ STEPS = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_process_killed_at_a_step_of_the_write(spark, source, root, tmp_path, step):
     """The query fails, readers see whole batches, and the query that is started again writes each row once."""
@@ -355,12 +341,13 @@ def test_a_process_killed_at_a_step_of_the_write(spark, source, root, tmp_path, 
 
 
 def test_streams_and_batches_into_one_topic_at_once(spark, source, root, is_sampled):
-    """Two streams, two batch writers, and a reader that looks all the time: every batch is whole, every row is there."""
+    """Two streams, two batch writers, and a reader that looks all the time: whole batches, and every row is there."""
     put(spark.range(0).select("id"), root, "out")
-    stop, seen = Event(), []
+    batches, stop, seen = (1 if is_sampled else 3), Event(), []
 
     def write(first: int) -> None:
-        for batch in range(1 if is_sampled else 3):
+        spark.createDataFrame([], "x int")  # Spark finds formats of Python only where it is the thread's session
+        for batch in range(batches):
             put(spark.range(first + 10 * batch, first + 10 * batch + 10, 1, 2), root, "out")
 
     def look() -> None:
@@ -372,15 +359,17 @@ def test_streams_and_batches_into_one_topic_at_once(spark, source, root, is_samp
 
     with ThreadPoolExecutor(4) as threads:
         looking = threads.submit(look)
-        streams = [started(spark, source, root, name=name) for name in ("one", "two")]
-        writing = [threads.submit(write, first) for first in (1000, 2000)]
-        for work in writing:
-            work.result()
-        for query in streams:
-            finished(query)
-        stop.set()
+        try:
+            streams = [started(spark, source, root, name=name) for name in ("one", "two")]
+            writing = [threads.submit(write, first) for first in (1000, 2000)]
+            for work in writing:
+                work.result()
+            for query in streams:
+                finished(query)
+        finally:
+            stop.set()
         looking.result()
-    written = 10 * (1 if is_sampled else 3)
+    written = 10 * batches
     expected = [*range(30), *range(30), *range(1000, 1000 + written), *range(2000, 2000 + written)]
     assert ids(spark, root) == sorted(expected)
     assert seen == sorted(seen)
