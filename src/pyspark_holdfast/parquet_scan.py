@@ -25,6 +25,7 @@ from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from holdfast.reader.offsets import Mark, Where, format_marks
 from holdfast.reader.read_plan import Piece
@@ -32,7 +33,6 @@ from holdfast.store.address import Address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 _OPTIONS = {
     # Whatever the session says: a missing file is an error.
@@ -119,6 +119,29 @@ def relation_of(
         raise Unscannable(f"Spark does not reach the files error={_kind(error)}") from error
 
 
+def plain_relation(spark: SparkSession, address: Address, sizes: Mapping[str, int], columns: StructType) -> Any:
+    """All rows of some files, by their keys and sizes, for the JVM; a column that a file lacks is null there."""
+    base = f"{_SCHEMES[address.scheme]}://{address.place}" + (f"/{address.prefix}" if address.prefix else "")
+    try:
+        java = _Java(spark)
+        options, nothing = java.options(_OPTIONS), java.kind("scala.Option").empty()
+        cache = getattr(java.spark("NoopCache$"), "MODULE$")
+        # Without folders that say something: Spark would make columns of those that are called "day=…".
+        spec = java.spark("PartitionSpec")(java.schema(StructType([])), java.sequence([]))
+        paths = _paths(java, [f"{base}/{key}" for key in sizes])
+        with _listed_by_driver(spark, len(sizes)):
+            index = java.spark("InMemoryFileIndex")(
+                java.session, paths, options, nothing, cache, java.kind("scala.Option").apply(spec), nothing
+            )
+        _check_sizes(java, index, len(sizes), sum(sizes.values()))
+        return java.spark("HadoopFsRelation")(
+            index, java.schema(StructType([])), java.schema(columns), nothing,
+            java.spark("parquet.ParquetFileFormat")(), options, java.session,
+        )  # fmt: skip
+    except _FAILURES as error:
+        raise Unscannable(f"Spark does not reach the files error={_kind(error)}") from error
+
+
 def rows_of(spark: SparkSession, relation: Any) -> DataFrame:
     """A relation as a DataFrame."""
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
@@ -153,12 +176,16 @@ def _paths(java: _Java, paths: Sequence[str]) -> Any:
 
 
 def _check(java: _Java, index: Any, pieces: Sequence[Piece]) -> None:
-    """Check that Spark found what the manifests name: the same number of files and bytes."""
+    _check_sizes(java, index, len(pieces), sum(piece.facts.size for piece in pieces))
+
+
+def _check_sizes(java: _Java, index: Any, files: int, size: int) -> None:
+    """Check that Spark found what was named: the same number of files and bytes."""
     unfiltered = java.sequence([])
     folders = index.listFiles(unfiltered, unfiltered)
     count = sum(folders.apply(at).files().size() for at in range(folders.size()))
-    if (count, index.sizeInBytes()) != (len(pieces), sum(piece.facts.size for piece in pieces)):
-        raise Unscannable(f"Spark found other files than the manifests name files={count} named={len(pieces)}")
+    if (count, index.sizeInBytes()) != (files, size):
+        raise Unscannable(f"Spark found other files than the manifests name files={count} named={files}")
 
 
 @contextmanager

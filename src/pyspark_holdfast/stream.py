@@ -12,9 +12,7 @@ begin later than before.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -31,7 +29,7 @@ from pyspark.sql.types import StructType
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.reader.admission import Limits, admit
-from holdfast.reader.lease import Lease
+from holdfast.reader.lease import Lease, segment_number
 from holdfast.reader.offsets import LATEST, Where, nested, offsets_of
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
@@ -44,8 +42,6 @@ from pyspark_holdfast.error_reports import in_short
 
 Told = dict[str, dict[str, int]]
 """Offsets as Spark stores them."""
-
-_first = attrgetter("first")
 
 
 class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -239,12 +235,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
             self._lease.renew({where: self._number(where, offset) for where, offset in starts.items()})
 
     def _number(self, where: Where, offset: int) -> int:
-        """The segment that holds an offset, or will hold it."""
-        segments = self._opened().segments(where)
-        at = bisect_right(segments, offset, key=_first) - 1
-        if at < 0:
-            return 0
-        return segments[at].number + (offset >= segments[at].first + segments[at].rows)
+        return segment_number(self._opened().segments(where), offset)
 
 
 def check_endless(options: ReadOptions) -> None:

@@ -22,6 +22,9 @@ from holdfast.recovery.rebuild import Lost
 from holdfast.recovery.root_migration import MigrationReport
 from holdfast.results import CompactionReport, PartitionCompaction, RebuildReport, RestoreReport
 from holdfast.segments.retention.retention import Removed, RetentionReport
+from pyspark_holdfast.pipeline import run_report as pipeline_report
+from pyspark_holdfast.pipeline.run_report import InputReport, RunReport
+from pyspark_holdfast.pipeline.table_reports import TableStatus
 
 pytestmark = pytest.mark.disk
 
@@ -46,12 +49,19 @@ def fields(*types: type[Any]) -> set[str]:
     return {field.encode_name for shape in types for field in msgspec.structs.fields(shape)}
 
 
+def options_of(command: click.Command) -> set[str]:
+    """The options of a verb, and of its actions."""
+    own = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
+    actions = command.commands.values() if isinstance(command, click.Group) else []
+    return own.union(*map(options_of, actions))
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_is_documented(verb: str) -> None:
     """Each verb has a section that explains each of its options, and no option that is not there."""
     command = program.get_command(CONTEXT, verb)
     assert command is not None
-    options = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
+    options = options_of(command)
     table = {word.split()[0] for line in section(f"holdfast {verb}").splitlines() if line.startswith("| `--")
              for word in re.findall(r"`(-[^`]+)`", line.split("|")[1])}  # fmt: skip
     assert table == options
@@ -117,6 +127,7 @@ def test_global_options_are_documented() -> None:
             ],
         ),
         ("holdfast spark", [spark.SparkAnswer]),
+        ("holdfast spark", [RunReport, pipeline_report.TableReport, InputReport, TableStatus]),
         ("holdfast config", [config.Config, config.Setting, prices.Cost]),
     ],
 )

@@ -373,7 +373,7 @@ def test_a_topic_with_thousands_of_batches_is_found_by_a_few_requests(
 
 def test_checkpoints_are_written_now_and_then(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """As shipping does; readers use them, and see what they saw without."""
-    monkeypatch.setattr("holdfast.sink.apply_batch.CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr("holdfast.root.batch_application.CHECKPOINT_EVERY", 3)
     for batch in range(7):
         write(place.target(), "q", batch)
     assert len(place.objects("/0/_checkpoints/")) == 2

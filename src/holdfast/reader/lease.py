@@ -7,15 +7,27 @@ retention is faster. Times are this machine's: reader and owner should agree wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from holdfast.clock import Clock
 from holdfast.reader.offsets import Where, nested
 from holdfast.root.numbered_objects import numbered
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import LeaseDocument
+from holdfast.root.objects.documents import LeaseDocument, SegmentDocument
 from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body, Store
+
+_first = attrgetter("first")
+
+
+def segment_number(segments: Sequence[SegmentDocument], offset: int) -> int:
+    """The number of the segment of a partition that holds an offset, or will hold it."""
+    at = bisect_right(segments, offset, key=_first) - 1
+    if at < 0:
+        return 0
+    return segments[at].number + (offset >= segments[at].first + segments[at].rows)
 
 
 class Lease:

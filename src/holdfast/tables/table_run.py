@@ -22,8 +22,14 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The id of the log, or of the table: another one of the same name is not gone on with."""
     marks: dict[str, int] = {}
     """Of a topic, by partition: the offset behind the last record that was read."""
+    begins: dict[str, int] = {}
+    """Of a topic, by partition: the first offset that was ever read; retention may have removed what was below."""
     version: int = -1
     """Of a table: the version that was read; -1 for a topic."""
+    run: int = 0
+    """Of a table: its newest run that was read. Rows of an append table keep the number of the run that first wrote
+    them, so what is new is what later runs wrote, whatever was computed again meanwhile.
+    """
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,5 +11,6 @@ from holdfast.testing.fault import Fault
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.manual_clock import ManualClock
 from holdfast.testing.power_cut import PowerCut, State
+from holdfast.testing.table_runs import run_table
 
-__all__ = ["Fault", "FaultyDisk", "ManualClock", "PowerCut", "State"]
+__all__ = ["Fault", "FaultyDisk", "ManualClock", "PowerCut", "State", "run_table"]

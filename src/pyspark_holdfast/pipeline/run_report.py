@@ -62,6 +62,8 @@ class TableReport(msgspec.Struct, frozen=True, kw_only=True):
     error_kind: str = ""
     """The kind of a holdfast error, as `Corrupt`; of any other the name of its type."""
     hint: str = ""
+    note: str = ""
+    """What people should know: what is waited for, why it was skipped, what must be computed again, too."""
 
     @property
     def lag(self) -> int:

@@ -1,4 +1,5 @@
 """`holdfast spark read|compact`: a quick look at a root through Spark, and its jobs, with the code that a cluster runs.
+`holdfast spark pipeline` is in a file of its own.
 
 Spark starts for this one question (it takes seconds, and stderr says so) and ends with it. A question goes through
 `pyspark_holdfast.read`: over Spark's own Parquet reader where that is possible, else over the format. The answer says
@@ -7,7 +8,6 @@ which way it took, and how far each partition was settled. Jobs are those of `py
 
 from __future__ import annotations
 
-import re
 from contextlib import redirect_stdout
 from io import StringIO
 
@@ -15,28 +15,22 @@ import click
 import msgspec
 
 from holdfast import Settings
+from holdfast.cli.action_group import Actions
 from holdfast.cli.exit_codes import FINE
 from holdfast.cli.options import asking_for_key, json_option, keyring_option, load_keyring, parsed
 from holdfast.cli.output import emit, emit_bytes, emit_json, emit_json_bytes, flush, say
 from holdfast.cli.progress import Working
 from holdfast.cli.verbs.compact import show_report
+from holdfast.cli.verbs.spark_pipeline import pipeline_command
 from holdfast.clock import SystemClock
 from holdfast.compaction.compact_root import open_for_compaction
 from holdfast.compaction.compaction_plan import TARGET_BYTES
-from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.quantity import parse_bytes
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import parse_options
 
-READ, COMPACT = "read", "compact"
-_OURS = re.compile(r"holdfast\.[\w.]+\.(\w+): (.*)")
 _ARGUMENTS = ("path", "root", "topic")
-_KINDS: dict[str, type[HoldfastError]] = {
-    "Corrupt": Corrupt,
-    "NotFound": NotFound,
-    "StoreUnavailable": Unavailable,
-    "Unavailable": Unavailable,
-}
 
 EPILOG = """\b
 Examples:
@@ -44,6 +38,7 @@ Examples:
   holdfast spark read data orders --where "partition = 0 and timestamp > '2026-01-01'" --limit 5
   holdfast spark read data orders --count --json
   holdfast spark compact s3://bucket/prefix orders --target-size 256MiB
+  holdfast spark pipeline run shop.py --every 30s
 Options of the format (--option NAME=VALUE) are those of spark.read.format("holdfast")."""
 
 
@@ -57,44 +52,53 @@ class SparkAnswer(msgspec.Struct, frozen=True):
     reason: str
 
 
-@click.command("spark", epilog=EPILOG)
-@click.argument("action", type=click.Choice([READ, COMPACT]))
-@click.argument("root", metavar="ROOT")
-@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@click.group("spark", cls=Actions, epilog=EPILOG, no_args_is_help=False)
+def spark_command() -> None:
+    """Read what is settled at a root (a store's URL or a directory) through Spark, compact it there, or run a pipeline
+    of tables.
+    """
+
+
+spark_command.add_command(pipeline_command)
+
+root_argument = click.argument("root", metavar="ROOT")
+master_option = click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+
+
+@spark_command.command("read")
+@root_argument
+@click.argument("topic", metavar="TOPIC")
 @click.option("--where", metavar="SQL", help="Only rows for which this is true.")
 @click.option("--columns", metavar="NAMES", help="Only these columns, as 'a,b'.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many rows at most.")
 @click.option("--count", "counting", is_flag=True, help="Only how many rows there are.")
 @click.option("--option", "pairs", metavar="NAME=VALUE", multiple=True, help="An option of the format; repeatable.")
-@click.option("--target-size", metavar="SIZE", callback=parsed(parse_bytes), help="compact: how large files become.")
-@click.option("--dry-run", is_flag=True, help="compact: only tell what would be done.")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@master_option
 @keyring_option
 @json_option
-def spark_command(
-    action: str,
-    root: str,
-    topics: tuple[str, ...],
-    where: str | None,
-    columns: str | None,
-    limit: int,
-    counting: bool,
-    pairs: tuple[str, ...],
-    target_size: int | None,
-    dry_run: bool,
-    master: str,
-    reference: str | None,
-    as_json: bool,
-) -> int:
-    """Read what is settled at a root (a store's URL or a directory) through Spark, or compact it there."""
-    if action == COMPACT:
-        if where or columns or counting or pairs:
-            raise click.UsageError("--where, --columns, --count and --option are for spark read")
-        return _compact(root, topics, target_size, master, reference, dry_run=dry_run, as_json=as_json)
-    if len(topics) != 1 or target_size is not None or dry_run:
-        raise click.UsageError("spark read takes one TOPIC; --target-size and --dry-run are for spark compact")
-    _read(root, topics[0], where, limit, _options(pairs, columns, reference), master, counting, as_json)
+def read_command(
+    root: str, topic: str, where: str | None, columns: str | None, limit: int, counting: bool, pairs: tuple[str, ...],
+    master: str, reference: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Ask one question about what is settled in TOPIC."""
+    _read(root, topic, where, limit, _options(pairs, columns, reference), master, counting, as_json)
     return FINE
+
+
+@spark_command.command("compact")
+@root_argument
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@click.option("--target-size", metavar="SIZE", callback=parsed(parse_bytes), help="How large files become.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@master_option
+@keyring_option
+@json_option
+def compact_command(
+    root: str, topics: tuple[str, ...], target_size: int | None, dry_run: bool, master: str, reference: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Join small segments, as `holdfast compact` does; each task of Spark makes one file."""
+    return _compact(root, topics, target_size, master, reference, dry_run=dry_run, as_json=as_json)
 
 
 def _compact(
@@ -194,11 +198,8 @@ def _options(pairs: tuple[str, ...], columns: str | None, reference: str | None)
 
 def _translated(error: Exception) -> HoldfastError:
     """The error that a Python worker raised, found in Spark's; else Spark's own first line."""
+    from pyspark_holdfast.error_reports import raised_by_worker
+
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [(at, found) for at, line in enumerate(lines) if (found := _OURS.match(line))]
-    if not ours:
-        hint = "see `holdfast spark -h`; HOLDFAST_DEBUG=1 shows where"
-        return Invalid(lines[0] if lines else type(error).__name__, hint=hint)
-    at, found = ours[-1]
-    hint = lines[at + 1].removeprefix("hint: ") if lines[at + 1 : at + 2] and lines[at + 1].startswith("hint: ") else ""
-    return _KINDS.get(found[1], Invalid)(found[2], hint=hint)
+    hint = "see `holdfast spark -h`; HOLDFAST_DEBUG=1 shows where"
+    return raised_by_worker(error) or Invalid(lines[0] if lines else type(error).__name__, hint=hint)

@@ -110,6 +110,6 @@ def _json_problem(is_text: Column) -> Column:
     is_value = F.lit(True)
     for before, after in (("[", "]"), ('{"a":', "}")):
         is_value &= F.try_parse_json(F.concat(F.lit(before), text, F.lit(after))).isNotNull()
-    is_object = is_value & F.ltrim(text, F.lit(" \t\r\n")).startswith("{")  # an array would give its first element
+    is_object = is_value & text.rlike(r"\A[ \t\r\n]*\{")  # an array would give its first element
     whole = F.col(_BROKEN).isNotNull() & F.col(f"{_BROKEN}.{_BROKEN}").isNull()
     return F.when(~is_text, NOT_TEXT).when(~is_object, NOT_JSON).when(~whole, NOT_FITTING)

@@ -1,0 +1,261 @@
+"""Rows computed again: a range of what a table has read goes through its function once more, and takes its own place.
+
+With the same code and the same inputs the rows stay what they were; with corrected code they become what they should
+have been. Positions do not move. What a backfill means depends on the kind:
+
+    append     the runs that meet the range are computed again, one by one, and their files replace those runs' files
+    keyed      the rows of the range are applied again; `order_by` decides, and equal ones give way to the new
+    windowed   windows that rows of the range fall into are added up from all rows, and replace what was there
+    snapshot   one run, whatever the range is
+
+Without a range everything is computed again, and the whole table is replaced. Inputs that are read as a whole are read
+as they are now. If retention has removed records that are needed, nothing is changed and the error says so.
+
+All of it is one commit, so no reader ever sees half of a backfill. Files of a backfill carry the numbers of the runs
+whose rows they hold: a table that reads this one and has passed those runs does not read them again. Its own rows still
+follow from the old ones; it needs a backfill, too, and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.errors import Invalid, NotFound
+from holdfast.tables.data_file import DataFile
+from holdfast.tables.table_log import TableSnapshot
+from holdfast.tables.table_run import Position, Run
+from pyspark_holdfast.pipeline.backfill_range import (
+    Range,
+    Reads,
+    Step,
+    clipped,
+    runs_between,
+    spans_between,
+    steps_in,
+    steps_of,
+    wanted_spans,
+)
+from pyspark_holdfast.pipeline.inputs import NotYet, Taken
+from pyspark_holdfast.pipeline.table_columns import configuration_of
+from pyspark_holdfast.pipeline.table_definition import Append, Snapshot, Windowed
+from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
+from pyspark_holdfast.pipeline.table_update import (
+    ATTEMPTS,
+    Made,
+    Outcome,
+    Pass,
+    beaten,
+    checked,
+    commit,
+    computed,
+    discard,
+    frame_of,
+    leased,
+    next_run,
+    stored_schema,
+    update,
+)
+from pyspark_holdfast.pipeline.table_writing import Written, write_windows
+
+_STEPS_MAX = 10_000
+"""Runs that are computed again at once; each is a job of its own."""
+_RUNS_MAX = 1_000_000
+
+
+def backfill(planned: PlannedTable, here: Pass, range_: Range) -> Outcome:
+    """Compute a range of a table again."""
+    if isinstance(planned.table.kind, Snapshot):
+        return update(planned, here, is_forced=True)
+    for _ in range(ATTEMPTS):
+        before = checked(planned, here, here.tables.look(planned.name))
+        if before.run is None:
+            return Outcome(before, note="there is nothing to compute again: the table has no run yet")
+        try:
+            if isinstance(planned.table.kind, Append):
+                made = _append(planned, here, before, range_)
+            else:
+                made = _others(planned, here, before, range_)
+        except NotYet as waiting:
+            raise NotFound(f"an input is gone: {waiting}", hint="put it back") from None
+        if made is None:
+            return Outcome(before, note="the range meets nothing that the table has read")
+        after = commit(planned, here, before, made)
+        if after is not None:
+            return Outcome(after, made.taken, made.written)
+    raise beaten(planned)
+
+
+# -- append -----------------------------------------------------------------------------------------------------
+
+
+def _append(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Range) -> Made | None:
+    """The runs that meet the range, each computed by itself: rows keep the number of their run."""
+    known = [run for _, run in here.tables.log(planned.name).runs(_RUNS_MAX)]
+    steps = steps_in(planned, range_, steps_of(known), here.inputs.topics.between)
+    if not steps:
+        return None
+    if len(steps) > _STEPS_MAX:
+        raise Invalid(
+            f"the range meets too many runs at once runs={len(steps)} most={_STEPS_MAX}",
+            hint=f"take them in parts: begin={steps[0].run}, end={steps[_STEPS_MAX - 1].run}, and so on",
+        )
+    taken = [_of_step(planned, here, step) for step in steps]
+    _require_there(here, taken)
+    started, added, rows_out, schema = here.clock.now_us() // 1000, list[DataFile](), 0, before.schema
+    try:
+        for step, inputs in zip(steps, taken, strict=True):
+            here.tell(f"{planned.name}: run {step.run} again")
+            made = computed(planned, here, before._replace(schema=schema, files=()), inputs, next_run(before))
+            schema = made.schema
+            added += [msgspec.structs.replace(file, run=step.run) for file in made.written.added]
+            rows_out += made.written.rows_out
+    except BaseException:
+        discard(here.tables, planned.name, added)
+        raise
+    again = {step.run for step in steps}
+    removed = tuple(file for file in before.files if file.run in again)
+    return _made(planned, before, schema, Written(tuple(added), removed, 0, rows_out, {}), taken, started)
+
+
+def _of_step(planned: PlannedTable, here: Pass, step: Step) -> list[Taken]:
+    assert step.before is not None
+    return [_between(here, source, step.before, step.after) for source in planned.sources]
+
+
+def _between(here: Pass, source: Source, before: Reads, after: Reads) -> Taken:
+    """What was read of an input between two positions, as it is now."""
+    if source.is_whole:
+        return here.inputs.take(source, None)
+    if source.kind == "topic":
+        return here.inputs.of_spans(source, before.get(source.key), spans_between(source, before, after))
+    return here.inputs.of_runs(source, before.get(source.key), *runs_between(source, before, after))
+
+
+# -- keyed and windowed -----------------------------------------------------------------------------------------
+
+
+def _others(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Range) -> Made | None:
+    assert before.run is not None
+    reads = before.run.reads
+    everything = [_between(here, source, {}, reads) for source in planned.sources]
+    _require_positions(planned, reads)
+    if range_.is_everything:
+        _require_there(here, [everything])
+        made = computed(
+            planned, here, before._replace(files=(), run=_forgetful(before.run)), everything, next_run(before)
+        )
+        written = made.written._replace(removed=before.files)
+        return _made(planned, before, made.schema, written, [everything], made.started_ms)
+    some = _in_range(planned, here, before, range_)
+    if planned.new and not any(one.rows for one in some if not one.source.is_whole):
+        return None
+    if isinstance(planned.table.kind, Windowed):
+        _require_there(here, [everything])
+        return _windows(planned, here, before, some, everything)
+    _require_there(here, [some])
+    made = computed(planned, here, before, some, next_run(before))
+    return _made(planned, before, made.schema, made.written, [some], made.started_ms)
+
+
+def _forgetful(run: Run) -> Run:
+    """The newest run without what it remembers of rows, for a table that is built anew."""
+    return msgspec.structs.replace(run, tombstones={})
+
+
+def _windows(
+    planned: PlannedTable, here: Pass, before: TableSnapshot, some: Sequence[Taken], everything: Sequence[Taken]
+) -> Made:
+    """The windows that rows of the range fall into, from all rows that the table has read."""
+    started, spark, kind = here.clock.now_us() // 1000, here.spark(), planned.table.kind
+    assert isinstance(kind, Windowed)
+    with leased(here, everything):
+        windows = frame_of(planned, [one.frame(spark) for one in some])
+        frame = frame_of(planned, [one.frame(spark) for one in everything])
+        schema = stored_schema(planned, frame, before)
+        written = write_windows(
+            frame, here.tables.place(planned.name), kind, before, next_run(before), here.nonce(), schema,
+            windows=windows,
+        )  # fmt: skip
+    return _made(planned, before, schema, written, [everything], started)
+
+
+def _in_range(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Range) -> list[Taken]:
+    """What the table has read in the range, of each input; whole inputs as they are."""
+    assert before.run is not None
+    reads = before.run.reads
+    if range_.runs is not None:
+        known = steps_of([run for _, run in here.tables.log(planned.name).runs(_RUNS_MAX)])
+        steps = steps_in(planned, range_, known, here.inputs.topics.between)
+        first, last = (steps[0].before, steps[-1].after) if steps else (reads, reads)
+        assert first is not None
+        return [_between(here, source, first, last) for source in planned.sources]
+    wanted = wanted_spans(planned, range_, here.inputs.topics.between)
+    return [_cut(here, source, reads, wanted) for source in planned.sources]
+
+
+def _cut(here: Pass, source: Source, reads: Reads, wanted: Mapping[str, dict[int, tuple[int, int]]]) -> Taken:
+    if source.is_whole:
+        return here.inputs.take(source, None)
+    if source.kind == "table":  # a range of offsets or times says nothing about tables
+        return _between(here, source, reads, reads)
+    spans = clipped(wanted.get(source.name, {}), spans_between(source, {}, reads))
+    return here.inputs.of_spans(source, reads.get(source.key), spans)
+
+
+# -- common -------------------------------------------------------------------------------------------------------
+
+
+def _require_positions(planned: PlannedTable, reads: Mapping[str, Position]) -> None:
+    missing = [source.key for source in planned.new if source.key not in reads]
+    if missing:
+        raise Invalid(
+            f"the table has never read this input table={planned.name} input={missing[0]}",
+            hint="run the pipeline first: it reads the new input from its beginning",
+        )
+
+
+def _require_there(here: Pass, taken: Sequence[Sequence[Taken]]) -> None:
+    """Refuse a range of which retention has removed records, before anything is computed."""
+    for inputs in taken:
+        for one in inputs:
+            if one.source.kind != "topic" or one.source.is_whole or not one.rows:
+                continue
+            begins = here.inputs.topics.begins(one.source.name)
+            for part, (begin, end) in sorted(one.spans.items()):
+                if begin < min(end, begins.get(part, 0)):
+                    raise NotFound(
+                        f"records that are needed have expired topic={one.source.name} partition={part}"
+                        f" offsets={begin}..{min(end, begins[part]) - 1} first_left={begins[part]}",
+                        hint="the rows that were made of them stay as they are: give a range that begins later",
+                    )
+
+
+def _made(
+    planned: PlannedTable,
+    before: TableSnapshot,
+    schema: pa.Schema | None,
+    written: Written,
+    taken: Sequence[Sequence[Taken]],
+    started: int,
+) -> Made:
+    assert before.run is not None
+    assert schema is not None
+    read = tuple(_joined(each) for each in zip(*taken, strict=True))
+    return Made(
+        written, schema, before.run.reads, sum(one.rows for one in read), started, reason="backfill",
+        configuration=configuration_of(planned.table.kind), taken=read,
+    )  # fmt: skip
+
+
+def _joined(parts: Sequence[Taken]) -> Taken:
+    """What was read of an input in several steps, in numbers."""
+    spans: dict[int, tuple[int, int]] = {}
+    for one in parts:
+        for part, (begin, end) in one.spans.items():
+            known = spans.get(part, (begin, end))
+            spans[part] = (min(known[0], begin), max(known[1], end))
+    return replace(parts[0], after=parts[-1].after, rows=sum(one.rows for one in parts), spans=spans)

@@ -1,0 +1,225 @@
+"""Which rows a backfill is about: a range of offsets, of times or of runs, held against what a table's runs have read.
+
+The commits of a table tell what each run read: from the positions of the run before it to its own. A range is turned
+into runs, for tables whose rows belong to runs (append), or into offsets and runs of inputs, for the others. Pure, but
+for times: which offsets they mean is looked up in manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from holdfast.errors import Invalid, NotFound
+from holdfast.model.record import microseconds
+from holdfast.reader.offsets import Where, parse_offsets
+from holdfast.reader.read_options import parse_time
+from holdfast.tables.table_run import Position, Run
+from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
+from pyspark_holdfast.pipeline.topic_input import Spans
+
+Bound = int | str | datetime | Mapping[str, Mapping[str, int]] | None
+"""As callers write it: a run's number, a time, or offsets by topic and partition; None: no bound."""
+_RUN_MAX = 10**9
+_END = 2**62
+_HINT = 'give a run as 17, a time as "2026-11-15T12:00:00Z", or offsets as \'{"orders":{"0":1200}}\''
+Reads = Mapping[str, Position]
+
+
+@dataclass(frozen=True)
+class Range:
+    """What is to be computed again; nothing given: everything."""
+
+    runs: tuple[int, int] | None = None
+    """First and last run, both included."""
+    times: tuple[int | None, int | None] | None = None
+    """Microseconds since 1970: the first, and the one behind the last."""
+    offsets: tuple[dict[Where, int] | None, dict[Where, int] | None] | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether no bound was given."""
+        return self.runs is None and self.times is None and self.offsets is None
+
+
+def parse_range(begin: Bound, end: Bound) -> Range:
+    """A range as callers write it; raises Invalid.
+
+    >>> parse_range(3, "5").runs
+    (3, 5)
+    """
+    first, last = _bound(begin), _bound(end)
+    kinds = {type(bound) for bound in (first, last) if bound is not None}
+    if len(kinds) > 1:
+        raise Invalid("begin and end are of two kinds", hint=_HINT)
+    if not kinds:
+        return Range()
+    kind = kinds.pop()
+    if kind is _Run:
+        runs = (first.number if isinstance(first, _Run) else 1, last.number if isinstance(last, _Run) else _RUN_MAX)
+        _require_order(runs[0] <= runs[1])
+        return Range(runs=runs)
+    if kind is _Time:
+        times = (first.us if isinstance(first, _Time) else None, last.us if isinstance(last, _Time) else None)
+        _require_order(times[0] is None or times[1] is None or times[0] < times[1])
+        return Range(times=times)
+    return Range(offsets=(first if isinstance(first, dict) else None, last if isinstance(last, dict) else None))
+
+
+class _Run(NamedTuple):
+    number: int
+
+
+class _Time(NamedTuple):
+    us: int
+
+
+def _bound(given: Bound) -> _Run | _Time | dict[Where, int] | None:
+    if given is None or (isinstance(given, str) and not given.strip()):
+        return None
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise Invalid("a time needs its zone", hint="datetime(…, tzinfo=UTC)")
+        return _Time(microseconds(given))
+    if isinstance(given, Mapping):
+        import msgspec
+
+        return parse_offsets(msgspec.json.encode(given), least=0)
+    text = str(given).strip()
+    if text.startswith("{"):
+        return parse_offsets(text, least=0)
+    if isinstance(given, bool) or (isinstance(given, int) and not 1 <= given < _RUN_MAX):
+        raise Invalid(f"this is no run of a table given={given}", hint=_HINT)
+    if text.isascii() and text.isdigit() and 1 <= int(text) < _RUN_MAX:
+        return _Run(int(text))
+    try:
+        return _Time(parse_time(text))
+    except ValueError as error:
+        raise Invalid(f"this is no bound of a range: a time {error}", hint=_HINT) from None
+
+
+def _require_order(is_fine: bool) -> None:
+    if not is_fine:
+        raise Invalid("the range ends before it begins", hint=_HINT)
+
+
+# -- what runs have read ----------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """One run of a table and what it read."""
+
+    run: int
+    before: Reads | None
+    """How far the inputs were read before it; None: the commit that says it is gone."""
+    after: Reads
+
+
+def steps_of(runs: Sequence[Run]) -> list[Step]:
+    """The runs that read something new, in their order; backfills do not count.
+
+    `runs` are all that are known, in any order.
+    """
+    known = {run.run: run for run in runs}
+    found = []
+    for number in sorted(known):
+        if known[number].reason != "run":
+            continue
+        before: Reads | None = {} if number == 1 else None
+        if number - 1 in known:
+            before = known[number - 1].reads
+        found.append(Step(number, before, known[number].reads))
+    return found
+
+
+def spans_between(source: Source, before: Reads, after: Reads) -> Spans:
+    """The offsets of a topic between two positions."""
+    now = after.get(source.key)
+    if now is None:
+        return {}
+    earlier = before.get(source.key)
+    marks = {} if earlier is None else earlier.marks
+    return {int(part): (marks.get(part, now.begins.get(part, end)), end) for part, end in now.marks.items()}
+
+
+def runs_between(source: Source, before: Reads, after: Reads) -> tuple[int, int]:
+    """The runs of a table between two positions: those behind the first, up to the second."""
+    now, earlier = after.get(source.key), before.get(source.key)
+    upto = 0 if now is None else now.run
+    return (0 if earlier is None else min(earlier.run, upto)), upto
+
+
+# -- the range ------------------------------------------------------------------------------------------------
+
+
+Between = Callable[[str, int | None, int | None], Spans]
+"""The offsets of a topic that hold all records of some times."""
+
+
+def wanted_spans(planned: PlannedTable, range_: Range, between: Between) -> dict[str, Spans]:
+    """By topic: the offsets that a range of times or offsets is about."""
+    topics = [source.name for source in planned.new if source.kind == "topic"]
+    if not topics:
+        raise Invalid(
+            f"the table reads no topic by what is new, so it has no offsets and times table={planned.name}",
+            hint="give runs of the table, as begin=3, end=5",
+        )
+    if range_.times is not None:
+        return {name: between(name, *range_.times) for name in topics}
+    assert range_.offsets is not None
+    begins, ends = (part or {} for part in range_.offsets)
+    others = sorted({topic for topic, _ in {**begins, **ends}} - set(topics))
+    if others:
+        raise Invalid(
+            f"offsets are given for what the table does not read table={planned.name} topic={others[0]}",
+            hint=f"it reads {', '.join(topics)}",
+        )
+    found: dict[str, Spans] = {}
+    for where in {**begins, **ends}:
+        found.setdefault(where[0], {})[where[1]] = (begins.get(where, 0), ends.get(where, _END))
+    return found
+
+
+def steps_in(planned: PlannedTable, range_: Range, steps: Sequence[Step], between: Between) -> list[Step]:
+    """The runs that a range meets; raises NotFound where commits that tell it are gone."""
+    if range_.is_everything:
+        met = list(steps)
+    elif range_.runs is not None:
+        first, last = range_.runs
+        met = [step for step in steps if first <= step.run <= last]
+    else:
+        wanted = wanted_spans(planned, range_, between)
+        met = [step for step in steps if _meets(planned, step, wanted)]
+    if any(step.before is None for step in met):
+        raise NotFound(
+            f"what older runs have read is not known any more table={planned.name} run={met[0].run}",
+            hint=f"begin with a later run: begin={met[0].run + 1}",
+        )
+    return met
+
+
+def _meets(planned: PlannedTable, step: Step, wanted: Mapping[str, Spans]) -> bool:
+    for source in planned.new:
+        asked = wanted.get(source.name, {}) if source.kind == "topic" else {}
+        read = spans_between(source, step.before or {}, step.after) if asked else {}
+        for part, (begin, end) in read.items():
+            first, last = asked.get(part, (0, 0))
+            if max(begin, first) < min(end, last):
+                return True
+    return False
+
+
+def clipped(spans: Spans, within: Spans) -> Spans:
+    """Spans, cut to others: of every partition of those, maybe nothing.
+
+    >>> clipped({0: (2, 50)}, {0: (5, 10), 1: (0, 3)})
+    {0: (5, 10), 1: (3, 3)}
+    """
+    found = {}
+    for part, (begin, end) in within.items():
+        first, last = spans.get(part, (end, end))
+        start = min(max(begin, first), end)
+        found[part] = (start, max(start, min(end, last)))
+    return found
