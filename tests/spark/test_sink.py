@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
 import holdfast
 import pyspark_holdfast
 from holdfast import Keyring
+from tests.spark.deadly_sink import STEPS, deadly
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -263,73 +261,12 @@ def test_a_stream_that_replaces_is_refused(spark, source, root):
     assert not root.exists()
 
 
-def deadly(step: str, marker: Path) -> type:
-    """The format `deadly`: as ours, but one of its Python processes is killed, once, at a step of a write.
-
-    Made here, so that it is pickled with all it has: Spark's workers do not know the tests.
-    """
-    from pyspark_holdfast.sink.spark_writers import StreamWriter
-    from pyspark_holdfast.sink.write_options import parse_write_options
-    from pyspark_holdfast.source import HoldfastSource
-
-    when, _, part = step.partition(" ")
-    where = str(marker)
-
-    def die() -> None:
-        try:
-            os.close(os.open(where, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def arm() -> None:
-        from holdfast.store.directory import DirectoryStore
-
-        create = DirectoryStore.create
-
-        def deadly_create(self: Any, key: str, body: Any) -> None:
-            if when == "before" and part in key:
-                die()
-            create(self, key, body)
-            if when == "after" and part in key:
-                die()
-
-        DirectoryStore.create = deadly_create  # type: ignore[method-assign]
-
-    class DeadlyWriter(StreamWriter):
-        def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
-            arm()
-            return super().write(iterator)
-
-        def commit(self, messages: Any, batchId: int) -> None:
-            arm()
-            super().commit(messages, batchId)
-            if when == "committed":
-                die()
-
-    class DeadlySource(HoldfastSource):
-        @classmethod
-        def name(cls) -> str:
-            return "deadly"
-
-        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            return DeadlyWriter(parse_write_options(self.options, is_stream=True), schema)
-
-    return DeadlySource
-
-
-STEPS = (
-    "before /segments/", "after /segments/", "before /_topic/", "after /_topic/", "before /_sink/", "after /_sink/",
-    "after /0/_manifest/", "after /1/_manifest/", "committed",
-)  # fmt: skip
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_process_killed_at_a_step_of_the_write(spark, source, root, tmp_path, step):
     """The query fails, readers see whole batches, and the query that is started again writes each row once."""
     marker = tmp_path / "died"
-    spark.dataSource.register(deadly(step, marker))
+    spark.dataSource.register(deadly({step: marker}))
     query = started(spark, source, root, form="deadly")
     with pytest.raises(PySparkException):
         query.awaitTermination()
