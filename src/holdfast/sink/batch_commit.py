@@ -23,11 +23,11 @@ from typing import NamedTuple
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.model.schema import TopicSchema
+from holdfast.root.batch_application import apply
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import PartitionEnd, SegmentDocument, SinkBatchDocument
 from holdfast.root.sink_batches import end_behind, end_of, newest_batch, read_batch
 from holdfast.root.store_manifest import in_parallel
-from holdfast.sink.apply_batch import apply_batch
 from holdfast.sink.moved_files import gone, moved, starts_at
 from holdfast.sink.sink_root import SinkRoot
 from holdfast.sink.sink_target import Mark, SinkTarget
@@ -95,7 +95,7 @@ class BatchCommit:
         newest: SinkBatchDocument | None = None
         for _ in range(_TRIES):
             newest = newest_batch(store, log, topic, newest)
-            apply_batch(store, newest)
+            apply(store, newest)
             if is_marked(newest, self._mark):
                 return Committed(newest, is_new=False)
             ensure_topic(self._root, topic, self._schema, max(written, default=-1) + 1)
@@ -170,6 +170,6 @@ class BatchCommit:
 
     def _apply(self, document: SinkBatchDocument) -> None:
         try:
-            apply_batch(self._root.store, document)
+            apply(self._root.store, document)
         except HoldfastError as error:  # the batch is part of the topic: whoever comes next does the rest
             logger.warning("manifest objects are late: %s", error.message, extra={"action": "apply_late"})

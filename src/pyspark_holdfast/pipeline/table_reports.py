@@ -9,11 +9,10 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.tables.table_run import Position
 from pyspark_holdfast.pipeline.inputs import Inputs, columns_of, lag_of
+from pyspark_holdfast.pipeline.reports.failure_words import Words, told
 from pyspark_holdfast.pipeline.run_report import InputReport, TableReport
 from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
 from pyspark_holdfast.pipeline.table_update import Outcome, Pass
-
-_ERROR_CHARS_MAX = 4000
 
 
 class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,13 +68,13 @@ def failed_report(
     planned: PlannedTable, here: Pass, error: Exception | None, started_ms: int, seconds: float, *, behind: str = ""
 ) -> TableReport:
     """A table that failed, or was skipped because one that it reads failed."""
-    text, hint = ("", "") if error is None else told(error)
+    words = Words("", "", "") if error is None else told(error)
     note = f"table {behind!r}, which it reads, failed" if behind else ""
     return TableReport(
         name=planned.name, kind=planned.table.kind.name, description=planned.table.description,
         outcome="failed" if error is not None else "skipped",
-        place=f"{here.tables.url}/{planned.name}", started_ms=started_ms, seconds=seconds, error=text, hint=hint,
-        note=note, error_kind="" if error is None else kind_of(error),
+        place=f"{here.tables.url}/{planned.name}", started_ms=started_ms, seconds=seconds, error=words.error,
+        error_kind=words.kind, hint=words.hint, note=note,
     )  # fmt: skip
 
 
@@ -90,8 +89,8 @@ def table_status(planned: PlannedTable, inputs: Inputs) -> TableStatus:
         reads = {} if snapshot.run is None else snapshot.run.reads
         found = [_standing(source, reads.get(source.key), inputs) for source in planned.sources]
     except HoldfastError as error:
-        text, hint = told(error)
-        return msgspec.structs.replace(known, error=text, hint=hint)
+        words = told(error)
+        return msgspec.structs.replace(known, error=words.error, hint=words.hint)
     if snapshot.run is not None:
         known = msgspec.structs.replace(known, run=snapshot.run.run, started_ms=snapshot.run.started_ms)
     return msgspec.structs.replace(
@@ -118,21 +117,6 @@ def _standing(source: Source, read: Position | None, inputs: Inputs) -> InputRep
     return msgspec.structs.replace(
         known, place=inputs.topics.root.store.url, source=inputs.topics.root.log, end=marks, lag=lag_of(marks, settled)
     )
-
-
-def told(error: Exception) -> tuple[str, str]:
-    """An error in words, and what to do about it."""
-    if isinstance(error, HoldfastError):
-        return error.message, error.hint
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    text = "\n".join(lines)[:_ERROR_CHARS_MAX]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__, ""
-
-
-def kind_of(error: Exception) -> str:
-    """The kind of an error of ours, which tells what to do about it; empty for others."""
-    home = HoldfastError.__module__
-    return next((kind.__name__ for kind in type(error).__mro__ if kind.__module__ == home), "")
 
 
 def failed_names(reports: Sequence[TableReport]) -> set[str]:
