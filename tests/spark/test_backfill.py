@@ -137,6 +137,37 @@ def test_corrected_code_corrects_keys_and_windows(spark: SparkSession, tmp_path:
     assert {row["id"]: row["amount"] for row in shop.rows("latest")} == {n: 2 * n for n in range(40)}
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_runs_backfills_and_cleaning_in_any_order_end_alike(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """All kinds, in chains; whatever was computed again, with the same code, each row counts once."""
+    for life in range(5):
+        shop, random = Shop(tmp_path / str(life)), Random(seed + life)
+        names = [one.name for one in TABLES]
+        for _ in range(25):
+            pipeline = shop.pipeline(keep=random.choice(["0s", "7d"]))
+            match random.choice(["sell", "sell", "run", "some", "backfill", "backfill", "clean"]):
+                case "sell":
+                    shop.sell(some_orders(random, random.randrange(1, 30)), seals=random.randrange(1, 4))
+                case "run":
+                    assert pipeline.run(spark).is_fine
+                case "some":
+                    assert pipeline.run(spark, only=random.sample(names, 2)).is_fine
+                case "backfill":
+                    name = random.choice(names)
+                    range_ = random.choice(
+                        [*RANGES, {"begin": random.randrange(1, 9)}, {"end": random.randrange(1, 9)}]
+                    )
+                    found = pipeline.backfill(name, spark, **range_).tables[0]
+                    fine = ("no offsets and times", "in the midst of the runs")
+                    assert not found.error or any(words in found.error for words in fine), found
+                case "clean":
+                    pipeline.clean()
+        assert shop.pipeline().run(spark).is_fine
+        for name, rows in expected(shop.orders).items():
+            assert not rows or shop.rows(name) == rows, (name, life)
+
+
 def test_a_backfill_that_a_run_overtakes_begins_again(spark: SparkSession, tmp_path: Path) -> None:
     shop, calls = Shop(tmp_path), list[int]()
     shop.sell([order(number) for number in range(10)])
