@@ -27,7 +27,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from examples import demo_spark
+from examples import demo_spark, demo_tables
 
 import holdfast
 import pyspark_holdfast
@@ -172,6 +172,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="where to keep the log (default: a temporary directory)")
     parser.add_argument("--spark-seconds", type=float, default=8.0, help="how long Spark watches a writer")
     parser.add_argument("--plot", type=Path, default=Path("demo-marks.png"), help="where to draw the marks over time")
+    parser.add_argument("--report", type=Path, default=Path("demo-report.html"), help="where to put the report's page")
     parser.add_argument("--burst", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.burst is not None:
@@ -199,6 +200,8 @@ def main() -> int:
         print("6. Spark reads what is settled, in batch and as a stream, while a writer writes …")
         spark = pyspark_holdfast.session("local[2]")
         good = demo_spark.run(spark, directory, options.spark_seconds, options.plot) and good
+        print("7. A pipeline makes two tables of it, run after run, and Polars reads one back …")
+        good = demo_tables.run(spark, directory, options.report) and good
         spark.stop()
     promise = "Every acknowledged record was there, exactly once, in its place; all damage was found, and undone."
     print(promise if good else "A PROMISE WAS BROKEN.")

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 Row = dict[str, Any]
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "builtin-tables.md"
+
+
+def require_documented(frame: DataFrame, heading: str) -> None:
+    """Each column stands in its part of the page."""
+    part = PAGE.read_text().split(f"## `{heading}`")[1].split("\n## ")[0]
+    assert not [name for name in frame.columns if f"`{name}`" not in part]
 
 
 def load(spark: SparkSession, root: Path | str, topic: str, **options: str) -> DataFrame:
@@ -89,6 +96,7 @@ def test_a_payload_that_cannot_be_decoded_stays_and_says_why(spark: SparkSession
         log.topic("events", partitions=1).append_batch(list(PAYLOADS))
         log.seal()
     records = load(spark, tmp_path / "log", "events")
+    require_documented(bronze("events")(records), "bronze")
     found = rows(bronze("events", schema="id string, n int")(records), "_offset")
     assert len(found) == len(PAYLOADS)
     for row, (payload, problem) in zip(found, PAYLOADS.items(), strict=True):
@@ -130,6 +138,8 @@ def test_channel_tables_say_what_the_records_of_the_channels_say(spark: SparkSes
     assert [(row["kind"], row["channel"], row["_offset"]) for row in rows(events, "_offset")] == [
         (record.kind, (record.key or b"").decode(), record.offset) for record in records
     ]
+    for frame in (events, channel_delivery()(events, events)):
+        require_documented(frame, "channels")
     found = {
         (row["channel"], row["message_id"], row["participant_id"]): row
         for row in channel_delivery()(events, events).toArrow().to_pylist()
@@ -162,13 +172,16 @@ def test_channel_tables_say_what_the_records_of_the_channels_say(spark: SparkSes
 
 
 def test_manifests_as_rows_open_no_segment_and_give_each_segment_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Of an encrypted log, without its keys, after all segment files are gone; in whatever pieces it is read."""
+    """Of an encrypted log, without its keys, after compaction, all files gone; in whatever pieces it is read."""
     keyring = Keyring.generate()
+    keyring.save(tmp_path / "keyring")
     with holdfast.open(tmp_path / "log", store=tmp_path / "store", keyring=keyring) as log:
         fill(log, "orders", partitions=2, seals=3, rows=20)
         log.topic("trades", schema=pa.schema([("n", pa.int64())])).append([{"n": 1}])
         log.seal()
         log.ship(60)
+    report = holdfast.compact(str(tmp_path / "store"), "orders", keyring=f"file:{tmp_path / 'keyring'}")
+    assert report.files_after < report.files_before
     for file in (tmp_path / "store").rglob("*.parquet"):
         file.unlink()
     frame = load(spark, tmp_path / "store", "orders,trades", emit="manifest", allowUnsigned="true")
@@ -192,6 +205,20 @@ def test_manifests_as_rows_open_no_segment_and_give_each_segment_once(spark: Spa
     assert sorted(row.number for row in pieces) == [0, 0, 1, 1, 2, 2]
 
 
+def test_manifests_of_a_topic_that_spark_writes_and_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """What a sink has committed is told like what a log has sealed; a stream tells of each segment once."""
+    place, landed, checkpoint = (str(tmp_path / name) for name in ("root", "landed", "checkpoint"))
+    spark.range(20).repartition(2).write.format("holdfast").mode("append").option("topic", "numbers").save(place)
+    told = spark.readStream.format("holdfast").option("topic", "numbers").option("emit", "manifest").load(place)
+    told.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(
+        landed
+    ).awaitTermination()
+    found = rows(load(spark, place, "numbers", emit="manifest"), "partition")
+    assert [row["partition"] for row in found] == [0, 1]
+    assert sum(row["rows"] for row in found) == 20
+    assert rows(spark.read.parquet(landed), "partition") == found
+
+
 def test_health_sums_up_hours_and_computes_only_those_that_got_a_segment(spark: SparkSession, tmp_path: Path) -> None:
     clock = ManualClock()
     clock.advance(3600 - clock.now_us() / 1e6 % 3600)  # to a full hour
@@ -205,6 +232,7 @@ def test_health_sums_up_hours_and_computes_only_those_that_got_a_segment(spark: 
     segments, by_hour = health("orders")
     assert (segments.name, by_hour.name) == ("health_segments", "health")
     manifests = segments(load(spark, tmp_path / "log", "orders", emit="manifest")).cache()
+    require_documented(by_hour(manifests, manifests), "health")
     found = rows(by_hour(manifests, manifests), "hour")
     assert [(row["segments"], row["rows"], row["puts"], row["rows_lost"]) for row in found] == [(3, 180, 6, 0)] * 2
     sizes = [one["bytes"] for one in rows(manifests, "number")]

@@ -2,7 +2,7 @@
 
     Pipeline("shop", root=…, tables=…, of=[bronze("orders"), *channels(), *health("orders")])
 
-They are ordinary tables, made of the same parts as yours: docs/howto/pipeline.md#built-in-tables has their columns.
+They are ordinary tables, made of the same parts as yours: docs/reference/builtin-tables.md has their columns.
 """
 
 from __future__ import annotations
