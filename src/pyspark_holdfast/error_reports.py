@@ -2,11 +2,13 @@
 
 Spark prints the whole Python traceback of an error. For ours the kind, the message and the hint are enough, so we raise
 them without it. An error of the store names the store, because a query's error does not show its options. When Spark
-itself closes the pipe, because `limit` or `show` have seen enough, that is not an error.
+itself closes the pipe, because `limit` or `show` have seen enough, that is not an error. On the driver, an error of
+ours is found again in what Spark raises.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,11 +16,21 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.store.port import StoreRefused
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
+
+
+_OURS = re.compile(r"holdfast\.[\w.]+\.(\w+): (.*)")
+_KINDS: dict[str, type[HoldfastError]] = {
+    "Corrupt": Corrupt,
+    "NotFound": NotFound,
+    "StoreUnavailable": Unavailable,
+    "Unavailable": Unavailable,
+}
+"""What a worker raised; all others are Invalid."""
 
 
 class Placed(Protocol):
@@ -89,3 +101,20 @@ def _is_daemons(error: BaseException) -> bool:
     """Whether an error was raised in Spark's daemon itself, and not in what it called."""
     way = list(traceback.walk_tb(error.__traceback__))
     return bool(way) and way[-1][0].f_code.co_filename.endswith("pyspark/daemon.py")
+
+
+def raised_by_worker(error: BaseException) -> HoldfastError | None:
+    """The error of ours that a Python worker raised, found in what Spark made of it; None if there is none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [(at, found) for at, line in enumerate(lines) if (found := _OURS.match(line))]
+    if not ours:
+        return None
+    at, found = ours[-1]
+    behind = lines[at + 1] if at + 1 < len(lines) else ""
+    hint = behind.removeprefix("hint: ") if behind.startswith("hint: ") else ""
+    return _KINDS.get(found[1], Invalid)(found[2], hint=hint)
+
+
+def kind_of(error: HoldfastError) -> str:
+    """The documented kind of an error; what was raised may be a subclass that a room keeps to itself."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == HoldfastError.__module__)

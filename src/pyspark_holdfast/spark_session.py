@@ -38,7 +38,8 @@ SETTINGS = {
 # The root stays at warn: pyspark sets any other level back to WARN, and says so. NativeCodeLoader tells that Hadoop
 # has no native library, SparkConf that a cluster would overrule spark.local.dir, ResolveWriteToStream that streams do
 # without adaptive execution, DAGScheduler that a stopped stream had nothing to do, SparkStringUtils that it shortened a
-# plan that nobody sees. Nobody needs these.
+# plan that nobody sees. Nobody needs these. TaskSetManager and Executor print the stack of an error, Java's and
+# Python's, twice; whoever asked gets it as an exception.
 _QUIET = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -57,6 +58,10 @@ logger.scheduler.name = org.apache.spark.scheduler.DAGScheduler
 logger.scheduler.level = error
 logger.strings.name = org.apache.spark.util.SparkStringUtils
 logger.strings.level = error
+logger.task.name = org.apache.spark.scheduler.TaskSetManager
+logger.task.level = off
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
 """
 
 # They print whole stack traces as JSON for every query that fails, whatever the log level.

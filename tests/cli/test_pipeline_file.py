@@ -136,6 +136,24 @@ def test_a_mistake_in_the_file_is_told_with_its_line(
     assert "starting Spark" not in done.stderr
 
 
+def test_a_mistake_in_a_file_beside_it_is_told_with_both_lines(run: Run, tmp_path: Path) -> None:
+    """Where it is imported, and where it is."""
+    (tmp_path / "beside_it.py").write_text("x = (\n")
+    (tmp_path / "wrong.py").write_text("\nimport beside_it\n")
+    done = run("spark", "pipeline", "run", "wrong.py", "--root", "r", "--tables", "t")
+    assert "error: wrong.py:2: SyntaxError: " in done.stderr
+    assert f"{tmp_path / 'beside_it.py'}:1)" in done.stderr
+
+
+def test_reports_that_cannot_be_written_are_a_warning(run: Run, tmp_path: Path, file: Path) -> None:
+    """The run is told all the same."""
+    (tmp_path / "taken").write_text("a file")
+    done = run("spark", "pipeline", "run", file, "--root", "nowhere", "--reports", tmp_path / "taken", "--json")
+    assert json.loads(done.stdout)["tables"][0]["outcome"] == "failed"
+    assert "warning: the report of a run was not written" in done.stderr
+    assert (tmp_path / "taken").read_text() == "a file"
+
+
 def test_a_file_that_is_no_pipeline(run: Run, tmp_path: Path) -> None:
     """Nothing there, a directory, nothing in it."""
     (tmp_path / "empty.py").write_text("")

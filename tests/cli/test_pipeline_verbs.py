@@ -50,11 +50,16 @@ def latest(copies):
     return copies.select("double", "offset")
 
 
-@table(inputs="orders")
-def broken(orders):
+@functions.udf(LongType())
+def refusing(number):
     if BREAKS:
         raise ValueError("this table is broken")
-    return orders.select("offset")
+    return number
+
+
+@table(inputs="orders")
+def broken(orders):
+    return orders.select(refusing("offset").alias("offset"))
 
 
 BREAKS = {breaks}
@@ -71,6 +76,8 @@ class Shop(NamedTuple):
     folder: Path
     service: dict[str, Any]
     answers: dict[str, dict[str, Any]]
+    noise: str
+    """What the JVM wrote while it answered."""
 
     @property
     def reports(self) -> Path:
@@ -128,7 +135,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
         env={**os.environ, "TZ": "UTC"}, check=False,
     )  # fmt: skip
     assert "answers:" in done.stdout, done.stderr
-    return Shop(folder, service, json.loads(done.stdout.rpartition("answers:")[2]))
+    return Shop(folder, service, json.loads(done.stdout.rpartition("answers:")[2]), done.stderr)
 
 
 def outcomes(answer: dict[str, Any]) -> dict[str, str]:
@@ -179,14 +186,17 @@ def test_status_says_how_far_tables_are_behind(shop: Shop) -> None:
 
 
 def test_a_table_that_fails_is_told_and_the_others_are_written(shop: Shop) -> None:
-    """Exit code 1; what the function raised, in one line, without a traceback."""
+    """Exit code 1; what the function raised in a worker, with its line, and no stack of Python's or Java's."""
     done = shop.answers["broken"]
     assert done["code"] == 1
     assert [line.split()[:2] for line in done["out"].splitlines()[1:]] == [
         ["copies", "written"], ["latest", "written"], ["broken", "failed"],
     ]  # fmt: skip
-    assert "broken: ValueError: this table is broken" in done["err"]
+    line = FILE.partition("raise ValueError")[0].count("\n") + 1
+    assert done["err"].splitlines()[-1] == f"broken: ValueError: this table is broken (broken.py:{line})"
     assert "Traceback" not in done["err"]
+    assert "warning" not in done["err"]
+    assert "\tat org.apache.spark" not in shop.noise
 
 
 def test_only_some_tables_run(shop: Shop) -> None:

@@ -17,7 +17,7 @@ from threading import Lock
 
 import holdfast
 from holdfast.clock import SystemClock
-from holdfast.reader import open_root
+from holdfast.root import shared_stores
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.port import Body
 from holdfast.store.store_settings import StoreSettings
@@ -55,11 +55,11 @@ class Counted(DirectoryStore):
 def work(root: str, step: int) -> list[str]:
     """Compact and clean; returns the changes."""
     store = Counted(root, step)
-    open_root._opened[open_root.root_url(root), StoreSettings()] = store
+    shared_stores._opened[shared_stores.root_url(root), StoreSettings()] = store
     try:
         holdfast.compact(root, delete_after_ms=0, workers=1)
     finally:
-        del open_root._opened[open_root.root_url(root), StoreSettings()]
+        del shared_stores._opened[shared_stores.root_url(root), StoreSettings()]
     return store.changes
 
 

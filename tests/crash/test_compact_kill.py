@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Settings
-from holdfast.reader import open_root
+from holdfast.root import shared_stores
 from tests.crash.compact_victim import NEVER, work
 from tests.sampling import Some
 
@@ -39,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(root: Path) -> list[bytes]:
-    open_root._opened.clear()
+    shared_stores._opened.clear()
     return holdfast.read(str(root), "orders", verify="full").to_arrow()["payload"].to_pylist()
 
 

@@ -59,6 +59,7 @@ KINDS: dict[str, Callable[[str], bool]] = {
     "keys": lambda key: key.endswith(".keys"),
     "segment": lambda key: "/segments/" in key,
     "lease": lambda key: key.startswith(layout.LEASES),
+    "sink": lambda key: "/_sink/" in key,
 }
 
 
@@ -309,7 +310,8 @@ def rethought(chance: Random, content: bytes) -> bytes:
 
 
 def vouched(objects: Objects, key: str, data: bytes) -> dict[str, bytes | None]:
-    """A segment's file replaced, and everything without a key made to match it: its name and its manifest object.
+    """A segment's file replaced, and everything without a key made to match it: its name, its manifest object, and the
+    batch of a sink that names it.
 
     Checkpoints of the partition go: they would name the old one.
     """
@@ -320,7 +322,15 @@ def vouched(objects: Objects, key: str, data: bytes) -> dict[str, bytes | None]:
     changed: dict[str, bytes | None] = {key: None}
     changed[f"{partition}/segments/{layout.segment_name(number.number, digest)}"] = data
     length = int.from_bytes(data[-8:-4], "little") + 8
+    facts = {"sha256": digest.hex(), "size": len(data), "footer": hash_block(data[-length:]).hex()}
+    place = (int(partition.rpartition("/")[2]), number.number)
     for other, content in objects.items():
+        if kind_of(other) == "sink" and other.startswith(partition.rpartition("/")[0] + "/"):
+            batch = json.loads(content)
+            named = [one for one in batch["segments"] if (one["partition"], one["number"]) == place]
+            if named:
+                named[0].update(facts)
+                changed[other] = checked(batch)
         if not other.startswith(partition + "/"):
             continue
         if kind_of(other) == "checkpoint":
@@ -328,8 +338,7 @@ def vouched(objects: Objects, key: str, data: bytes) -> dict[str, bytes | None]:
         if kind_of(other) == "manifest":
             document = json.loads(content)
             if document["type"] == "segment" and document["number"] == number.number:
-                document |= {"sha256": digest.hex(), "size": len(data), "footer": hash_block(data[-length:]).hex()}
-                changed[other] = checked(document)
+                changed[other] = checked(document | facts)
     return changed
 
 

@@ -25,6 +25,7 @@ from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.port import Body
 from tests.segments.planting import fill
+from tests.sink_topics import SinkTopic
 
 SCHEMA = pa.schema(
     {
@@ -74,8 +75,18 @@ def write_expiry(root: Path, log: Log, keyring: Keyring | None) -> None:
     store.create(layout.expired_key("orders", 0, 1), Body.of(documents.encode(expired)))
 
 
+def write_sink(root: Path, keyring: Keyring | None) -> None:
+    """A topic that a sink writes: two batches, of which the second is not applied."""
+    sink = SinkTopic(DirectoryStore(root, SystemClock()), keyring=keyring)
+    sink.write({0: [[b"a", b"b"], [b"c"]], 1: [[b"d"]]}, writer="query", batch=0)
+    sink.write({0: [[b"e"]], 2: [[b"f"] * 20]}, writer="query", batch=1, applied=False)
+
+
 def make(base: Path, keyring: Keyring | None = None) -> Made:
-    """Two owners, one after the other: segments of raw and typed topics, starts, checkpoints, a tail, an expiry."""
+    """Two owners, one after the other: segments of raw and typed topics, starts, checkpoints, a tail, an expiry.
+
+    And a sink that writes to the same root.
+    """
     root, first, second = base / "root", base / "first", base / "second"
     log = holdfast.open(first, settings=settings(root), keyring=keyring)
     log.topic("orders", partitions=2)
@@ -101,6 +112,7 @@ def make(base: Path, keyring: Keyring | None = None) -> Made:
     log.topic("rows", schema="latest").append([_row(99)], durability="shipped")
     log.close()
     write_expiry(root, log, keyring)
+    write_sink(root, keyring)
     Lease(DirectoryStore(root, SystemClock()), log.id, "a-reader", 3600, SystemClock()).renew({("orders", 0): 1})
     return Made(root, objects_of(root), second, keyring)
 

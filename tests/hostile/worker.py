@@ -19,7 +19,7 @@ from typing import Any
 
 import holdfast
 from holdfast import HoldfastError, Keyring
-from holdfast.reader import open_root as roots_opened
+from holdfast.root import shared_stores as roots_opened
 
 ADDRESS_SPACE = 12 * 2**30
 """Beyond this the process gets no memory: a bomb must not take the machine with it."""
@@ -27,7 +27,7 @@ ADDRESS_SPACE = 12 * 2**30
 
 def _read(request: dict[str, Any], **options: Any) -> Any:
     digest, rows = hashlib.sha256(), 0
-    for topic in ("orders", "rows"):
+    for topic in ("orders", "rows", "spark"):
         reading = holdfast.read(request["root"], topic, keyring=request["keyring"], **options)
         for batch in reading.batches():
             rows += batch.num_rows
@@ -39,7 +39,7 @@ def _read(request: dict[str, Any], **options: Any) -> Any:
 def _topics(request: dict[str, Any]) -> Any:
     found = {
         pattern: holdfast.read(request["root"], topic_pattern=pattern, columns=[], keyring=request["keyring"]).marks
-        for pattern in ("o.*", "r.*")
+        for pattern in ("o.*", "r.*", "s.*")
     }
     return {"rows": 0, "digest": str(found)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,16 @@ def test_telling_a_run_twice_keeps_it_once(tmp_path: Path) -> None:
     files.keep(run_report())
     files.keep(run_report())
     assert len(runs(tmp_path)) == 1
+
+
+def test_a_folder_that_was_removed_comes_again(tmp_path: Path) -> None:
+    """Also while the process that writes to it lives."""
+    files = ReportFiles(tmp_path / "reports")
+    files.keep(run_report())
+    shutil.rmtree(tmp_path / "reports")
+    files.keep(run_report(number=1))
+    assert len(runs(tmp_path / "reports")) == 1
+    assert "after the last of 1 run." in (tmp_path / "reports" / "index.html").read_text(encoding="utf-8")
 
 
 def test_only_what_is_new_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

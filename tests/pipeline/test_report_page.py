@@ -130,8 +130,25 @@ def test_a_failure_stands_on_the_page_with_its_remedy_until_it_is_over() -> None
     assert "1 table could not be written" in source
     over = page(history_of(failed, run_report(table_report("sums"), number=2)))
     assert "it broke here" in over
-    assert "Failed once" in over
+    assert "Last failed" in over
     assert "All tables are written" in over
+
+
+def test_a_skipped_table_says_what_it_waits_for_and_not_an_old_failure() -> None:
+    """Its own failure is over; another table's is not."""
+    before = run_report(table_report("sums", "failed", error="it broke here"))
+    skipped = table_report("sums", "skipped", note="table 'a', which it reads, failed")
+    source = page(history_of(before, run_report(skipped, number=1)))
+    assert "which it reads, failed" in source
+    assert 'role="note"' not in source
+    assert "Last failed" in source
+
+
+def test_a_table_that_is_left_alone_says_when_it_was_written() -> None:
+    """However many runs found nothing new since then."""
+    runs = [run_report(table_report("sums", started_ms=1_794_800_123_000))]
+    runs += [run_report(table_report("sums", "unchanged"), number=number) for number in range(1, 4)]
+    assert 'last written <time datetime="2026-11-16T03:35:23Z">' in page(history_of(*runs))
 
 
 def test_a_failed_table_keeps_what_is_known_of_it() -> None:

@@ -72,6 +72,7 @@ def test_a_topic_that_was_made_while_the_store_was_away_is_not_shipped_over_a_si
     wait_for(lambda: (alarm := log.stats().shipping.alarm) is not None and alarm.cause == "taken")
     assert "a sink writes topic 'spark'" in log.stats().shipping.alarm.message
     assert len(lines("topic_taken")) == 1
+    wait_for(lambda: "a sink writes topic 'spark'" in log._journal.shipping.alarm)  # for `holdfast status DIR`
     for verb in (log.topic("spark").append, log.topic("spark").submit, log.topic("spark").offer):
         with pytest.raises(Invalid, match="a sink writes topic 'spark'"):
             verb(b"more")
@@ -79,6 +80,7 @@ def test_a_topic_that_was_made_while_the_store_was_away_is_not_shipped_over_a_si
         log.topic("spark").append_batch([b"more"])
     assert [record.payload for record in log.topic("spark").read()] == [b"mine"]
     log.topic("orders").append(b"3", durability="shipped")
+    assert "a sink writes topic 'spark'" in log._journal.shipping.alarm
     log.seal()
     with pytest.raises(Invalid, match="a sink writes topic 'spark'"):
         log.ship(20)

@@ -2,85 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 import holdfast
-from pyspark_holdfast.pipeline import (
-    Pipeline,
-    RunReport,
-    Table,
-    table,
-)
+from holdfast.crypto.keyring import Keyring
+from holdfast.errors import Invalid, NotFound
+from pyspark_holdfast.pipeline import Pipeline, RunReport, keyed, read_table, table, topic
+from tests.spark.shop import COLUMNS, SCHEMA, TABLES, Shop, expected, in_order, large, latest, order, paid, some_orders
+from tests.store import shipped_logs
+from tests.store.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-SCHEMA = {"id": "int64", "status": "string", "amount": "int64", "at": "timestamp[us, UTC]"}
-
-
-@table(inputs="orders")
-def paid(orders: DataFrame) -> DataFrame:
-    """Orders that were paid."""
-    return orders.where("status = 'paid'").select("id", "amount", "_partition", "_offset")
-
-
-@table
-def large(paid: DataFrame) -> DataFrame:
-    return paid.where("amount >= 50").select("id", "amount")
-
-
-class Shop:
-    """A log with orders, and a place for tables."""
-
-    def __init__(self, folder: Path) -> None:
-        self.log_path, self.tables = folder / "log", folder / "tables"
-        self.number = 0
-
-    def sell(self, count: int, partitions: int = 2) -> None:
-        """More orders: each number once, two of three are paid."""
-        with holdfast.open(self.log_path) as log:
-            orders = log.topic("orders", partitions=partitions, schema=schema())
-            for partition in range(partitions):
-                rows = [order(self.number + each * partitions + partition) for each in range(count)]
-                orders.append(rows, partition=partition)
-            log.seal("orders")
-        self.number += count * partitions
-
-    def pipeline(self, *tables: Table, **more: Any) -> Pipeline:
-        return Pipeline("shop", root=self.log_path, tables=self.tables, of=tables, **more)
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """What another reader of Delta tables sees."""
-        return DeltaTable(self.tables / name).to_pyarrow_table().to_pylist()  # type: ignore[no-any-return]
-
-
-def schema() -> Any:
-    import pyarrow as pa
-
-    return pa.schema(
-        [("id", pa.int64()), ("status", pa.string()), ("amount", pa.int64()), ("at", pa.timestamp("us", "UTC"))]
-    )
-
-
-def order(number: int) -> dict[str, Any]:
-    from datetime import UTC, datetime, timedelta
-
-    return {
-        "id": number,
-        "status": ("paid", "new", "paid")[number % 3],
-        "amount": number % 100,
-        "at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=number),
-    }
-
-
-def paid_ids(upto: int) -> list[int]:
-    return [number for number in range(upto) if order(number)["status"] == "paid"]
 
 
 @pytest.fixture
@@ -89,17 +32,218 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def outcomes(report: RunReport) -> dict[str, str]:
-    return {one.name: one.outcome for one in report.tables}
+    """What came of each table; errors in full."""
+    return {one.name: one.error or one.outcome for one in report.tables}
 
 
-def test_a_table_follows_its_topic(spark: SparkSession, shop: Shop) -> None:
-    pipeline = shop.pipeline(paid, large)
-    for step in range(1, 4):
-        shop.sell(20)
-        report = pipeline.run(spark)
-        assert outcomes(report) == {"paid": "written", "large": "written"}, report
-        assert sorted(row["id"] for row in shop.rows("paid")) == paid_ids(shop.number)
-        assert sorted(row["id"] for row in shop.rows("large")) == [n for n in paid_ids(shop.number) if n % 100 >= 50]
-        assert [one.run for one in report.tables] == [step, step]
+def no_spark() -> Any:
+    raise AssertionError("there is nothing for Spark to do")
+
+
+# -- increments ------------------------------------------------------------------------------------------------------
+
+
+def test_increments_end_like_one_run(
+    spark: SparkSession, shop: Shop, tmp_path: Path, seed: int, is_sampled: bool
+) -> None:
+    """Of all kinds, in chains, with late rows and keys that come again; every version is that of whole runs."""
+    random, pipeline = Random(seed), shop.pipeline()
+    seen: dict[str, list[list[dict[str, Any]]]] = {one.name: [] for one in TABLES}
+    for step in range(2 if is_sampled else 5):
+        shop.sell(some_orders(random, random.randrange(1, 40)), seals=random.randrange(1, 3))
+        some = random.sample([one.name for one in TABLES], 3) if step == 3 else ()
+        report = pipeline.run(spark, only=some)
+        assert report.is_fine, outcomes(report)
+        for name, rows in expected(shop.orders).items():
+            if name in (some or seen) and (name not in ("large", "daily_large") or not some):
+                assert shop.rows(name) == rows, name
+                seen[name].append(rows)
+    if not is_sampled:
+        assert pipeline.run(spark).is_fine
+    for name, rows in expected(shop.orders).items():
+        assert shop.rows(name) == rows, name
+    assert set(outcomes(pipeline.run(no_spark)).values()) == {"unchanged"}
+    at_once = shop.pipeline(tables=tmp_path / "at-once")
+    assert set(outcomes(at_once.run(spark)).values()) == {"written"}
+    for name, versions in seen.items():
+        assert shop.rows(name, tmp_path / "at-once") == versions[-1] == shop.rows(name), name
+        if is_sampled:  # one run is one version
+            assert [shop.rows(name, version=number) for number in range(len(versions))] == versions, name
+            runs = [read_table(spark, pipeline.place_of(name), run=run + 1) for run in range(len(versions))]
+            assert [in_order(frame.toArrow().to_pylist()) for frame in runs[:1]] == versions[:1], name
+
+
+def test_what_a_table_reads_may_grow(spark: SparkSession, shop: Shop) -> None:
+    """A new column of a topic becomes one of the table; rows of before have nulls. Losing one is refused."""
+    everything = table(inputs="orders", name="everything")(lambda orders: orders.drop("_time"))
+    pipeline = shop.pipeline(everything)
+    shop.sell([order(1)])
+    assert pipeline.run(spark).is_fine
+    with holdfast.open(shop.root) as log:
+        grown = log.topic("orders", partitions=2, schema=SCHEMA.append(pa.field("coupon", pa.string())))
+        grown.append([{**order(2), "coupon": "x"}], partition=0)
+        log.seal()
+    assert pipeline.run(spark).is_fine
+    rows = [(row["id"], row["coupon"]) for row in shop.rows("everything")]
+    assert sorted(rows) == [(1, None), (2, "x")]
+    first = read_table(spark, pipeline.place_of("everything"), version=0)
+    assert "coupon" not in first.columns
+    fewer = shop.pipeline(table(inputs="orders", name="everything")(lambda orders: orders.select("id")))
+    with holdfast.open(shop.root) as log:
+        log.topic("orders", schema="latest").append([order(3)], partition=0)
+        log.seal()
+    report = fewer.run(spark)
+    assert report.tables[0].error_kind == "Invalid"
+    assert "is missing from its new rows" in report.tables[0].error
+    assert len(shop.rows("everything")) == 2
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_fails_stops_only_those_behind_it(spark: SparkSession, shop: Shop) -> None:
+    def broken(orders: DataFrame) -> DataFrame:
+        raise ValueError("no such thing")
+
+    shop.sell([order(number) for number in range(10)])
+    pipeline = shop.pipeline(replace(paid, function=broken), large, latest)
     report = pipeline.run(spark)
-    assert outcomes(report) == {"paid": "unchanged", "large": "unchanged"}
+    assert {one.name: one.outcome for one in report.tables} == {
+        "paid": "failed", "large": "skipped", "latest": "written",
+    }  # fmt: skip
+    assert report.tables[0].error == "ValueError: no such thing"
+    assert not report.is_fine
+    assert set(outcomes(shop.pipeline(paid, large, latest).run(spark)).values()) == {"written", "unchanged"}
+    assert shop.rows("large") == expected(shop.orders)["large"]
+
+
+def test_a_run_that_another_one_overtakes_begins_again(spark: SparkSession, shop: Shop) -> None:
+    """While it computes, another process commits the same rows, and more: each row is there once."""
+    shop.sell([order(number) for number in range(10)])
+    other, calls = shop.pipeline(paid, latest), list[int]()
+
+    def slow(orders: DataFrame) -> DataFrame:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            shop.sell([order(number) for number in range(10, 20)])
+            assert other.run(spark).is_fine
+        return paid.function(orders)
+
+    report = shop.pipeline(replace(paid, function=slow)).run(spark)
+    assert outcomes(report) == {"paid": "unchanged"}
+    assert shop.rows("paid") == expected(shop.orders)["paid"]
+    files = {path.name for path in (shop.tables / "paid" / "data").iterdir()}
+    assert files == shop.files("paid"), "the slower one has removed its own"
+
+
+def test_another_log_under_the_same_name_is_refused(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    shop.sell([order(1)])
+    assert shop.pipeline(paid).run(spark).is_fine
+    other = Shop(tmp_path / "other")
+    other.sell([order(2), order(3)])
+    report = shop.pipeline(paid, root=other.root).run(no_spark)
+    assert "belongs to another log" in report.tables[0].error
+    report = shop.pipeline(replace(paid, kind=keyed("id", order_by="_offset"))).run(no_spark)
+    assert "of another kind" in report.tables[0].error
+    report = Pipeline("other", root=shop.root, tables=shop.tables, of=[paid], reports=False).run(no_spark)
+    assert "belongs to pipeline 'shop'" in report.tables[0].error
+
+
+def test_a_signal_lets_the_table_at_work_come_to_its_commit(spark: SparkSession, shop: Shop) -> None:
+    shop.sell([order(number) for number in range(4)])
+
+    def signalled(orders: DataFrame) -> DataFrame:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return paid.function(orders)
+
+    report = shop.pipeline(replace(paid, function=signalled), large, latest).run_every(3600, spark)
+    assert report is not None
+    assert outcomes(report) == {"paid": "written"}
+    assert shop.rows("paid") == expected(shop.orders)["paid"]
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_what_commits_name_is_read(spark: SparkSession, shop: Shop) -> None:
+    """A file that a killed run left is in no answer; a file that is missing is an error, not fewer rows."""
+    shop.sell([order(number) for number in range(12)])
+    pipeline = shop.pipeline(paid)
+    assert pipeline.run(spark).is_fine
+    rows = expected(shop.orders)["paid"]
+    data = shop.tables / "paid" / "data"
+    file = next(data.iterdir())
+    garbage = data / file.name.replace("0000000001-", "0000000002-dead")
+    garbage.write_bytes(file.read_bytes())
+    place = pipeline.place_of("paid")
+    assert in_order(read_table(spark, place).toArrow().to_pylist()) == rows == shop.rows("paid")
+    assert read_table(spark, f"{shop.tables}/paid", run=1).count() == len(rows)
+    for wrong in ({"run": 2}, {"version": 7}):
+        with pytest.raises(NotFound):
+            read_table(spark, place, **wrong)
+    with pytest.raises(Invalid):
+        read_table(spark, place, run=1, version=0)
+    with pytest.raises(NotFound, match="no table here"):
+        read_table(spark, shop.tables / "nothing")
+    file.rename(file.with_suffix(".gone"))
+    with pytest.raises(NotFound, match="is gone"):
+        read_table(spark, place)
+
+
+def test_status_needs_no_spark(spark: SparkSession, shop: Shop) -> None:
+    shop.sell([order(number) for number in range(10)])
+    pipeline = shop.pipeline(paid, large)
+    report = pipeline.run(spark, only="paid")
+    (one,) = report.tables
+    assert (one.rows_in, one.rows_out, one.rows, one.run, one.version) == (10, 7, 7, 1, 0)
+    assert (one.inputs[0].begin, one.inputs[0].end, one.inputs[0].lag) == ({"0": 0, "1": 0}, {"0": 5, "1": 5}, 0)
+    assert one.columns["at"] == "timestamp"
+    shop.sell([order(number) for number in range(10, 14)])
+    first, second = pipeline.status()
+    assert (first.run, first.rows, first.lag, first.kind, first.description) == (1, 7, 4, "append", paid.description)
+    assert (second.version, second.run, second.inputs[0].lag) == (-1, 0, 1)
+
+
+# -- places --------------------------------------------------------------------------------------------------------
+
+
+def test_an_encrypted_log_on_a_store_and_tables_beside_it(
+    spark: SparkSession, tmp_path: Path, prefix: str, s3_server: S3Server
+) -> None:
+    """Keys by reference, credentials by reference; retention waits for what a run reads; tasks read the tables."""
+    secrets, keys = tmp_path / "credentials", tmp_path / "keyring"
+    secrets.write_text(f"access_key_id = {ACCESS_KEY}\nsecret_access_key = {SECRET_KEY}\n")
+    secrets.chmod(0o600)
+    Keyring.generate().save(keys)
+    store = {"endpoint": s3_server.endpoint, "region": REGION, "credentials": f"file:{secrets}"}
+    root = f"s3://{BUCKET}/{prefix}/log"
+    leases: list[int] = []
+
+    def counting(orders: DataFrame) -> DataFrame:
+        leases.append(sum(1 for _ in s3_server.client().list(f"{prefix}/log/leases/")))
+        return latest.function(orders)
+
+    options = {"keyring": f"file:{keys}", **store}
+    of = [replace(latest, function=counting), replace(paid, inputs=(topic("orders", columns=COLUMNS),)), large]
+    pipeline = Pipeline("shop", root=root, tables=f"s3://{BUCKET}/{prefix}/tables", of=of, options=options)
+    rows = [order(number) for number in range(30)]
+    shop = Shop(tmp_path)
+    settings = shipped_logs.settings(s3_server.endpoint)
+    with holdfast.open(tmp_path / "log", store=root, settings=settings, keyring=Keyring.from_file(keys)) as log:
+        orders = log.topic("orders", partitions=1, schema=SCHEMA)
+        for step in range(2):
+            orders.append(rows[step * 15 : step * 15 + 15])
+            log.seal()
+            log.ship(60)
+            shop.note(rows[step * 15 : step * 15 + 15], 0)
+            report = pipeline.run(spark)
+            assert report.is_fine, outcomes(report)
+            for name in ("latest", "paid", "large"):
+                found = read_table(spark, pipeline.place_of(name), store=store).toArrow().to_pylist()
+                assert in_order(found) == expected(shop.orders)[name], name
+    assert leases == [1, 1]
+    assert not list(s3_server.client().list(f"{prefix}/log/leases/"))
+    assert [one.lag for one in pipeline.status()] == [0, 0, 0]
+    assert [*s3_server.client().list(f"{prefix}/tables/_reports/runs/")]
+    wrong = pipeline.changed(options={**options, "keyring": ""}, tables=f"s3://{BUCKET}/{prefix}/other").run(spark)
+    assert not wrong.is_fine

@@ -7,7 +7,8 @@ Marks are read first and the store is listed afterwards; what may go meanwhile i
 and each finding is confirmed by asking for the object itself. So a busy log has no false findings.
 
 A shallow pass costs one LIST per folder (and per thousand objects in it) and a handful of GETs per partition; a deep
-one reads every object. Topics that this log does not know are not looked at: another writer may have put them there.
+one reads every object. Topics that this log does not know are not looked at, another writer may have put them there,
+but for those of sinks (`sink_topics`): whoever writes them keeps nothing that they could be compared with.
 
 Repairs (`store_objects`) are for the owner of the log alone.
 """
@@ -26,6 +27,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.model.segment import NO_SCHEMA
 from holdfast.reconcile.reconcile_pass import Pass
+from holdfast.reconcile.sink_topics import SinkTopics
 from holdfast.reconcile.store_objects import Due, StoreObjects
 from holdfast.reconcile.store_partition import PartitionObjects
 from holdfast.reconcile.store_segments import StoreSegments
@@ -92,7 +94,9 @@ class StoreSide:
         shipping = journal.shipping
         yield from TailCheck(objects, 0 if shipping is None else shipping.shipped_seq).units()
         for topic, partitions in sorted(journal.topics.items()):
-            yield from self._compare_topic(objects, topic, partitions)
+            if partitions[0].refusal is None:
+                yield from self._compare_topic(objects, topic, partitions)
+        yield from SinkTopics(objects).units()
 
     # -- the root -----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from holdfast.errors import Corrupt, HoldfastError
+from holdfast.errors import Corrupt, HoldfastError, NotFound
 from holdfast.root.checkpointing import CHECKPOINT_EVERY, write_checkpoint
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import SegmentDocument, SinkBatchDocument
@@ -30,8 +30,8 @@ logger = logging.getLogger("holdfast")
 
 
 def is_applied(store: Store, batch: SinkBatchDocument) -> bool:
-    """Whether all manifest objects of a batch are there; one request."""
-    return not batch.segments or store.head(manifest_key_of(batch.segments[-1])) is not None
+    """Whether all manifest objects of a batch are there; one request. Raises Corrupt where the last is another one."""
+    return not batch.segments or stands(store, batch.segments[-1])
 
 
 def apply(store: Store, batch: SinkBatchDocument | None) -> None:
@@ -55,18 +55,28 @@ def manifest_key_of(segment: SegmentDocument) -> str:
     return layout.manifest_key(segment.topic, segment.partition, segment.slot)
 
 
+def stands(store: Store, segment: SegmentDocument) -> bool:
+    """Whether the manifest object of a segment is there; raises Corrupt where it is another one."""
+    key = manifest_key_of(segment)
+    try:
+        data = store.get(key)
+    except NotFound:
+        return False
+    if data != documents.encode(segment):
+        raise Corrupt(
+            "another manifest object stands where that of a sink's batch belongs", path=key, topic=segment.topic,
+            partition=segment.partition, offset=segment.first,
+        )  # fmt: skip
+    return True
+
+
 def _write(store: Store, segments: Sequence[SegmentDocument]) -> None:
     for segment in segments:
-        data = documents.encode(segment)
 
-        def require_same(key: str, data: bytes = data, segment: SegmentDocument = segment) -> None:
-            if store.get(key) != data:
-                raise Corrupt(
-                    "another manifest object stands where that of a sink's batch belongs", path=key,
-                    topic=segment.topic, partition=segment.partition, offset=segment.first,
-                )  # fmt: skip
+        def require_same(key: str, segment: SegmentDocument = segment) -> None:
+            stands(store, segment)
 
-        create_repeatedly(store, manifest_key_of(segment), Body.of(data), require_same)
+        create_repeatedly(store, manifest_key_of(segment), Body.of(documents.encode(segment)), require_same)
 
 
 def _write_checkpoint(store: Store, segment: SegmentDocument) -> None:

@@ -187,7 +187,7 @@ class Session:
         journal, settings = context.journal, context.settings
         marks = ShippedMarks(journal)
         await marks.claimed(claim.epoch)
-        say(journal, ended="", alarm="", last_error="")
+        say(journal, ended="", alarm=self.taken.alarm, last_error="")
         journal.shipping_state.signal.notify()
         remembered = journal.remembered_keys()
         source = JournalSource(journal, settings, remembered)

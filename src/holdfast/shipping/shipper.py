@@ -179,7 +179,13 @@ class Shipper:
             except HoldfastError:
                 answers.put(False)
 
-        self._call(loop, lambda: loop.run_in_executor(None, look))
+        def begin() -> None:
+            try:
+                loop.run_in_executor(None, look)
+            except RuntimeError:  # shipping has ended meanwhile
+                answers.put(False)
+
+        self._call(loop, begin)
         try:
             is_taken = answers.get(timeout=seconds)
         except Empty:

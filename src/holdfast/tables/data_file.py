@@ -30,7 +30,7 @@ from holdfast.tables import table_layout
 from holdfast.tables.file_stats import stats_text
 from holdfast.tables.table_schema import normal
 from holdfast.tables.unknown_outcome import until_known
-from holdfast.tables.weighed_parquet import GROUP_BYTES, GROUP_ROWS, WeighedFile, parquet_settings
+from holdfast.tables.weighed_parquet import GROUP_BYTES, GROUP_ROWS, HINT, WeighedFile, parquet_settings
 
 FILE_BYTES = 128 * 2**20
 """A file is ended behind so many bytes."""
@@ -38,6 +38,8 @@ FILE_ROWS = 50_000_000
 FILE_BYTES_MAX = 2**31
 ROWS_UNKNOWN = -1
 """Of a file that no commit describes: one with deleted keys."""
+_NAME_PAIR = "holdfast.file"
+"""In a file's own metadata: what it is called."""
 _WHOLE_BYTES = 4 * 2**20
 """Smaller files are read in one request."""
 
@@ -81,6 +83,7 @@ class FileWriter:
         self._clock = clock or SystemClock()
         # Two tasks may be given the same nonce, and an attempt runs twice: names differ all the same.
         self._nonce = f"{nonce}-{self._clock.random_bytes(6).hex()}"
+        table_layout.table_folder(table)
         if run < 0 or table_layout.parse_file(self._path(0)) is None:
             raise Invalid(f"not a run or not a nonce run={run} nonce={nonce!r}", hint="digits and small letters")
         self._open: _OpenFile | None = None
@@ -125,7 +128,7 @@ class FileWriter:
         if not self._waiting:
             return
         if self._open is None:
-            self._open = _OpenFile(self._schema)
+            self._open = _OpenFile(self._schema, self._path(len(self._done)))
         self._open.write(pa.Table.from_batches(self._waiting))
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         if self._open.rows >= self._rows_max or self._open.size >= self._bytes_max:
@@ -141,9 +144,8 @@ class FileWriter:
             file.abandon()
 
     def _stored(self, file: _OpenFile) -> DataFile:
-        stats, rows = file.finish(), file.rows
+        stats, rows, path = file.finish(), file.rows, file.path
         body = file.body()
-        path = self._path(len(self._done))
         _create(self._store, table_layout.file_key(self._table, path), body)
         return DataFile(path, body.size, rows, stats, self._bucket, self._clock.now_us() // 1000, self._run)
 
@@ -154,10 +156,12 @@ class FileWriter:
 class _OpenFile:
     """A file that is being written, in the machine's temporary folder."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, path: str) -> None:
+        """`path` is what it will be called; it says so itself, so that no file can be taken for another one."""
         descriptor, name = tempfile.mkstemp(prefix="holdfast-", suffix=".parquet")
         os.close(descriptor)
-        self._path = Path(name)
+        self.path = path
+        self._local = Path(name)
         self._schema = schema
         self._collected: list[Any] = []
         settings = parquet_settings(schema)
@@ -180,23 +184,24 @@ class _OpenFile:
 
     def finish(self) -> str:
         """End the file; returns its statistics."""
+        self._writer.add_key_value_metadata({_NAME_PAIR: self.path})
         self._writer.close()
         self._stream.close()
-        metadata = self._collected[0] if self._collected else pq.read_metadata(self._path)
+        metadata = self._collected[0] if self._collected else pq.read_metadata(self._local)
         return stats_text(metadata, self._schema, self._unordered)
 
     def body(self) -> Body:
         digest = hashlib.sha256()
-        with self._path.open("rb") as stream:
+        with self._local.open("rb") as stream:
             while chunk := stream.read(CHUNK_BYTES):
                 digest.update(chunk)
-        return Body.file(self._path, self._path.stat().st_size, digest.digest())
+        return Body.file(self._local, self._local.stat().st_size, digest.digest())
 
     def abandon(self) -> None:
         """Close it as it is, and remove it."""
         self._writer.close()
         self._stream.close()
-        self._path.unlink(missing_ok=True)
+        self._local.unlink(missing_ok=True)
 
 
 def _create(store: Store, key: str, body: Body) -> None:
@@ -251,15 +256,19 @@ def read_file(
     if isinstance(columns, pa.Schema):
         schema, columns = columns, columns.names
     found = _opened(store, key, file)
+    if found.pairs.get(_NAME_PAIR.encode()) != file.path.encode():
+        raise Corrupt("a data file is not the one that has this name", path=key, hint=HINT)
     if file.rows not in (ROWS_UNKNOWN, found.rows):
-        raise Corrupt(f"a data file has another number of rows rows={found.rows} expected={file.rows}", path=key)
+        raise Corrupt(
+            f"a data file has another number of rows rows={found.rows} expected={file.rows}", path=key, hint=HINT
+        )
     wanted = schema or found.schema
     if columns is not None:
         wanted = _chosen(wanted, columns)
     names = [name for name in wanted.names if found.schema.get_field_index(name) >= 0]
     for name in names:
         if not found.schema.field(name).type.equals(wanted.field(name).type):
-            raise Corrupt(f"a data file has a column of another type column={name!r}", path=key)
+            raise Corrupt(f"a data file has a column of another type column={name!r}", path=key, hint=HINT)
     for batch in found.batches(names or found.schema.names[:1]):
         yield _completed(batch, wanted)
 
@@ -272,7 +281,7 @@ def _opened(store: Store, key: str, file: DataFile) -> WeighedFile:
             hint="an older version was cleaned, or somebody removed it; read the newest version",
         )
     if info.size != file.size or not 0 < file.size <= FILE_BYTES_MAX:
-        raise Corrupt(f"a data file has another size bytes={info.size} expected={file.size}", path=key)
+        raise Corrupt(f"a data file has another size bytes={info.size} expected={file.size}", path=key, hint=HINT)
     if file.size > _WHOLE_BYTES:
         return WeighedFile(key, file.size, lambda start, length: store.get_range(key, start, length))
     content = store.get(key, file.size)

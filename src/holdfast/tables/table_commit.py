@@ -78,6 +78,8 @@ class TableCommit(NamedTuple):
     txns: tuple[Txn, ...] = ()
     removed: tuple[Remove, ...] = ()
     added: tuple[Add, ...] = ()
+    files: tuple[DataFile, ...] = ()
+    """Those of `added`, of a commit that was read."""
 
     @property
     def run(self) -> Run:
@@ -193,7 +195,8 @@ def _put_together(lines: Sequence[_Line]) -> TableCommit:
         lines[2].meta_data if told else None,
         tuple(line.txn for line in lines if line.txn is not None),
         tuple(line.remove for line in lines if line.remove is not None),
-        tuple(line.add for line in lines if line.add is not None),
+        (added := tuple(line.add for line in lines if line.add is not None)),
+        tuple(file_added(one) for one in added),
     )
 
 

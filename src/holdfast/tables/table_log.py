@@ -149,7 +149,7 @@ class TableLog:
                     hint=f'read all of it in each run, whole("{self._name}"); or remove the table that reads it, and '
                     "run again",
                 )
-            found += [table_commit.file_added(one) for one in commit.added if one.data_change]
+            found += [file for file, one in zip(commit.files, commit.added, strict=True) if one.data_change]
             rewritten.update(one.path for one in commit.removed)
         self._require_there(file.path for file in found if file.path in rewritten)
         return found
@@ -344,8 +344,9 @@ def _files_after(before: TableSnapshot, change: TableChange) -> tuple[list[DataF
         raise Invalid(f"a file to remove is not in the table path={error}", hint="take a new snapshot") from None
     for file in change.added:
         _require_own(file, change.run.run)
-        if there.setdefault(file.path, file) is not file:
+        if file.path in there:
             raise Invalid(f"a file is in the table already path={file.path}", hint="each file is added once")
+        there[file.path] = file
     return removed, tuple(there.values())
 
 

@@ -20,7 +20,7 @@ from holdfast.publish.delta.actions import LOCAL_TIMES, Metadata, Protocol, Prov
 from holdfast.publish.delta.checkpoint_file import Kept
 from holdfast.publish.delta.column_types import has_local_times
 from holdfast.tables.data_file import DataFile
-from holdfast.tables.table_commit import TableCommit, TableState, add, damaged, file_added, file_of
+from holdfast.tables.table_commit import TableCommit, TableState, add, damaged, file_of
 from holdfast.tables.table_run import Run
 from holdfast.tables.weighed_parquet import WeighedFile, Written
 
@@ -57,16 +57,14 @@ class Replay:
             raise damaged("a commit of a table was replaced", key)
         try:
             removed = [self.files.pop(one.path) for one in commit.removed]
-            added = [file_added(one) for one in commit.added]
-        except (KeyError, ValueError):
+        except KeyError:
             raise damaged("a commit of a table does not follow the one before", key) from None
-        for file in added:
-            self.files[file.path] = file
+        self.files.update((file.path, file) for file in commit.files)
         self.removed.update((one.path, one) for one in commit.removed)
         self.txns.update((one.app_id, one) for one in commit.txns)
         if commit.protocol is not None and commit.metadata is not None:
             self.protocol, self.metadata = commit.protocol, commit.metadata
-        self.state = self.state.plus(added, removed)
+        self.state = self.state.plus(commit.files, removed)
         self._settle(version, commit, key)
 
     def prove(self, version: int, commit: TableCommit, key: str) -> None:

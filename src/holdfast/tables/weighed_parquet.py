@@ -31,7 +31,7 @@ _STEP_BYTES = 32 * 2**20
 _FOOTER_BYTES_MAX = 16 * 2**20
 _GROUPS_MAX = 100_000
 _TAIL_BYTES = 64 * 2**10
-_HINT = "somebody else wrote or damaged it; restore the object from a copy, or compute the table anew"
+HINT = "somebody else wrote or damaged it; restore the object from a copy, or compute the table anew"
 
 Fetch = Callable[[int, int], bytes]
 """So many bytes from a place of the file."""
@@ -71,8 +71,13 @@ class WeighedFile:
             self.schema = _schema(self._outline)
             self._data_end = size - len(self._tail)
             rewritten(self._outline, _model(self.schema, self._written), self._data_end)
-        except (BadStructure, ValueError, pa.ArrowException) as damage:
+        except (BadStructure, ValueError, OSError, EOFError, pa.ArrowException) as damage:
             raise self._damaged() from damage
+
+    @property
+    def pairs(self) -> dict[bytes, bytes]:
+        """What the file says about itself."""
+        return self._outline.pairs
 
     @property
     def rows(self) -> int:
@@ -133,7 +138,7 @@ class WeighedFile:
         return tail[-length:] if length <= most else self._fetch(size - length, length)
 
     def _damaged(self) -> Corrupt:
-        return Corrupt("a file of a table is not what we wrote", path=self._path, hint=_HINT)
+        return Corrupt("a file of a table is not what we wrote", path=self._path, hint=HINT)
 
 
 def _schema(found: Outline) -> pa.Schema:

@@ -19,6 +19,7 @@ follow from the old ones; it needs a backfill, too, and the report says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
@@ -84,7 +85,7 @@ def backfill(planned: PlannedTable, here: Pass, range_: Range) -> Outcome:
             return Outcome(before, note="the range meets nothing that the table has read")
         after = commit(planned, here, before, made)
         if after is not None:
-            return Outcome(after, (), made.written)
+            return Outcome(after, made.taken, made.written)
     raise beaten(planned)
 
 
@@ -243,13 +244,18 @@ def _made(
 ) -> Made:
     assert before.run is not None
     assert schema is not None
-    rows_in = sum(one.rows for inputs in taken for one in inputs if not one.source.is_whole)
+    read = tuple(_joined(each) for each in zip(*taken, strict=True))
     return Made(
-        written,
-        schema,
-        before.run.reads,
-        rows_in,
-        started,
-        reason="backfill",
-        configuration=configuration_of(planned.table.kind),
-    )
+        written, schema, before.run.reads, sum(one.rows for one in read), started, reason="backfill",
+        configuration=configuration_of(planned.table.kind), taken=read,
+    )  # fmt: skip
+
+
+def _joined(parts: Sequence[Taken]) -> Taken:
+    """What was read of an input in several steps, in numbers."""
+    spans: dict[int, tuple[int, int]] = {}
+    for one in parts:
+        for part, (begin, end) in one.spans.items():
+            known = spans.get(part, (begin, end))
+            spans[part] = (min(known[0], begin), max(known[1], end))
+    return replace(parts[0], after=parts[-1].after, rows=sum(one.rows for one in parts), spans=spans)

@@ -90,8 +90,8 @@ def _bound(given: Bound) -> _Run | _Time | dict[Where, int] | None:
     text = str(given).strip()
     if text.startswith("{"):
         return parse_offsets(text, least=0)
-    if isinstance(given, bool):
-        raise Invalid("this is no bound of a range", hint=_HINT)
+    if isinstance(given, bool) or (isinstance(given, int) and not 1 <= given < _RUN_MAX):
+        raise Invalid(f"this is no run of a table given={given}", hint=_HINT)
     if text.isascii() and text.isdigit() and 1 <= int(text) < _RUN_MAX:
         return _Run(int(text))
     try:

@@ -118,6 +118,8 @@ class Inputs:
 
     def _of_topic(self, source: Source, before: Position | None) -> Taken:
         name, topics = source.name, self.topics
+        if before is None and topics.is_empty():
+            raise NotYet(f"waiting for topic {name!r}: nothing is settled at the root yet root={topics.place}")
         if before is None and not topics.is_there(name):
             known = [*topics.names(), *self.tables_known]
             raise NotYet(f"waiting for topic {name!r}: it is not at the root yet{meant(name, known)}")

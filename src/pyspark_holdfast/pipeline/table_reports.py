@@ -9,11 +9,10 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.tables.table_run import Position
 from pyspark_holdfast.pipeline.inputs import Inputs, columns_of, lag_of
+from pyspark_holdfast.pipeline.reports.failure_words import Words, told
 from pyspark_holdfast.pipeline.run_report import InputReport, TableReport
 from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
 from pyspark_holdfast.pipeline.table_update import Outcome, Pass
-
-_ERROR_CHARS_MAX = 4000
 
 
 class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +54,7 @@ def table_report(planned: PlannedTable, here: Pass, outcome: Outcome, started_ms
         place=f"{here.tables.url}/{planned.name}", table_id=snapshot.table_id,
         run=0 if snapshot.run is None else snapshot.run.run, version=snapshot.version,
         inputs=[here.inputs.report(one) for one in outcome.taken],
-        rows_in=0 if written is None else sum(one.rows for one in outcome.taken),
+        rows_in=outcome.rows_in,
         rows_out=0 if written is None else written.rows_out,
         files_added=0 if written is None else len(written.added),
         files_removed=0 if written is None else len(written.removed),
@@ -69,13 +68,13 @@ def failed_report(
     planned: PlannedTable, here: Pass, error: Exception | None, started_ms: int, seconds: float, *, behind: str = ""
 ) -> TableReport:
     """A table that failed, or was skipped because one that it reads failed."""
-    text, hint = ("", "") if error is None else told(error)
+    words = Words("", "", "") if error is None else told(error)
     note = f"table {behind!r}, which it reads, failed" if behind else ""
     return TableReport(
         name=planned.name, kind=planned.table.kind.name, description=planned.table.description,
         outcome="failed" if error is not None else "skipped",
-        place=f"{here.tables.url}/{planned.name}", started_ms=started_ms, seconds=seconds, error=text, hint=hint,
-        note=note, error_kind="" if error is None else kind_of(error),
+        place=f"{here.tables.url}/{planned.name}", started_ms=started_ms, seconds=seconds, error=words.error,
+        error_kind=words.kind, hint=words.hint, note=note,
     )  # fmt: skip
 
 
@@ -90,8 +89,8 @@ def table_status(planned: PlannedTable, inputs: Inputs) -> TableStatus:
         reads = {} if snapshot.run is None else snapshot.run.reads
         found = [_standing(source, reads.get(source.key), inputs) for source in planned.sources]
     except HoldfastError as error:
-        text, hint = told(error)
-        return msgspec.structs.replace(known, error=text, hint=hint)
+        words = told(error)
+        return msgspec.structs.replace(known, error=words.error, hint=words.hint)
     if snapshot.run is not None:
         known = msgspec.structs.replace(known, run=snapshot.run.run, started_ms=snapshot.run.started_ms)
     return msgspec.structs.replace(
@@ -108,27 +107,16 @@ def _standing(source: Source, read: Position | None, inputs: Inputs) -> InputRep
             name=source.name, kind="table", place=f"{inputs.tables.url}/{source.name}", source=now.table_id, begin={},
             end={"version": version}, rows=0, lag=max(0, now.version - version), is_whole=source.is_whole,
         )  # fmt: skip
-    marks = {} if read is None else dict(read.marks)
-    settled = inputs.topics.ends(source.name) if inputs.topics.is_there(source.name) else {}
-    return InputReport(
-        name=source.name, kind="topic", place=inputs.topics.root.store.url, source=inputs.topics.root.log, begin={},
-        end=marks, rows=0, lag=lag_of(marks, settled), is_whole=source.is_whole,
+    known = InputReport(
+        name=source.name, kind="topic", place=inputs.topics.place, source="", begin={}, end={}, rows=0, lag=0,
+        is_whole=source.is_whole,
     )  # fmt: skip
-
-
-def told(error: Exception) -> tuple[str, str]:
-    """An error in words, and what to do about it."""
-    if isinstance(error, HoldfastError):
-        return error.message, error.hint
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    text = "\n".join(lines)[:_ERROR_CHARS_MAX]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__, ""
-
-
-def kind_of(error: Exception) -> str:
-    """The kind of an error of ours, which tells what to do about it; empty for others."""
-    home = HoldfastError.__module__
-    return next((kind.__name__ for kind in type(error).__mro__ if kind.__module__ == home), "")
+    if read is None and (inputs.topics.is_empty() or not inputs.topics.is_there(source.name)):
+        return known
+    marks, settled = {} if read is None else dict(read.marks), inputs.topics.ends(source.name)
+    return msgspec.structs.replace(
+        known, place=inputs.topics.root.store.url, source=inputs.topics.root.log, end=marks, lag=lag_of(marks, settled)
+    )
 
 
 def failed_names(reports: Sequence[TableReport]) -> set[str]:

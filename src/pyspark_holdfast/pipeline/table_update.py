@@ -71,6 +71,11 @@ class Outcome(NamedTuple):
     """None: nothing was committed."""
     note: str = ""
 
+    @property
+    def rows_in(self) -> int:
+        """How many rows were read for what was written."""
+        return 0 if self.written is None else sum(one.rows for one in self.taken)
+
 
 def update(planned: PlannedTable, here: Pass, *, is_forced: bool = False) -> Outcome:
     """Bring a table up to what its inputs have; raises Unavailable if others are always faster.
@@ -89,7 +94,7 @@ def update(planned: PlannedTable, here: Pass, *, is_forced: bool = False) -> Out
         made = computed(planned, here, before, taken)
         after = commit(planned, here, before, made)
         if after is not None:
-            return Outcome(after, taken, made.written)
+            return Outcome(after, made.taken, made.written)
     raise beaten(planned)
 
 
@@ -140,6 +145,8 @@ class Made:
     started_ms: int
     reason: Reason = "run"
     configuration: dict[str, str] = field(default_factory=dict)
+    taken: tuple[Taken, ...] = ()
+    """What was read, for the report."""
 
 
 def computed(
@@ -153,7 +160,7 @@ def computed(
         written = write(planned, here, frame, before, run or next_run(before), schema)
     return Made(
         written, schema, {one.source.key: one.after for one in taken}, sum(one.rows for one in taken), started,
-        configuration=configuration_of(planned.table.kind),
+        configuration=configuration_of(planned.table.kind), taken=tuple(taken),
     )  # fmt: skip
 
 

@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TablePlace", "Written", "write_latest", "write_rows", "write_windows"]
 
-_TASKS_PER_CORE = 4
+_TASKS_PER_CORE = 2
+"""Each Python task costs some 50 ms of processor time, whatever it does."""
+_TASKS_MAX = 256
 _DAY_MS = 86_400_000
 _WINDOWS_LONG = 32
 """How many windows of a day or more share a bucket."""
@@ -98,7 +100,8 @@ def _latest(
     bucket = f.pmod(f.xxhash64(*(f.col(quoted(name)) for name in kind.key)), f.lit(kind.buckets)).cast("int")
     incoming = output.columns.append(pa.field(DELETED, pa.bool_()))
     task = MergeTask(output, incoming, _stored(files, buried), latest_rule(kind))
-    parts = _run(_by_bucket(changes.withColumn(BUCKET, bucket), kind.buckets), task)
+    first_load = None if files else kind.buckets
+    parts = _run(_by_bucket(changes.withColumn(BUCKET, bucket), first_load), task)
     still = dict(buried)
     for part in parts:
         still.pop(part.bucket, None)
@@ -152,7 +155,7 @@ def write_windows(
         replacing or windows is not None,
     )
     numbered = changes.withColumn(BUCKET, f.floor(_day(changes) / f.lit(days)).cast("int"))
-    return _written(_run(_by_bucket(numbered, None), task), before.files)
+    return _written(_run(_by_bucket(numbered), task), before.files)
 
 
 def bucket_days(kind: Windowed) -> int:
@@ -177,11 +180,14 @@ def _day(changes: DataFrame) -> Column:
 # -- tasks --------------------------------------------------------------------------------------------------
 
 
-def _by_bucket(rows: DataFrame, buckets: int | None) -> DataFrame:
-    """Rows of a bucket in one task, and in each task in the order of buckets."""
-    tasks = _TASKS_PER_CORE * rows.sparkSession.sparkContext.defaultParallelism
-    if buckets is not None and buckets <= tasks:
+def _by_bucket(rows: DataFrame, buckets: int | None = None) -> DataFrame:
+    """Rows of a bucket in one task, and in each task in the order of buckets.
+
+    With `buckets`, each has a task of its own if there are not too many: large loads need no sort then.
+    """
+    if buckets is not None and buckets <= _TASKS_MAX:
         return rows.repartitionById(buckets, BUCKET)
+    tasks = _TASKS_PER_CORE * rows.sparkSession.sparkContext.defaultParallelism
     return rows.repartitionById(tasks, BUCKET).sortWithinPartitions(BUCKET)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import parse_options
 from holdfast.reader.resolve import earliest_offset, shape_of
 from holdfast.root.objects.documents import TopicDocument
+from holdfast.root.root_place import root_url
+from holdfast.store.address import parse_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +67,18 @@ class Topics:
         if self._root is None:
             self._root = SettledRoot.open(self.place, self._options, self._clock)
         return self._root
+
+    def is_empty(self) -> bool:
+        """Whether there is no root yet: a log makes it when it first seals. A directory that does not exist is another
+        thing: that is NotFound, because the place is probably misspelled.
+        """
+        try:
+            return self.root is None
+        except NotFound:
+            address = parse_url(root_url(self.place))
+            if address.scheme == "file" and not Path(address.place).exists():
+                raise
+            return True
 
     def names(self) -> list[str]:
         """The topics that there are."""

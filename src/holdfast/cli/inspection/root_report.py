@@ -22,7 +22,7 @@ from holdfast.reader.resolve import earliest_offset
 from holdfast.reader.tail_rows import ends_on_store
 from holdfast.root.numbered_objects import newest
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import EpochDocument, TopicDocument
+from holdfast.root.objects.documents import EpochDocument, SinkTopicDocument, TopicDocument
 from holdfast.root.root_contents import versions
 from holdfast.root.root_store import RootStore
 from holdfast.store import layout
@@ -75,6 +75,8 @@ class RootTopic(msgspec.Struct, frozen=True):
     partitions: list[RootPartition]
     schemas: list[RootSchema]
     table: RootTable | None = None
+    written_by: str = "log"
+    """`sink` for a topic that a sink writes."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -168,6 +170,7 @@ def _topics(root: SettledRoot, options: ReadOptions) -> tuple[list[RootTopic], s
                 own,
                 _schemas(topic),
                 _published(root.store, topic.topic, own),
+                "sink" if isinstance(topic, SinkTopicDocument) else "log",
             )
         )
     return found, keys
@@ -261,16 +264,16 @@ def show_tables(tables: list[tuple[str, RootTable]]) -> None:
 
 def _words(claim: Claim | None) -> str:
     if claim is None:
-        return "by nobody: a log's own directory, or nothing was shipped"
+        return "by nobody: a log's own directory, a root that only sinks write to, or nothing was shipped"
     return f"epoch {claim.epoch} by process {claim.pid} on {claim.host} at {claim.claimed} ({claim.purpose})"
 
 
 def _table(topics: list[RootTopic]) -> None:
     emit_table(
-        ("topic", "kind", "partition", "records", "first", "shipped", "settled", "tail", "segments", "bytes"),
+        ("topic", "kind", "by", "partition", "records", "first", "shipped", "settled", "tail", "segments", "bytes"),
         [
-            (topic.topic, topic.kind, part.partition, part.records, part.first, part.shipped, part.settled,
-             part.tail_records, part.segments, part.segment_bytes)
+            (topic.topic, topic.kind, topic.written_by, part.partition, part.records, part.first, part.shipped,
+             part.settled, part.tail_records, part.segments, part.segment_bytes)
             for topic in topics for part in topic.partitions
         ],
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 `--dry-run` only looks, so it works while a service owns the log. Otherwise the log must be free. A policy is stored in
 the log and holds for whoever owns it next; it replaces what the settings say about that topic.
+
+Of a store, the topics that sinks write are meant: the log's own are retired there by its owner. Nobody has to stop.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import click
 import msgspec
 
 from holdfast import Settings
-from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, own_log, parsed
+from holdfast.cli.inspection.at_root import Root, place_argument
+from holdfast.cli.inspection.sink_retaining import retain_sinks
+from holdfast.cli.options import json_option, keyring_option, open_log, own_log, parsed
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
 from holdfast.errors import Invalid
 from holdfast.quantity import parse_bytes, parse_seconds
+from holdfast.root.objects.documents import Limits
 from holdfast.segments.retention.retention import Removed, RetentionReport
 
 EPILOG = """\b
@@ -24,11 +29,15 @@ Examples:
   holdfast retain data --dry-run
   holdfast retain data --topic orders --bytes 10GiB --age 7d
   holdfast retain data --topic orders --unlimited
+  holdfast retain s3://bucket/prefix --topic spark-orders --age 30d
 Limits hold per partition; whole segments go, the oldest first. A limit that is not given is none."""
 
 
+_Limits = tuple[int | None, float | None, int | None]
+
+
 @click.command("retain", epilog=EPILOG)
-@directory_argument
+@place_argument
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.option("--topic", help="Give this topic a policy of its own first.")
 @click.option("--bytes", "bytes_max", metavar="SIZE", callback=parsed(parse_bytes), help="Keep so much, as '10GiB'.")
@@ -40,7 +49,7 @@ Limits hold per partition; whole segments go, the oldest first. A limit that is 
 @click.pass_context
 def retain_command(
     ctx: click.Context,
-    directory: Path,
+    place: Path | Root,
     dry_run: bool,
     topic: str | None,
     bytes_max: int | None,
@@ -50,7 +59,7 @@ def retain_command(
     reference: str | None,
     as_json: bool,
 ) -> None:
-    """Remove old segments of the log in DIR as its policies and settings say."""
+    """Remove old segments of the log in DIR, or of sinks' topics at URL, as policies and settings say."""
     limits = (bytes_max, age, records_max)
     limited = any(limit is not None for limit in limits)
     if (topic is not None) != (limited or unlimited):
@@ -60,6 +69,18 @@ def retain_command(
     if dry_run and topic is not None:
         raise click.UsageError("--dry-run changes nothing: leave the policy out", ctx)
     settings = Settings.load()
+    if isinstance(place, Root):
+        policy = None if topic is None else Limits(bytes_max or 0, int((age or 0) * 1_000_000), records_max or 0)
+        retain_sinks(place, settings, reference, topic, policy, dry_run=dry_run, as_json=as_json)
+    else:
+        _retain(place, settings, reference, topic, limits, dry_run=dry_run, as_json=as_json)
+
+
+def _retain(
+    directory: Path, settings: Settings, reference: str | None, topic: str | None, limits: _Limits, *, dry_run: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    bytes_max, age, records_max = limits
     if dry_run:
         with open_log(directory, reference, settings, read_only=True) as log:
             _tell(log.retain(dry_run=True), as_json=as_json)

@@ -8,7 +8,6 @@ which way it took, and how far each partition was settled. Jobs are those of `py
 
 from __future__ import annotations
 
-import re
 from contextlib import redirect_stdout
 from io import StringIO
 
@@ -26,19 +25,12 @@ from holdfast.cli.verbs.spark_pipeline import pipeline_command
 from holdfast.clock import SystemClock
 from holdfast.compaction.compact_root import open_for_compaction
 from holdfast.compaction.compaction_plan import TARGET_BYTES
-from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.quantity import parse_bytes
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import parse_options
 
-_OURS = re.compile(r"holdfast\.[\w.]+\.(\w+): (.*)")
 _ARGUMENTS = ("path", "root", "topic")
-_KINDS: dict[str, type[HoldfastError]] = {
-    "Corrupt": Corrupt,
-    "NotFound": NotFound,
-    "StoreUnavailable": Unavailable,
-    "Unavailable": Unavailable,
-}
 
 EPILOG = """\b
 Examples:
@@ -206,11 +198,8 @@ def _options(pairs: tuple[str, ...], columns: str | None, reference: str | None)
 
 def _translated(error: Exception) -> HoldfastError:
     """The error that a Python worker raised, found in Spark's; else Spark's own first line."""
+    from pyspark_holdfast.error_reports import raised_by_worker
+
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [(at, found) for at, line in enumerate(lines) if (found := _OURS.match(line))]
-    if not ours:
-        hint = "see `holdfast spark -h`; HOLDFAST_DEBUG=1 shows where"
-        return Invalid(lines[0] if lines else type(error).__name__, hint=hint)
-    at, found = ours[-1]
-    hint = lines[at + 1].removeprefix("hint: ") if lines[at + 1 : at + 2] and lines[at + 1].startswith("hint: ") else ""
-    return _KINDS.get(found[1], Invalid)(found[2], hint=hint)
+    hint = "see `holdfast spark -h`; HOLDFAST_DEBUG=1 shows where"
+    return raised_by_worker(error) or Invalid(lines[0] if lines else type(error).__name__, hint=hint)

@@ -17,8 +17,8 @@ LOCAL_TIMES = "timestampNtz"
 """The feature that a table with times without a zone needs."""
 
 
-class _Action(msgspec.Struct, frozen=True, rename="camel"):
-    pass
+class _Action(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A field that we do not know may change what the others mean."""
 
 
 class Protocol(_Action, frozen=True, omit_defaults=True):

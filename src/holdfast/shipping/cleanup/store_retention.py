@@ -8,29 +8,26 @@ finish, and longer while it renews its lease. Times of leases are compared with 
 should agree within minutes. Leases are not signed, since readers may have no key. A forged one can keep retired files
 for `lease_delay_max_ms` longer, and do nothing else; one that makes no sense is ignored.
 
-A file of compaction begins with one segment and may reach behind what is retired: it goes when all of it is. So does
-what an intent announces, which nobody knows yet.
+Which files those are is said by `retired_files`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
 
 from holdfast.clock import Clock
-from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.root.leased_segments import needed
-from holdfast.root.numbered_objects import numbered, segments_below
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument
-from holdfast.root.rewrites import read_intents, read_rewrites
+from holdfast.root.retired_files import newest_expired, removable_below, retired_files
+from holdfast.root.rewrite_sweep import Grace
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import expired_document
 from holdfast.shipping.ownership.fence import Fence
-from holdfast.shipping.shipping_marks import shipment_of
+from holdfast.shipping.shipping_marks import shipment_of, shipped_partitions
 from holdfast.shipping.shipping_settings import ShippingSettings
 from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body, Store
@@ -74,7 +71,7 @@ class StoreRetention:
         # Twice in `delete_after_ms`, where that is short: files should not stay much longer than it says.
         self._due = self._clock.monotonic() + min(_INTERVAL_S, max(1.0, self._settings.delete_after_ms / 2000))
         loop = asyncio.get_running_loop()
-        partitions = list(self._journal.partitions.values())
+        partitions = shipped_partitions(self._journal)
         planned = await loop.run_in_executor(None, lambda: [self._planned(partition) for partition in partitions])
         await self._fence.check()
         for document in planned:
@@ -115,66 +112,18 @@ class StoreRetention:
         )  # fmt: skip
 
     def _remove(self, partition: Partition, leases: dict[tuple[str, int], int]) -> None:
-        deadline = self._clock.now_us() - int(self._settings.delete_after_ms * 1000)
-        retired = list(all_expired(self._store, partition.topic, partition.number))
-        upto = _retired_by(deadline, retired)
-        # Whatever leases say: nobody can keep files for ever.
-        overdue = _retired_by(deadline - int(self._settings.lease_delay_max_ms * 1000), retired)
-        upto = max(overdue, min(upto, leases.get((partition.topic, partition.number), upto)))
+        place, log = (partition.topic, partition.number), self._journal.log_id.hex()
+        grace = Grace(int(self._settings.delete_after_ms * 1000), int(self._settings.lease_delay_max_ms * 1000))
+        upto = removable_below(self._store, *place, self._clock.now_us(), grace, leases.get(place))
         if upto <= self._removed.get(partition, 0):
             return
-        keys = self._removable(partition, upto)
+
+        def own(number: int) -> str:
+            return layout.segment_key(*place, number, self._manifest.row(partition, number).sha256)
+
+        keys = retired_files(self._store, log, *place, upto, own)
         if keys is None:
             return
         for start in range(0, len(keys), _AT_ONCE):
             self._store.delete(keys[start : start + _AT_ONCE])
         self._removed[partition] = upto
-
-    def _removable(self, partition: Partition, upto: int) -> list[str] | None:
-        """Files of which all is retired, below a number; None while nobody can say which ones those are."""
-        place, log = (partition.topic, partition.number), self._journal.log_id.hex()
-        # In this order: a file that was listed is announced by its intent, or its rewrite is there when we look.
-        below = segments_below(self._store, *place, upto)
-        intents = read_intents(self._store, log, *place, 0)
-        try:
-            rewrites = read_rewrites(self._store, log, *place)
-        except Corrupt as damage:
-            logger.error("nothing is removed: %s", damage.message, extra={"action": "rewrite_damaged"})
-            return None
-        outputs = {output.segment.key: output.upto for rewrite in rewrites for output in rewrite.outputs}
-        runs = [run for intent in intents for run in intent.runs if run[1] > upto]
-        own = {row.number: row.sha256 for row in self._manifest.rows(partition, 0, upto)} if runs else {}
-
-        def is_retired(number: int, key: str) -> bool:
-            if key in outputs:
-                return outputs[key] <= upto
-            is_awaited = any(start <= number < stop for start, stop in runs)
-            return not is_awaited or key == layout.segment_key(*place, number, own[number])
-
-        return [key for number, key in below if is_retired(number, key)]
-
-
-def _retired_by(deadline_us: int, retired: Sequence[ExpiredDocument]) -> int:
-    return max((document.upto for document in retired if document.expired_us <= deadline_us), default=0)
-
-
-def all_expired(store: Store, topic: str, partition: int) -> Iterator[ExpiredDocument]:
-    """All expiries of a partition, oldest first."""
-    for key in numbered(store, layout.expired_folder(topic, partition)):
-        if (document := _expiry(store, key)) is not None:
-            yield document
-
-
-def newest_expired(store: Store, topic: str, partition: int) -> ExpiredDocument | None:
-    """The expiry that counts for a partition."""
-    keys = numbered(store, layout.expired_folder(topic, partition))
-    return next(filter(None, (_expiry(store, key) for key in reversed(keys))), None)
-
-
-def _expiry(store: Store, key: str) -> ExpiredDocument | None:
-    """An expiry; None where it is damaged or not this log's. It removes nothing, and reconciliation repairs it."""
-    try:
-        return documents.decode(store.get(key), key, ExpiredDocument)
-    except Corrupt as damage:
-        logger.error("an expiry is ignored: %s", damage.message, extra={"action": "forged", "path": key})
-        return None

@@ -55,6 +55,12 @@ class TakenTopics:
     def _is_taken(self, topic: str) -> bool:
         return is_sinks(self._store, self._journal.log_id.hex(), topic)
 
+    @property
+    def alarm(self) -> str:
+        """What is wrong, while something is; empty otherwise."""
+        refusals = (partition.refusal for partition in list(self._journal.partitions.values()))
+        return next((refusal.message for refusal in refusals if refusal is not None), "")
+
     def refuse(self, topic: str) -> None:
         """From now on the topic takes no records, and nothing of it is shipped."""
         partitions = self._journal.topics[topic]

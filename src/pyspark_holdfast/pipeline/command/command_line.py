@@ -12,6 +12,7 @@ is told at once. Exit codes: 0 fine, 1 a table failed or something was refused, 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -119,6 +120,8 @@ def execute(pipeline: Pipeline, call: Call, output: Output, start: Callable[[], 
     if call.action == STATUS:
         return _status(pipeline, call, output)
     session = _Session(start)
+    logger = logging.getLogger("holdfast")
+    logger.addFilter(_is_news)
     try:
         if call.action == BACKFILL:
             report = pipeline.backfill(
@@ -129,7 +132,13 @@ def execute(pipeline: Pipeline, call: Call, output: Output, start: Callable[[], 
             return _show_run(pipeline.run(session.get, only=call.only, progress=output.say), call, output)
         return _repeat(pipeline, call, output, session.get)
     finally:
+        logger.removeFilter(_is_news)
         session.stop()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a warning says what is not told here anyway."""
+    return getattr(record, "action", "") != "table_failed"
 
 
 def _repeat(pipeline: Pipeline, call: Call, output: Output, session: Callable[[], SparkSession]) -> int:
@@ -225,7 +234,8 @@ def _status_row(one: TableStatus) -> tuple[object, ...]:
 
 def _say_failure(name: str, error: str, hint: str, output: Output) -> None:
     if error:
-        output.say(f"{name}: {error}")
+        for line in f"{name}: {error}".splitlines():
+            output.say(line)
         if hint:
             output.say(f"hint: {hint}")
 

@@ -102,7 +102,7 @@ def _told(error: BaseException, path: Path) -> HoldfastError:
             f"{where}: the file ended the program when it was loaded",
             hint='put what runs it behind `if __name__ == "__main__":`',
         )
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    message = _syntax(error, path.absolute()) if isinstance(error, SyntaxError) else str(error)
     first = message.strip().splitlines()[0] if message.strip() else ""
     words = f"{type(error).__name__}: {first}" if first else type(error).__name__
     return Invalid(f"{where}: {words}", hint=_hint(error, path, first))
@@ -117,6 +117,12 @@ def _hint(error: BaseException, path: Path, message: str) -> str:
             "columns inside of the functions of tables"
         )
     return f"`python {path}` shows the whole traceback"
+
+
+def _syntax(error: SyntaxError, full: Path) -> str:
+    """What is wrong; and where, if that is in a file that this one imports."""
+    elsewhere = error.filename is not None and error.filename != str(full)
+    return f"{error.msg} ({error.filename}:{error.lineno})" if elsewhere else error.msg
 
 
 def _line_of(error: BaseException, full: Path) -> int | None:

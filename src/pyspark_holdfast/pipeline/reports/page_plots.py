@@ -79,6 +79,8 @@ def line(title: str, samples: Sequence[Sample], series: Series, show: Callable[[
         way = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         below = f"{points[0][0]:.1f},{_BOTTOM} {way} {points[-1][0]:.1f},{_BOTTOM}"
         x, y = points[-1]
+        if len(points) == 1:  # a line of one point cannot be seen
+            way = f"{x:.1f},{_BOTTOM} {way}"
         drawn = (
             f'<polygon class="{series.style} area" points="{below}"/><polyline class="{series.style} line" '
             f'points="{way}"/><circle class="{series.style} dot" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>'

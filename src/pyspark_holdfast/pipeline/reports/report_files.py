@@ -31,9 +31,9 @@ from holdfast import disk
 from holdfast.arguments import path_of
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Corrupt, NotFound
+from holdfast.root.shared_stores import shared_store
 from holdfast.store.address import Address, parse_url
-from holdfast.store.port import AlreadyExists, Body
-from holdfast.store.store_kinds import open_any_store
+from holdfast.store.port import AlreadyExists, Body, StoreUnavailable
 from holdfast.store.store_settings import StoreSettings
 from pyspark_holdfast.pipeline.reports.lineage import events
 from pyspark_holdfast.pipeline.reports.report_history import (
@@ -65,7 +65,7 @@ class ReportFiles:
     def __init__(self, place: str | Path, settings: StoreSettings | None = None, clock: Clock | None = None) -> None:
         self._address = _address(place)
         self._clock = clock or SystemClock()
-        self._store = open_any_store(self._address.url, settings or StoreSettings(), self._clock)
+        self._store = shared_store(self._address.url, settings or StoreSettings(), self._clock)
 
     @property
     def url(self) -> str:
@@ -77,8 +77,7 @@ class ReportFiles:
     def keep(self, report: RunReport) -> str:
         """Keep a report, draw the page anew, tell the lineage; returns the page's place."""
         name = file_name(report)
-        with suppress(AlreadyExists):  # a reply that was lost: nobody else has this id
-            self._store.create(_RUNS + name, Body.of(msgspec.json.format(msgspec.json.encode(report), indent=1)))
+        self._create(_RUNS + name, msgspec.json.format(msgspec.json.encode(report), indent=1))
         self._tell(name, report)
         self.draw({name: report})
         return self.url
@@ -150,8 +149,22 @@ class ReportFiles:
         if self._address.scheme == "file":
             _append(Path(self._address.place), lines)
             return
-        with suppress(AlreadyExists):
-            self._store.create(_LINEAGES + name + "l", Body.of(lines))
+        self._create(_LINEAGES + name + "l", lines)
+
+    def _create(self, key: str, data: bytes) -> None:
+        """Create what nobody else creates: if it is there, a reply was lost. What may pass is tried once more; a folder
+        that somebody removed is made again then.
+        """
+        for attempt in range(2):
+            try:
+                self._store.create(key, Body.of(data))
+            except AlreadyExists:
+                return
+            except StoreUnavailable:
+                if attempt:
+                    raise
+            else:
+                return
 
 
 def file_name(report: RunReport) -> str:

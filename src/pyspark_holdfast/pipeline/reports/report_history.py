@@ -62,6 +62,8 @@ class TableNews(msgspec.Struct, frozen=True):
     stood: TableReport | None = None
     """The newest report that knows the table itself: its version, columns and inputs. A failed run may not."""
     failure: Failure | None = None
+    written_ms: int = -1
+    """When the last run that wrote it began to."""
 
     @property
     def is_failing(self) -> bool:
@@ -145,7 +147,8 @@ def _news(report: RunReport, table: TableReport) -> TableNews:
     stands = table.outcome in ("written", "unchanged")
     failure = Failure(report.started_ms, table.error, table.hint) if table.error else None
     stood_ms, stood = (report.started_ms, table) if stands else (-1, None)
-    return TableNews(report.pipeline, report.started_ms, table, stood_ms, stood, failure)
+    written_ms = table.started_ms if table.outcome == "written" else -1
+    return TableNews(report.pipeline, report.started_ms, table, stood_ms, stood, failure, written_ms)
 
 
 def _newer(a: TableNews | None, b: TableNews) -> TableNews:
@@ -157,5 +160,5 @@ def _newer(a: TableNews | None, b: TableNews) -> TableNews:
     failures = [one.failure for one in (a, b) if one.failure is not None]
     return TableNews(
         last.pipeline, last.at_ms, last.report, stood.stood_ms, stood.stood,
-        max(failures, key=lambda one: one.at_ms, default=None),
+        max(failures, key=lambda one: one.at_ms, default=None), max(a.written_ms, b.written_ms),
     )  # fmt: skip

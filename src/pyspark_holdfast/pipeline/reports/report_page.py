@@ -146,9 +146,9 @@ def _overview(history: History, tables: Sequence[TableNews]) -> str:
         "Rows",
         "Files",
         "Size",
-        "To read",
+        "Left to read",
     ]
-    numbers = {"Version", "Rows", "Files", "Size", "To read"}
+    numbers = {"Version", "Rows", "Files", "Size", "Left to read"}
     head = "".join(f'<th scope="col"{_right(name in numbers)}>{name}</th>' for name in heads)
     rows = "".join(_row(history, one, several) for one in tables)
     empty = f'<tr><td colspan="{len(heads) + 1}" class="soft">No table has run yet.</td></tr>'
@@ -210,7 +210,7 @@ def _card(history: History, news: TableNews, is_folded: bool) -> str:
     said = f'<p class="said soft">{text(_description(news))}</p>' if _description(news) else ""
     plots = _plots(news, history.points(news))
     shown = f"<details><summary>Plots</summary>{plots}</details>" if is_folded else plots
-    written = f", last written {_time(one.started_ms)}" if one.outcome == "written" and one.started_ms else ""
+    written = f", last written {_time(news.written_ms)}" if news.written_ms > 0 else ""
     about = f"{text(one.kind)}, {counted(one.rows, 'row')} in {counted(one.files, 'file')}, {size(one.bytes)}{written}"
     return (
         f'<article class="card" id="{identity}" aria-labelledby="{identity}-name"><div class="top">'
@@ -225,21 +225,17 @@ def _description(news: TableNews) -> str:
 
 
 def _failure(news: TableNews) -> str:
-    """Why it failed; of a failure that is over, only a line that unfolds."""
+    """What the last run said about it; of a failure that is over, only a line that unfolds."""
+    note = f'<p class="said soft">{text(news.report.note)}</p>' if news.report.note else ""
     failure = news.failure
     if failure is None:
-        return (
-            '<p class="said soft">Skipped: a table that it reads failed.</p>'
-            if news.report.outcome == "skipped"
-            else ""
-        )
+        return note
     hint = f"<p>{text(failure.hint)}</p>" if failure.hint else ""
     body = f"<pre>{text(failure.error)}</pre>{hint}"
-    if news.is_failing:
-        return f'<div class="error" role="note"><p>Failed {_time(failure.at_ms)}</p>{body}</div>'
-    return (
-        f'<details><summary>Failed once, {_time(failure.at_ms)}</summary><div class="error past">{body}</div></details>'
-    )
+    when = _time(failure.at_ms)
+    if news.report.outcome == "failed":
+        return f'{note}<div class="error" role="note"><p>Failed {when}</p>{body}</div>'
+    return f'{note}<details><summary>Last failed {when}</summary><div class="error past">{body}</div></details>'
 
 
 def _plots(news: TableNews, points: Sequence[tuple[int, Point]]) -> str:

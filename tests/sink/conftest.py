@@ -1,0 +1,13 @@
+"""A root in memory, and no pauses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sink.sinks import Place
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr("holdfast.store.repeated_create._PAUSE_S", 0.0)
+    return Place()
