@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid
 from holdfast.tables.table_run import Position, Reason, Run
 from pyspark_holdfast.pipeline.backfill_range import (
     Range,
@@ -81,12 +81,16 @@ def test_runs_that_meet_offsets_are_computed_again() -> None:
     assert met(parse_range(2, 3), *runs) == [2]
 
 
-def test_a_run_whose_beginning_is_not_known_is_refused() -> None:
-    runs = [run(7, 70), run(8, 80)]
-    assert met(parse_range(8, 8), *runs) == [8]
-    with pytest.raises(NotFound) as refused:
-        met(Range(), *runs)
-    assert "begin=8" in refused.value.hint
+def test_runs_whose_commits_are_gone_are_one_step() -> None:
+    """What they read together is known, from where reading began; nothing is left out, and nothing is told apart."""
+    steps = steps_of([run(7, 70), run(8, 80)])
+    assert [(step.first, step.run, step.is_joined) for step in steps] == [(1, 7, True), (8, 8, False)]
+    assert spans_between(PLANNED.sources[0], steps[0].before, steps[0].after) == {0: (0, 70)}
+    assert met(parse_range(8, 8), run(7, 70), run(8, 80)) == [8]
+    assert met(parse_range(3, 4), run(7, 70), run(8, 80)) == [7]
+    assert met(parse_range('{"orders":{"0":5}}', '{"orders":{"0":6}}'), run(7, 70), run(8, 80)) == [7]
+    assert [step.run for step in steps_of([run(7, 70, "backfill"), run(8, 80)])] == [7, 8]
+    assert steps_of([]) == []
 
 
 def test_offsets_of_what_is_not_read_are_refused() -> None:
@@ -103,7 +107,7 @@ def test_steps_cover_what_was_read_once(sizes: list[int], begin: int, end: int) 
     ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
     steps = steps_of([run(at + 1, mark) for at, mark in enumerate(ends)])
     source = PLANNED.sources[0]
-    spans = [spans_between(source, step.before or {}, step.after)[0] for step in steps]
+    spans = [spans_between(source, step.before, step.after)[0] for step in steps]
     assert [offset for span in spans for offset in range(*span)] == list(range(ends[-1]))
     asked = Range(offsets=({("orders", 0): begin}, {("orders", 0): end}))
     found = {step.run for step in steps_in(PLANNED, asked, steps, nothing)}

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 import holdfast
 from holdfast.errors import Invalid
+from holdfast.tables.table_log import TableLog
 from pyspark_holdfast.pipeline import RunReport, Table
 from tests.spark.shop import TABLES, Shop, daily_large, expected, hourly, large, latest, order, paid, some_orders
 
@@ -96,6 +97,27 @@ def test_corrected_code_corrects_rows_also_in_chains(spark: SparkSession, tmp_pa
     assert one(corrected.backfill("large", spark, begin=2)).outcome == "written"
     assert {row["id"] for row in shop.rows("large")} == {n for n in rows if rows[n] >= 50} | {60}
     assert len(shop.rows("large")) == len({row["id"] for row in shop.rows("large")})
+
+
+def test_runs_whose_commits_are_gone_are_computed_as_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old commits are removed in time. Readers that would get rows twice are told."""
+    shop = Shop(tmp_path)
+    for step in range(3):
+        shop.sell([order(number) for number in range(step * 6, step * 6 + 6)])
+        assert shop.pipeline(paid, large).run(spark, only=["paid"] if step else []).is_fine
+    runs = TableLog.runs
+    monkeypatch.setattr(TableLog, "runs", lambda self, most: runs(self, 2))
+    pipeline = shop.pipeline(paid, large)
+    refused = pipeline.backfill("paid", no_spark).tables[0]
+    assert "table=large run=1 runs=1..2" in refused.error
+    one(pipeline.backfill("paid", spark, begin=3))
+    assert pipeline.run(spark, only="large").is_fine
+    one(pipeline.backfill("paid", spark))
+    assert shop.rows("paid") == expected(shop.orders)["paid"]
+    assert {table.outcome for table in pipeline.run(no_spark).tables} == {"unchanged"}
+    assert shop.rows("large") == expected(shop.orders)["large"]
 
 
 def test_corrected_code_corrects_keys_and_windows(spark: SparkSession, tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Frame = Callable[["SparkSession"], "DataFrame"]
+JOINED = "holdfast.joined_runs"
+"""In the configuration of an append table: up to this run, rows may carry the number of a later run than their own."""
 
 
 class NotYet(Exception):
@@ -155,6 +157,7 @@ class Inputs:
             raise NotYet(f"waiting for table {source.name!r}: it has no rows yet")
         _require(source, before, snapshot.table_id)
         since = 0 if before is None or source.is_whole else before.run
+        _require_apart(source, since, snapshot)
         return self.of_runs(source, before, since, snapshot.run.run)
 
     def of_runs(self, source: Source, before: Position | None, since: int, upto: int) -> Taken:
@@ -201,6 +204,16 @@ def lag_of(read: Mapping[str, int], settled: Mapping[int, int]) -> int:
     5
     """
     return sum(max(0, end - read.get(str(part), 0)) for part, end in settled.items())
+
+
+def _require_apart(source: Source, since: int, snapshot: TableSnapshot) -> None:
+    """Refuse to go on within runs whose rows are told apart no longer."""
+    joined = snapshot.configuration.get(JOINED, "0")
+    if 0 < since < (int(joined) if joined.isascii() and joined.isdigit() else 0):
+        raise Invalid(
+            f"a backfill has joined runs of which some were read input={source.name} read={since} joined={joined}",
+            hint="build the table anew: give it another name, or remove its folder, and run again",
+        )
 
 
 def _require(source: Source, before: Position | None, found: str) -> None:

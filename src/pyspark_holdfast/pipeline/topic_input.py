@@ -73,12 +73,13 @@ class Topics:
         thing: that is NotFound, because the place is probably misspelled.
         """
         try:
-            return self.root is None
+            _ = self.root
         except NotFound:
             address = parse_url(root_url(self.place))
             if address.scheme == "file" and not Path(address.place).exists():
                 raise
             return True
+        return False
 
     def names(self) -> list[str]:
         """The topics that there are."""
