@@ -157,15 +157,15 @@ def test_old_commits_go_once_a_checkpoint_stands_for_them():
 
 @pytest.mark.unit
 def test_cleaning_costs_what_is_new_and_not_what_is_kept(monkeypatch: pytest.MonkeyPatch):
-    """Forty versions are kept: their files are known from the checkpoint, and none of them is lost."""
+    """Twenty versions are kept: their files are known from the checkpoint, and none of them is lost."""
     monkeypatch.setattr(table_cleaning, "_WALK_MAX", 4)
     world = memory()
-    replaced(world, 60)
+    replaced(world, 40)
     store = CountingStore(world.store)
-    report = TableLog(store, NAME, world.clock).clean(keep_ms=40 * HOUR * 1000)
+    report = TableLog(store, NAME, world.clock).clean(keep_ms=20 * HOUR * 1000)
     assert (report.files, report.oldest) == (20, 20)
-    assert len([verb for verb, _ in store.requests if verb == "get"]) < 30
-    for version in (20, 21, 40, 59):
+    assert len([verb for verb, _ in store.requests if verb == "get"]) < 25
+    for version in (20, 21, 30, 39):
         assert world.rows(version) == [{"id": version, "status": "x"}]
 
 

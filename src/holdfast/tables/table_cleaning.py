@@ -68,6 +68,14 @@ class Cleaning:
 
     def clean(self, keep_ms: int, needed_since: int | None) -> CleanReport:
         """Remove what no version of the last `keep_ms`, nor any from `needed_since` on, needs."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._cleaned(keep_ms, needed_since)
+            except NotFound:
+                continue  # somebody else cleans, too, and faster
+        return CleanReport(table=self._table)
+
+    def _cleaned(self, keep_ms: int, needed_since: int | None) -> CleanReport:
         newest = self._reading.replay(None)
         if newest.run is None:
             return CleanReport(table=self._table)
@@ -82,14 +90,6 @@ class Cleaning:
     # -- what stays ---------------------------------------------------------------------------------------------
 
     def _kept(self, newest: Replay, keep_ms: int, needed_since: int | None) -> _Kept:
-        for _ in range(_ATTEMPTS):
-            try:
-                return self._looked_up(newest, keep_ms, needed_since)
-            except NotFound:
-                continue  # somebody else cleans, too
-        return self._looked_up(newest, keep_ms, needed_since)
-
-    def _looked_up(self, newest: Replay, keep_ms: int, needed_since: int | None) -> _Kept:
         limit_ms = self._now_ms - keep_ms
         first = self._reading.listing().first
         by_time = self._newest_before(limit_ms, first, newest.version)
@@ -115,12 +115,12 @@ class Cleaning:
 
         The last versions are looked at one by one: a clock may have been set back. Of a longer history, halves are.
         """
-        for walked, (version, commit) in enumerate(self._reading.newest_first(last)):
-            if commit.info.timestamp <= limit_ms or version <= first:
-                return version
-            if walked == _WALK_MAX:
-                break
-        low, high = first, version
+        high = last
+        for walked in range(_WALK_MAX + 1):
+            high, commit = self._at(high - 1 if walked else high)
+            if commit.info.timestamp <= limit_ms or high <= first:
+                return high
+        low = first
         while low + 1 < high:
             middle = (low + high) // 2
             at, commit = self._at(middle)
@@ -131,7 +131,7 @@ class Cleaning:
         return low
 
     def _at(self, version: int) -> tuple[int, TableCommit]:
-        """Our commit at a version, or the one before."""
+        """Our commit at a version, or the one before; raises NotFound."""
         found = next(self._reading.newest_first(version), None)
         if found is None:
             raise NotFound("a commit is gone")
@@ -152,7 +152,10 @@ class Cleaning:
 
     def _forget(self, since: int) -> int:
         """Remove commits and checkpoints below the newest checkpoint that all kept versions can be read from."""
-        base = self._reading.replay(since).checkpoint
+        try:
+            base = self._reading.replay(since).checkpoint
+        except NotFound:
+            return 0  # somebody else removed them already
         listing = self._reading.log.listing()
         keys = [info.key for info in listing.commits if version_of(info) < base]
         keys += [self._reading.log.checkpoint_key(version) for version in listing.checkpoints if version < base]
