@@ -15,7 +15,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Body, Store, StoreUnavailable
-from holdfast.tables import log_reading
+from holdfast.tables import log_reading, table_log
 from holdfast.tables.table_log import TableLog, retention
 from tests.publish.counting_store import CountingStore
 from tests.sampling import Some
@@ -352,6 +352,18 @@ def test_a_change_that_does_not_fit_is_refused_before_anything_is_written(world:
             world.log().commit(made.before, one)
         assert refused.value.hint, what
     assert world.files() == before
+
+
+def test_a_table_has_a_limited_number_of_files(memory: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_log, "FILES_MAX", 2)
+    for turn in range(2):
+        memory.run(rows_of(turn))
+    with pytest.raises(Invalid, match="too many files") as refused:
+        memory.run(rows_of(2))
+    assert refused.value.hint
+    memory.run(memory.rows(), removed=memory.log().snapshot().files, is_rewrite=True)
+    memory.run(rows_of(2))
+    assert len(memory.rows()) == 3
 
 
 def test_rows_of_an_older_run_may_be_computed_again(world: World):

@@ -31,7 +31,7 @@ from holdfast.tables.data_file import DataFile
 from holdfast.tables.log_reading import LogReading
 from holdfast.tables.table_cleaning import Cleaning, CleanReport
 from holdfast.tables.table_commit import TableCommit, TableCommitInfo, TableState
-from holdfast.tables.table_replay import RETENTION, RETENTION_MS, metadata_digest, protocol_of
+from holdfast.tables.table_replay import FILES_MAX, RETENTION, RETENTION_MS, metadata_digest, protocol_of
 from holdfast.tables.table_run import Run
 from holdfast.tables.unknown_outcome import until_known
 
@@ -310,6 +310,11 @@ def _files_after(before: TableSnapshot, change: TableChange) -> tuple[list[DataF
         if file.path in there:
             raise Invalid(f"a file is in the table already path={file.path}", hint="each file is added once")
         there[file.path] = file
+    if len(there) > FILES_MAX:
+        raise Invalid(
+            f"a table has too many files files={len(there)} max={FILES_MAX}",
+            hint="let runs write fewer, larger files, or join those that are there in a run that rewrites them",
+        )
     return removed, tuple(there.values())
 
 

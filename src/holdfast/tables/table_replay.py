@@ -31,7 +31,8 @@ RETENTION_MS = 7 * 86_400_000
 _INTERVAL = re.compile(r"interval ([0-9]{1,12}) seconds\Z")
 _SNAPPY = 1
 _CHECKPOINT = Written(lambda _: checkpoint_file.SETTINGS, _SNAPPY)
-_FILES_MAX = 4_000_000
+FILES_MAX = 1_000_000
+"""Of one table."""
 _TXNS_MAX = 1_000
 TOMBSTONES_MAX = 50_000
 """Files that are gone, in a checkpoint: only a VACUUM of others looks at them, and a busy table has very many."""
@@ -144,7 +145,10 @@ def require_known(protocol: Protocol) -> None:
 def read_checkpoint(data: bytes, key: str) -> Replay:
     """What a checkpoint says, before it is proved; raises Corrupt for one that we did not write."""
     file = WeighedFile(key, len(data), lambda start, length: data[start : start + length], _CHECKPOINT)
-    if not file.schema.equals(checkpoint_file.checkpoint_schema()) or file.rows > _FILES_MAX:
+    if (
+        not file.schema.equals(checkpoint_file.checkpoint_schema())
+        or file.rows > FILES_MAX + TOMBSTONES_MAX + _TXNS_MAX
+    ):
         raise Corrupt("a checkpoint of a table is not ours", path=key)
     replay = Replay()
     try:
