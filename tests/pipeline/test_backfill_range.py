@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid
 from holdfast.tables.table_run import Position, Reason, Run
 from pyspark_holdfast.pipeline.backfill_range import (
     Range,
@@ -19,6 +20,7 @@ from pyspark_holdfast.pipeline.backfill_range import (
     spans_between,
     steps_in,
     steps_of,
+    together,
     wanted_spans,
 )
 from pyspark_holdfast.pipeline.table_order import PlannedTable, ordered
@@ -81,12 +83,16 @@ def test_runs_that_meet_offsets_are_computed_again() -> None:
     assert met(parse_range(2, 3), *runs) == [2]
 
 
-def test_a_run_whose_beginning_is_not_known_is_refused() -> None:
-    runs = [run(7, 70), run(8, 80)]
-    assert met(parse_range(8, 8), *runs) == [8]
-    with pytest.raises(NotFound) as refused:
-        met(Range(), *runs)
-    assert "begin=8" in refused.value.hint
+def test_runs_whose_commits_are_gone_are_one_step() -> None:
+    """What they read together is known, from where reading began; nothing is left out, and nothing is told apart."""
+    steps = steps_of([run(7, 70), run(8, 80)])
+    assert [(step.first, step.run, step.is_joined) for step in steps] == [(1, 7, True), (8, 8, False)]
+    assert spans_between(PLANNED.sources[0], steps[0].before, steps[0].after) == {0: (0, 70)}
+    assert met(parse_range(8, 8), run(7, 70), run(8, 80)) == [8]
+    assert met(parse_range(3, 4), run(7, 70), run(8, 80)) == [7]
+    assert met(parse_range('{"orders":{"0":5}}', '{"orders":{"0":6}}'), run(7, 70), run(8, 80)) == [7]
+    assert [step.run for step in steps_of([run(7, 70, "backfill"), run(8, 80)])] == [7, 8]
+    assert steps_of([]) == []
 
 
 def test_offsets_of_what_is_not_read_are_refused() -> None:
@@ -103,7 +109,7 @@ def test_steps_cover_what_was_read_once(sizes: list[int], begin: int, end: int) 
     ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
     steps = steps_of([run(at + 1, mark) for at, mark in enumerate(ends)])
     source = PLANNED.sources[0]
-    spans = [spans_between(source, step.before or {}, step.after)[0] for step in steps]
+    spans = [spans_between(source, step.before, step.after)[0] for step in steps]
     assert [offset for span in spans for offset in range(*span)] == list(range(ends[-1]))
     asked = Range(offsets=({("orders", 0): begin}, {("orders", 0): end}))
     found = {step.run for step in steps_in(PLANNED, asked, steps, nothing)}
@@ -120,6 +126,31 @@ def test_an_input_that_came_later_was_read_from_its_beginning() -> None:
     earlier = {"orders": Position(source="log", marks={"0": 6}, begins={"0": 5})}
     assert spans_between(topic, earlier, read) == {0: (6, 7), 1: (1, 3)}
     assert spans_between(topic, read, {}) == {}
+
+
+def test_runs_that_read_joined_rows_are_one_step() -> None:
+    """If a table that is read does not tell rows of its runs 1..5 apart, neither can those who read them."""
+    planned = ordered([made("a", "orders"), made("b", "a")])[1]
+
+    def read(number: int, upto: int) -> Run:
+        reads = {"a": Position(source="t", version=upto, run=upto)}
+        return replace(run(number, 0), reads=reads)
+
+    steps = steps_of([read(1, 3), read(2, 5), read(3, 6), read(4, 9)])
+    for joined, expected in (
+        (0, [1, 2, 3, 4]),
+        (3, [1, 2, 3, 4]),
+        (4, [2, 3, 4]),
+        (5, [2, 3, 4]),
+        (6, [3, 4]),
+        (99, [4]),
+    ):
+        found = together(planned, steps, {"a": joined})
+        assert [step.run for step in found] == expected, joined
+        assert found[0].first == 1
+        assert found[-1].after == steps[-1].after
+        assert runs_between(planned.sources[0], found[0].before, found[0].after)[0] == 0
+    assert together(planned, [], {"a": 5}) == []
 
 
 def test_spans_are_cut_to_what_was_read() -> None:

@@ -126,7 +126,10 @@ def test_mistakes_are_told_before_anything_is_opened(tmp_path: Path, arguments: 
 
 
 def test_tables_do_not_lie_in_the_root(tmp_path: Path) -> None:
-    for place in (tmp_path / "log", tmp_path / "log" / "tables"):
+    with holdfast.open(tmp_path / "log") as log:
+        log.topic("x").append(b"x")
+        log.seal()
+    for place in (tmp_path / "log", tmp_path / "log" / "tables", tmp_path / "log" / "segments" / "tables"):
         with pytest.raises(Invalid, match="inside the root"):
             Pipeline("p", root=tmp_path / "log", tables=place, of=[made("a", "x")])
     Pipeline("p", root=tmp_path / "log", tables=tmp_path / "log-tables", of=[made("a", "x")])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.errors import Invalid
 from pyspark_holdfast.pipeline import Input, Table, append, count, keyed, snapshot, table, topic, whole, windowed
 from pyspark_holdfast.pipeline.table_definition import Kind
-from pyspark_holdfast.pipeline.table_order import behind, chosen, ordered
+from pyspark_holdfast.pipeline.table_order import chosen, ordered, readers_of
 
 
 def made(name: str, *inputs: str | Input, kind: Kind | None = None) -> Table:
@@ -98,6 +98,6 @@ def test_tables_are_chosen_by_name() -> None:
     order = ordered([made("a", "orders"), made("b", "a"), made("c", "b")])
     assert [one.name for one in chosen(order, ["c", "a"])] == ["a", "c"]
     assert len(chosen(order, [])) == 3
-    assert behind(order, "a") == ["b", "c"]
+    assert readers_of(order) == {"a": ["b"], "b": ["c"]}
     with pytest.raises(Invalid, match="has no table 'bb', did you mean 'b'"):
         chosen(order, ["bb"])

@@ -1,4 +1,8 @@
-"""kill -9 of drivers and of Python workers while tables are written: each row is there once, in chains, too."""
+"""Drivers and Python workers that die while tables are written: each row is there once, in chains, too.
+
+What is killed is real: a driver with its JVM and its workers, by kill -9. Since that takes long, the gate kills one,
+and goes through some steps with a driver that merely stops: whatever it knew is gone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -14,8 +17,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.pipeline_victim import CREATES
-from tests.spark.shop import TABLES, Shop, expected, some_orders
+from tests.sampling import Some
+from tests.spark.pipeline_victim import STEPS, TABLES, Step, dying
+from tests.spark.shop import Shop, expected, some_orders
 from tests.spark.stream_victim import kill_session
 
 if TYPE_CHECKING:
@@ -23,85 +27,108 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
-BUSY = pytest.mark.timeout(900)
-STEPS = [
-    *[(when, number) for when in ("before", "after") for number in range(1, CREATES + 1)],
-    *[("written", number) for number in range(1, 2 * len(TABLES) + 1)],
-]
+
+class Killed(BaseException):
+    """Nobody catches this."""
 
 
-class Victim:
-    """One driver at work."""
-
-    def __init__(self, folder: Path, scratch: str, runs: int, *arguments: str) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-        self._said = (folder / "said").open("w+")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.pipeline_victim", str(folder), str(runs), *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, start_new_session=True,
-            env={**kept, "TMPDIR": scratch},
-        )  # fmt: skip
-
-    def line(self) -> str:
-        """What it says next; nothing when it is dead."""
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
-
-    def go(self) -> None:
-        """Let it run once more."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass
-
-    def bury(self) -> str:
-        """Wait for its end, or see to it; what it said."""
-        kill_session(self._process.pid)
-        self._process.wait(60)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-        with self._said:
-            self._said.seek(0)
-            return self._said.read()
+def check(shop: Shop, orders: int | None = None) -> None:
+    """The tables hold what these orders make, each row once."""
+    rows = expected(shop.orders[:orders])
+    for table in TABLES:
+        assert shop.rows(table.name) == rows[table.name], table.name
 
 
-def check(shop: Shop, tables: Sequence[str]) -> None:
-    """Tables hold what the orders make, each row once."""
-    for name, rows in expected(shop.orders).items():
-        if name in tables:
-            assert shop.rows(name) == rows, name
+def check_whole(shop: Shop, orders: int, step: Step) -> None:
+    """Whoever looks at a table after a kill sees it before or after a run; which of them, the step tells."""
+    committed = step[1] if step[0] == "after" else step[1] - 1
+    before, after = expected(shop.orders[:orders]), expected(shop.orders)
+    for number, table in enumerate(TABLES):
+        assert shop.rows(table.name) == (after if number < committed else before)[table.name], (table.name, step)
 
 
-def survive(spark: SparkSession, shop: Shop, step: tuple[str, int] | None, random: Random) -> None:
-    """Two runs of a driver that is killed at a step, with workers that are; then one that goes on."""
+def clean(shop: Shop) -> None:
+    """What the dead have left is removed by its cause, and no more."""
+    pipeline = shop.pipeline(*TABLES, keep="0s")
+    pipeline.clean()
+    check(shop)
+    for table in TABLES:
+        kept = {path.name for path in (shop.tables / table.name / "data").iterdir()}
+        assert kept == shop.files(table.name)
+
+
+@pytest.mark.timeout(600)
+def test_a_run_that_stops_anywhere_is_gone_on_with(
+    spark: SparkSession, tmp_path: Path, some: Some[Step], seed: int
+) -> None:
+    shop, random = Shop(tmp_path), Random(seed)
     shop.sell(some_orders(random, 20))
-    die = () if step is None else ("--die", step[0], str(step[1]))
-    with TemporaryDirectory(prefix="hf-") as scratch:
-        victim = Victim(shop.root.parent, scratch, 2, "--kill-workers", *die)
-        first = victim.line()
-        if first:
-            assert set(json.loads(first).values()) == {"written"}, first
-            check(shop, [one.name for one in TABLES])
-            shop.sell(some_orders(random, 20))
-            victim.go()
-        second = victim.line() if first else ""
-        said = victim.bury()
-    assert bool(second) == (step is None), said[-3000:]
-    # Whoever looks now sees whole runs: the counts of the commits, and no more.
-    for one in TABLES:
-        if (shop.tables / one.name / "_delta_log").exists():
-            shop.rows(one.name)
-    assert shop.pipeline().run(spark).is_fine
-    check(shop, [one.name for one in TABLES])
+    assert shop.pipeline(*TABLES).run(spark).is_fine
+    steps = some(STEPS, 3)
+    random.shuffle(steps)
+    for step in steps:
+        known = len(shop.orders)
+        shop.sell(some_orders(random, 12))
+
+        def die() -> None:
+            raise Killed
+
+        with pytest.raises(Killed), dying(step, die):
+            shop.pipeline(*TABLES).run(spark)
+        check_whole(shop, known, step)
+        assert shop.pipeline(*TABLES).run(spark).is_fine
+        check(shop)
+    clean(shop)
 
 
-@BUSY
+@pytest.mark.timeout(900)
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("step", STEPS, ids=str)
-def test_a_killed_driver_loses_and_doubles_nothing(
-    spark: SparkSession, tmp_path: Path, step: tuple[str, int], seed: int
-) -> None:
-    survive(spark, Shop(tmp_path), step, Random(seed))
+def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path, step: Step, seed: int) -> None:
+    """Its workers are killed, too, in mid-write, which it survives."""
+    shop, random = Shop(tmp_path), Random(seed)
+    shop.sell(some_orders(random, 20))
+    assert shop.pipeline(*TABLES).run(spark).is_fine
+    known = len(shop.orders)
+    shop.sell(some_orders(random, 20))
+    assert not run_victim(tmp_path, "--kill-workers", "--die", step[0], str(step[1]))
+    check_whole(shop, known, step)
+    assert shop.pipeline(*TABLES).run(spark).is_fine
+    check(shop)
+    clean(shop)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.soak
+def test_drivers_at_the_same_time_write_each_row_once(tmp_path: Path, seed: int) -> None:
+    """Two processes run the same pipeline at once, again and again, with workers that die."""
+    from threading import Thread
+
+    shop, random = Shop(tmp_path), Random(seed)
+    for _ in range(4):
+        shop.sell(some_orders(random, 30))
+        threads = [Thread(target=run_victim, args=(tmp_path, "--kill-workers")) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        check(shop)
+    clean(shop)
+
+
+def run_victim(folder: Path, *arguments: str) -> dict[str, str]:
+    """One driver, until its end; what it told."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    with TemporaryDirectory(prefix="hf-") as scratch, (folder / f"said-{os.urandom(4).hex()}").open("w+") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.pipeline_victim", str(folder), *arguments],
+            stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True, env={**kept, "TMPDIR": scratch},
+        )  # fmt: skip
+        try:
+            told, _ = process.communicate(timeout=600)
+        finally:
+            kill_session(process.pid)
+            process.wait(60)
+        said.seek(0)
+        assert process.returncode in (0, -9), said.read()[-3000:]
+    return {} if not told else json.loads(told)  # type: ignore[no-any-return]

@@ -3,7 +3,8 @@
 With the same code and the same inputs the rows stay what they were; with corrected code they become what they should
 have been. Positions do not move. What a backfill means depends on the kind:
 
-    append     the runs that meet the range are computed again, one by one, and their files replace those runs' files
+    append     the runs that meet the range are computed again, one by one, and their files replace those runs' files;
+               runs so old that their commits are gone are computed together, as one
     keyed      the rows of the range are applied again; `order_by` decides, and equal ones give way to the new
     windowed   windows that rows of the range fall into are added up from all rows, and replace what was there
     snapshot   one run, whatever the range is
@@ -37,9 +38,10 @@ from pyspark_holdfast.pipeline.backfill_range import (
     spans_between,
     steps_in,
     steps_of,
+    together,
     wanted_spans,
 )
-from pyspark_holdfast.pipeline.inputs import NotYet, Taken
+from pyspark_holdfast.pipeline.inputs import JOINED, NotYet, Taken, joined_upto
 from pyspark_holdfast.pipeline.table_columns import configuration_of
 from pyspark_holdfast.pipeline.table_definition import Append, Snapshot, Windowed
 from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
@@ -94,8 +96,7 @@ def backfill(planned: PlannedTable, here: Pass, range_: Range) -> Outcome:
 
 def _append(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Range) -> Made | None:
     """The runs that meet the range, each computed by itself: rows keep the number of their run."""
-    known = [run for _, run in here.tables.log(planned.name).runs(_RUNS_MAX)]
-    steps = steps_in(planned, range_, steps_of(known), here.inputs.topics.between)
+    steps = _steps(planned, here, range_)
     if not steps:
         return None
     if len(steps) > _STEPS_MAX:
@@ -103,7 +104,8 @@ def _append(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Ra
             f"the range meets too many runs at once runs={len(steps)} most={_STEPS_MAX}",
             hint=f"take them in parts: begin={steps[0].run}, end={steps[_STEPS_MAX - 1].run}, and so on",
         )
-    taken = [_of_step(planned, here, step) for step in steps]
+    _require_behind(planned, here, steps)
+    taken = [[_between(here, source, step.before, step.after) for source in planned.sources] for step in steps]
     _require_there(here, taken)
     started, added, rows_out, schema = here.clock.now_us() // 1000, list[DataFile](), 0, before.schema
     try:
@@ -116,20 +118,39 @@ def _append(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Ra
     except BaseException:
         discard(here.tables, planned.name, added)
         raise
-    again = {step.run for step in steps}
-    removed = tuple(file for file in before.files if file.run in again)
-    return _made(planned, before, schema, Written(tuple(added), removed, 0, rows_out, {}), taken, started)
+    removed = tuple(file for file in before.files if any(step.first <= file.run <= step.run for step in steps))
+    made = _made(planned, before, schema, Written(tuple(added), removed, 0, rows_out, {}), taken, started)
+    joined = {JOINED: str(steps[0].run)} if steps[0].is_joined else {}  # only the oldest can be
+    return replace(made, configuration={**made.configuration, **joined})
 
 
-def _of_step(planned: PlannedTable, here: Pass, step: Step) -> list[Taken]:
-    assert step.before is not None
-    return [_between(here, source, step.before, step.after) for source in planned.sources]
+def _steps(planned: PlannedTable, here: Pass, range_: Range) -> list[Step]:
+    """The runs of a table that a range meets."""
+    known = steps_of([run for _, run in here.tables.log(planned.name).runs(_RUNS_MAX)])
+    tables = [source.name for source in planned.new if source.kind == "table"]
+    joined = {name: joined_upto(here.tables.snapshot(name)) for name in tables}
+    return steps_in(planned, range_, together(planned, known, joined), here.inputs.topics.between)
+
+
+def _require_behind(planned: PlannedTable, here: Pass, steps: Sequence[Step]) -> None:
+    """Refuse to join runs of which a reader has read some: it would get their rows again with the others."""
+    for step in steps:
+        for reader in here.readers.get(planned.name, ()) if step.is_joined else ():
+            run = here.tables.look(reader).run
+            read = None if run is None else run.reads.get(planned.name)
+            if read is not None and 0 < read.run < step.run:
+                raise Invalid(
+                    f"a table is in the midst of the runs that would be joined table={reader} run={read.run}"
+                    f" runs={step.first}..{step.run}",
+                    hint=f"run the pipeline first, so that {reader} has read all of them",
+                )
 
 
 def _between(here: Pass, source: Source, before: Reads, after: Reads) -> Taken:
     """What was read of an input between two positions, as it is now."""
     if source.is_whole:
         return here.inputs.take(source, None)
+    here.inputs.require_same(source, after.get(source.key))
     if source.kind == "topic":
         return here.inputs.of_spans(source, before.get(source.key), spans_between(source, before, after))
     return here.inputs.of_runs(source, before.get(source.key), *runs_between(source, before, after))
@@ -188,10 +209,8 @@ def _in_range(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: 
     assert before.run is not None
     reads = before.run.reads
     if range_.runs is not None:
-        known = steps_of([run for _, run in here.tables.log(planned.name).runs(_RUNS_MAX)])
-        steps = steps_in(planned, range_, known, here.inputs.topics.between)
+        steps = _steps(planned, here, range_)
         first, last = (steps[0].before, steps[-1].after) if steps else (reads, reads)
-        assert first is not None
         return [_between(here, source, first, last) for source in planned.sources]
     wanted = wanted_spans(planned, range_, here.inputs.topics.between)
     return [_cut(here, source, reads, wanted) for source in planned.sources]

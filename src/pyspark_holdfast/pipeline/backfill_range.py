@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import NamedTuple
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid
 from holdfast.model.record import microseconds
 from holdfast.reader.offsets import Where, parse_offsets
 from holdfast.reader.read_options import parse_time
@@ -109,28 +110,32 @@ def _require_order(is_fine: bool) -> None:
 
 
 class Step(NamedTuple):
-    """One run of a table and what it read."""
+    """A run of a table and what it read; or several runs together, where it is not known any more which read what."""
 
+    first: int
     run: int
-    before: Reads | None
-    """How far the inputs were read before it; None: the commit that says it is gone."""
+    """The last one of them."""
+    before: Reads
+    """How far the inputs were read before the first."""
     after: Reads
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether these are several runs."""
+        return self.first < self.run
 
 
 def steps_of(runs: Sequence[Run]) -> list[Step]:
     """The runs that read something new, in their order; backfills do not count.
 
-    `runs` are all that are known, in any order.
+    `runs` are all that are known, up to the newest. Commits of older ones are removed in time; what those runs read
+    together is still known, because positions tell where reading began.
     """
-    known = {run.run: run for run in runs}
-    found = []
-    for number in sorted(known):
-        if known[number].reason != "run":
-            continue
-        before: Reads | None = {} if number == 1 else None
-        if number - 1 in known:
-            before = known[number - 1].reads
-        found.append(Step(number, before, known[number].reads))
+    known = sorted(runs, key=lambda run: run.run)
+    found = [Step(1, one.run, {}, one.reads) for one in known[:1]]
+    for before, one in pairwise(known):
+        if one.reason == "run":
+            found.append(Step(one.run, one.run, before.reads, one.reads))
     return found
 
 
@@ -149,6 +154,23 @@ def runs_between(source: Source, before: Reads, after: Reads) -> tuple[int, int]
     now, earlier = after.get(source.key), before.get(source.key)
     upto = 0 if now is None else now.run
     return (0 if earlier is None else min(earlier.run, upto)), upto
+
+
+def together(planned: PlannedTable, steps: Sequence[Step], joined: Mapping[str, int]) -> list[Step]:
+    """The same steps, with those as one that read rows of a table which are not told apart by its runs any more.
+
+    `joined` tells up to which run of each table that is so. What one of these steps read cannot be said without the
+    others.
+    """
+    last = 0
+    for at, step in enumerate(steps):
+        for source in planned.new:
+            since, upto = runs_between(source, step.before, step.after)
+            if since < min(upto, joined.get(source.name, 0)):
+                last = at
+    if not last:
+        return list(steps)
+    return [Step(steps[0].first, steps[last].run, steps[0].before, steps[last].after), *steps[last + 1 :]]
 
 
 # -- the range ------------------------------------------------------------------------------------------------
@@ -183,27 +205,20 @@ def wanted_spans(planned: PlannedTable, range_: Range, between: Between) -> dict
 
 
 def steps_in(planned: PlannedTable, range_: Range, steps: Sequence[Step], between: Between) -> list[Step]:
-    """The runs that a range meets; raises NotFound where commits that tell it are gone."""
+    """The runs that a range meets."""
     if range_.is_everything:
-        met = list(steps)
-    elif range_.runs is not None:
+        return list(steps)
+    if range_.runs is not None:
         first, last = range_.runs
-        met = [step for step in steps if first <= step.run <= last]
-    else:
-        wanted = wanted_spans(planned, range_, between)
-        met = [step for step in steps if _meets(planned, step, wanted)]
-    if any(step.before is None for step in met):
-        raise NotFound(
-            f"what older runs have read is not known any more table={planned.name} run={met[0].run}",
-            hint=f"begin with a later run: begin={met[0].run + 1}",
-        )
-    return met
+        return [step for step in steps if first <= step.run and step.first <= last]
+    wanted = wanted_spans(planned, range_, between)
+    return [step for step in steps if _meets(planned, step, wanted)]
 
 
 def _meets(planned: PlannedTable, step: Step, wanted: Mapping[str, Spans]) -> bool:
     for source in planned.new:
         asked = wanted.get(source.name, {}) if source.kind == "topic" else {}
-        read = spans_between(source, step.before or {}, step.after) if asked else {}
+        read = spans_between(source, step.before, step.after) if asked else {}
         for part, (begin, end) in read.items():
             first, last = asked.get(part, (0, 0))
             if max(begin, first) < min(end, last):

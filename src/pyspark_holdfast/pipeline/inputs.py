@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Frame = Callable[["SparkSession"], "DataFrame"]
+JOINED = "holdfast.joined_runs"
+"""In the configuration of an append table: up to this run, rows may carry the number of a later run than their own."""
 
 
 class NotYet(Exception):
@@ -155,6 +157,7 @@ class Inputs:
             raise NotYet(f"waiting for table {source.name!r}: it has no rows yet")
         _require(source, before, snapshot.table_id)
         since = 0 if before is None or source.is_whole else before.run
+        _require_apart(source, since, snapshot)
         return self.of_runs(source, before, since, snapshot.run.run)
 
     def of_runs(self, source: Source, before: Position | None, since: int, upto: int) -> Taken:
@@ -165,6 +168,11 @@ class Inputs:
             source, before, Position(source=snapshot.table_id, version=snapshot.version, run=upto),
             sum(file.rows for file in files), self.tables.frame(source.name, files), {},
         )  # fmt: skip
+
+    def require_same(self, source: Source, read: Position | None) -> None:
+        """Refuse another log or table than the one that was read."""
+        is_topic = source.kind == "topic"
+        _require(source, read, self.topics.root.log if is_topic else self.tables.snapshot(source.name).table_id)
 
     # -- reports ------------------------------------------------------------------------------------------
 
@@ -201,6 +209,22 @@ def lag_of(read: Mapping[str, int], settled: Mapping[int, int]) -> int:
     5
     """
     return sum(max(0, end - read.get(str(part), 0)) for part, end in settled.items())
+
+
+def joined_upto(snapshot: TableSnapshot) -> int:
+    """Up to which run rows of a table may carry the number of a later run than their own; 0: none do."""
+    told = snapshot.configuration.get(JOINED, "")
+    return int(told) if told.isascii() and told.isdigit() and len(told) < 16 else 0
+
+
+def _require_apart(source: Source, since: int, snapshot: TableSnapshot) -> None:
+    """Refuse to go on within runs whose rows are told apart no longer."""
+    joined = joined_upto(snapshot)
+    if 0 < since < joined:
+        raise Invalid(
+            f"a backfill has joined runs of which some were read input={source.name} read={since} joined={joined}",
+            hint="build the table anew: give it another name, or remove its folder, and run again",
+        )
 
 
 def _require(source: Source, before: Position | None, found: str) -> None:

@@ -40,7 +40,7 @@ from pyspark_holdfast.pipeline.repeating import interval_of, repeat, stopping
 from pyspark_holdfast.pipeline.reports.report_files import ReportFiles
 from pyspark_holdfast.pipeline.run_report import RunReport, TableReport
 from pyspark_holdfast.pipeline.table_definition import Table
-from pyspark_holdfast.pipeline.table_order import PlannedTable, chosen, ordered
+from pyspark_holdfast.pipeline.table_order import PlannedTable, chosen, ordered, readers_of
 from pyspark_holdfast.pipeline.table_reading import tables_url
 from pyspark_holdfast.pipeline.table_reports import (
     TableStatus,
@@ -103,7 +103,7 @@ class Pipeline:
             for source in planned.sources:
                 check_options({**given, **source.options}, f"table={planned.name} input={source.name}")
         self.root, self.tables_url = root_place(root), tables_url(tables)
-        _keep_apart(root_url(self.root), self.tables_url)
+        _keep_apart(self.root, self.tables_url)
         self.options = given
         self.settings = _settings(store, given)
         self.reports: str | None = _reports_place(reports, self.tables_url)
@@ -153,7 +153,7 @@ class Pipeline:
             self._inputs.tables.look_again()
             here = Pass(
                 self.name, str(uuid.UUID(bytes=self._clock.random_bytes(16), version=4)), self._inputs, self._clock,
-                lambda: _session(spark), progress or _silent,
+                lambda: _session(spark), progress or _silent, readers_of(self.planned),
             )  # fmt: skip
             started_ms, begun = self._clock.now_us() // 1000, self._clock.monotonic()
             tables = work(here)
@@ -250,11 +250,7 @@ class Pipeline:
 
     def _needs_backfill(self, report: TableReport) -> str:
         """Which tables have read rows that a backfill has replaced, and will not read them again."""
-        readers = [
-            one.name
-            for one in self.planned
-            if any(source.kind == "table" and source.name == report.name for source in one.new)
-        ]
+        readers = readers_of(self.planned).get(report.name, ())
         if report.outcome != "written" or not readers:
             return ""
         return f"rows that were replaced had been read by {', '.join(readers)}: backfill them, too"
@@ -326,8 +322,9 @@ def _settings(store: Mapping[str, Any] | StoreSettings | None, options: Mapping[
 
 
 def _keep_apart(root: str, tables: str) -> None:
-    """Refuse tables inside a root: what is there belongs to the log."""
-    if f"{tables}/".startswith(f"{root.rstrip('/')}/"):
+    """Refuse tables inside a root, or inside the directory of a log: what is there belongs to the log."""
+    places = (root_url(root), tables_url(root))
+    if any(f"{tables}/".startswith(f"{place.rstrip('/')}/") for place in places):
         raise Invalid("tables must not lie inside the root that they read", hint="give a place beside it, as …/tables")
 
 

@@ -68,13 +68,14 @@ def ordered(tables: Sequence[Table]) -> tuple[PlannedTable, ...]:
     return tuple(done.values())
 
 
-def behind(planned: Iterable[PlannedTable], name: str) -> list[str]:
-    """The tables that read a table, themselves or through others, in the order of their runs."""
-    found = {name}
+def readers_of(planned: Iterable[PlannedTable]) -> dict[str, list[str]]:
+    """By table: those that read its new rows."""
+    found: dict[str, list[str]] = {}
     for one in planned:
-        if one.upstream & found:
-            found.add(one.name)
-    return [one.name for one in planned if one.name in found and one.name != name]
+        for source in one.new:
+            if source.kind == "table":
+                found.setdefault(source.name, []).append(one.name)
+    return found
 
 
 def chosen(planned: Sequence[PlannedTable], only: Sequence[str]) -> list[PlannedTable]:

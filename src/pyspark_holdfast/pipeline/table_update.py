@@ -51,6 +51,8 @@ class Pass:
     spark: Callable[[], SparkSession]
     """The session; made when it is first needed."""
     tell: Callable[[str], None]
+    readers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By table: those that read its new rows."""
 
     @property
     def tables(self) -> Tables:
@@ -166,7 +168,7 @@ def computed(
 
 def leased(here: Pass, taken: Sequence[Taken]) -> AbstractContextManager[None]:
     """While rows are read, retention waits for them."""
-    return here.inputs.topics.leased(f"{here.pipeline}.{here.id[:8]}", spans_of(taken))
+    return here.inputs.topics.leased(f"{here.pipeline[:100]}.{here.id}", spans_of(taken))
 
 
 def spans_of(taken: Sequence[Taken]) -> dict[str, dict[int, tuple[int, int]]]:
