@@ -341,7 +341,13 @@ def _session(given: Session) -> SparkSession:
 
     if given is None:
         return SparkSession.getActiveSession() or session()
-    return given() if callable(given) else given
+    made = given() if callable(given) else given
+    if getattr(made, "_jvm", None) is None:
+        raise Invalid(
+            "this session is remote, and tasks of a pipeline cannot be given to it",
+            hint="run the pipeline on the cluster: spark-submit FILE.py, or holdfast spark pipeline run --master",
+        )
+    return made
 
 
 def _silent(line: str) -> None:
