@@ -72,8 +72,11 @@ def stands(store: Store, segment: SegmentDocument) -> bool:
 
 def _write(store: Store, segments: Sequence[SegmentDocument]) -> None:
     for segment in segments:
-        body = Body.of(documents.encode(segment))
-        create_repeatedly(store, manifest_key_of(segment), body, lambda _, one=segment: stands(store, one))  # type: ignore[misc]
+
+        def require_same(key: str, segment: SegmentDocument = segment) -> None:
+            stands(store, segment)
+
+        create_repeatedly(store, manifest_key_of(segment), Body.of(documents.encode(segment)), require_same)
 
 
 def _write_checkpoint(store: Store, segment: SegmentDocument) -> None:
