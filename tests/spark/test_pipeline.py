@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 import holdfast
 from holdfast.crypto.keyring import Keyring
@@ -142,7 +143,7 @@ def test_a_run_that_another_one_overtakes_begins_again(spark: SparkSession, shop
 def test_many_pipelines_run_at_once_in_one_session(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     """Through the Python source, whose queries share more than they should: each its own rows."""
     shop.sell([order(number) for number in range(20)])
-    places = [tmp_path / f"tables-{number}" for number in range(4)]
+    places = [tmp_path / f"tables-{number}" for number in range(3)]
     pipelines = [shop.pipeline(paid, tables=place, options={"native": "false"}) for place in places]
     with ThreadPoolExecutor(len(pipelines)) as threads:
         reports = list(threads.map(lambda pipeline: pipeline.run(spark), pipelines))
@@ -165,7 +166,7 @@ def test_another_log_under_the_same_name_is_refused(spark: SparkSession, shop: S
 
 
 def test_a_signal_lets_the_table_at_work_come_to_its_commit(spark: SparkSession, shop: Shop) -> None:
-    shop.sell([order(number) for number in range(4)])
+    shop.sell([order(number) for number in range(3)])
 
     def signalled(orders: DataFrame) -> DataFrame:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -207,9 +208,11 @@ def test_only_what_commits_name_is_read(spark: SparkSession, shop: Shop) -> None
 
 def test_status_needs_no_spark(spark: SparkSession, shop: Shop) -> None:
     shop.sell([order(number) for number in range(10)])
-    pipeline = shop.pipeline(paid, large)
+    pipeline = shop.pipeline(paid, large, keep="30d")
     report = pipeline.run(spark, only="paid")
     (one,) = report.tables
+    told = DeltaTable(shop.tables / "paid").metadata().configuration
+    assert told["delta.deletedFileRetentionDuration"] == f"interval {30 * 86400} seconds", "for VACUUM of others"
     assert (one.rows_in, one.rows_out, one.rows, one.run, one.version) == (10, 7, 7, 1, 0)
     assert (one.inputs[0].begin, one.inputs[0].end, one.inputs[0].lag) == ({"0": 0, "1": 0}, {"0": 5, "1": 5}, 0)
     assert one.columns["at"] == "timestamp"

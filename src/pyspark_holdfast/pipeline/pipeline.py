@@ -153,7 +153,7 @@ class Pipeline:
             self._inputs.tables.look_again()
             here = Pass(
                 self.name, str(uuid.UUID(bytes=self._clock.random_bytes(16), version=4)), self._inputs, self._clock,
-                lambda: _session(spark), progress or _silent, readers_of(self.planned),
+                lambda: _session(spark), progress or _silent, readers_of(self.planned), self.keep_ms,
             )  # fmt: skip
             started_ms, begun = self._clock.now_us() // 1000, self._clock.monotonic()
             tables = work(here)
