@@ -1,6 +1,6 @@
 """Append in a burst, kill -9 it in the middle, reopen, account for every record, ship, damage, find it, restore.
 
-    script/demo [--seconds 2] [--directory DIR] [--plot demo-marks.png]
+    script/demo [--seconds 2] [--directory DIR] [--plot demo-marks.png] [--report demo-report.html]
     script/demo --s3                  another one, with an S3 server that is pulled the plug on (demo_s3.py)
 
 A child process appends from 64 coroutines, encrypted, and writes down each acknowledgement; the parent kills it
@@ -12,7 +12,8 @@ Then everything is sealed and shipped to a store, a directory beside the log. On
 another segment is taken away: reconciliation must find both, and nothing else. Then the log is restored from its
 store into a new directory, where every record must be again.
 
-Last, Spark reads the store of another log while that is being written (demo_spark.py), and draws how far it was.
+Then Spark reads the store of another log while that is being written (demo_spark.py), and draws how far it was. Last,
+a pipeline makes two Delta tables of what was read (demo_tables.py), writes its report, and Polars reads a table back.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2.0, help="how long the burst lasts before the kill")
     parser.add_argument("--directory", type=Path, help="where to keep the log (default: a temporary directory)")
-    parser.add_argument("--spark-seconds", type=float, default=8.0, help="how long Spark watches a writer")
+    parser.add_argument("--spark-seconds", type=float, default=6.0, help="how long Spark watches a writer")
     parser.add_argument("--plot", type=Path, default=Path("demo-marks.png"), help="where to draw the marks over time")
     parser.add_argument("--report", type=Path, default=Path("demo-report.html"), help="where to put the report's page")
     parser.add_argument("--burst", type=Path, help=argparse.SUPPRESS)

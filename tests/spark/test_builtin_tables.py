@@ -15,7 +15,7 @@ from examples.channels_spark import play
 import holdfast
 from holdfast import Invalid, Keyring
 from holdfast.store import layout
-from holdfast.testing import ManualClock
+from holdfast.testing import ManualClock, run_table
 from pyspark_holdfast.pipeline.builtin import bronze, channel_delivery, channel_messages, channels, health
 from tests.spark.logs import fill
 
@@ -168,6 +168,19 @@ def test_channel_tables_say_what_the_records_of_the_channels_say(spark: SparkSes
     assert [one.name for one in channels()] == ["channel_messages", "channel_delivery"]
 
 
+def test_channels_in_increments_are_the_channels_in_one_run(spark: SparkSession, tmp_path: Path) -> None:
+    """What became of a message is corrected by what is recorded of it later, at whomever."""
+    (root, _) = play(tmp_path)
+    with holdfast.open(root, read_only=True) as log:
+        records = list(log.topic("_channels").read())
+    given = {"beside": [channel_messages("happened")], "then": {"happened": records[50:]}, "spark": spark}
+    found = run_table(channel_delivery(), {"happened": records[:50]}, **given)
+    events = channel_messages()(load(spark, root, "_channels"))
+    place = ("channel", "message_id", "participant_id")
+    assert found == rows(channel_delivery()(events, events), *place)
+    assert {row["state"] for row in found} == {"acknowledged", "delivered", "waiting"}
+
+
 # -- health -------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +218,7 @@ def test_manifests_as_rows_open_no_segment_and_give_each_segment_once(spark: Spa
     assert sorted(row.number for row in pieces) == [0, 0, 1, 1, 2, 2]
 
 
+@pytest.mark.full("a stream and a sink beside what the other tests have: seconds")
 def test_manifests_of_a_topic_that_spark_writes_and_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     """What a sink has committed is told like what a log has sealed; a stream tells of each segment once."""
     place, landed, checkpoint = (str(tmp_path / name) for name in ("root", "landed", "checkpoint"))

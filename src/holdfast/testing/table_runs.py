@@ -185,19 +185,11 @@ def _require_fine(report: RunReport, raised: Sequence[Exception]) -> None:
     raise Invalid(f"table {failed.name} failed: {failed.error}", hint=failed.hint or None)
 
 
-_sessions: list[SparkSession] = []
-"""One for all tests of a process; made when it is first needed."""
-
-
 def _session() -> SparkSession:
+    """The session of this thread; else one for one processor, which stays for the next call."""
     from pyspark.sql import SparkSession
 
     import pyspark_holdfast
 
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
-    if not _sessions:
-        few = {"spark_sql_shuffle_partitions": "1", "spark_default_parallelism": "1"}
-        _sessions.append(pyspark_holdfast.session("local[1]", **few))
-    return _sessions[0]
+    few = {"spark_sql_shuffle_partitions": "1", "spark_default_parallelism": "1"}
+    return SparkSession.getActiveSession() or pyspark_holdfast.session("local[1]", **few)
