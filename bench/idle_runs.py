@@ -85,8 +85,8 @@ def _live(spark: SparkSession, place: Path, runs: int) -> None:
         orders = log.topic("orders")
         for number in range(runs):
             for segment in range(SEGMENTS_EACH):
-                orders.append_many([b"%d %d %d" % (number, segment, one) for one in range(RECORDS_EACH)])
-                log.seal()
+                orders.append_batch([b"%d %d %d" % (number, segment, one) for one in range(RECORDS_EACH)])
+                log.seal(timeout=600)
             log.ship(60)
             report = _pipeline(place).run(spark)
             if not report.is_fine or {one.outcome for one in report.tables} != {"written"}:

@@ -15,6 +15,7 @@ lay the same rows out in other bytes, and two of Arrow the same columns.)
     store/, store-sealed/           a store's root with one of each object, but for segment files; and the same, signed
     store-1/                        a root of format 1: the same objects under their old names, nothing signed
     bundle/                         two segments of sealed/, their blocks in one file
+    table/                          a table of a pipeline, and what must be read of it
     damaged/                        logs and objects that must be refused, each in its own way
     expected.json                   what was put into them, and what their segments are
     vectors.json                    frames, headers, digests, stamps, chain values and encrypted bodies as hex
@@ -37,6 +38,7 @@ import apsw
 import msgspec
 import pyarrow as pa
 from tests.golden.counted import CountedEncryptor, encrypting_as_before
+from tests.golden.make_table import make_table
 from tests.store.old_roots import make_old
 
 import holdfast
@@ -106,6 +108,7 @@ def make(target: Path) -> None:
     make_store(target / "store")
     make_signed_store(target / "store-sealed")
     make_bundle(target / "bundle", target / "sealed")
+    make_table(target / "table")
     make_damaged(target / "damaged")
     _write_json(target / "expected.json", expected)
     _write_json(target / "vectors.json", make_vectors())

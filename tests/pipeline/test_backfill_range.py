@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.errors import Invalid
 from holdfast.tables.table_run import Position, Reason, Run
@@ -19,6 +20,7 @@ from pyspark_holdfast.pipeline.backfill_range import (
     spans_between,
     steps_in,
     steps_of,
+    together,
     wanted_spans,
 )
 from pyspark_holdfast.pipeline.table_order import PlannedTable, ordered
@@ -124,6 +126,31 @@ def test_an_input_that_came_later_was_read_from_its_beginning() -> None:
     earlier = {"orders": Position(source="log", marks={"0": 6}, begins={"0": 5})}
     assert spans_between(topic, earlier, read) == {0: (6, 7), 1: (1, 3)}
     assert spans_between(topic, read, {}) == {}
+
+
+def test_runs_that_read_joined_rows_are_one_step() -> None:
+    """If a table that is read does not tell rows of its runs 1..5 apart, neither can those who read them."""
+    planned = ordered([made("a", "orders"), made("b", "a")])[1]
+
+    def read(number: int, upto: int) -> Run:
+        reads = {"a": Position(source="t", version=upto, run=upto)}
+        return replace(run(number, 0), reads=reads)
+
+    steps = steps_of([read(1, 3), read(2, 5), read(3, 6), read(4, 9)])
+    for joined, expected in (
+        (0, [1, 2, 3, 4]),
+        (3, [1, 2, 3, 4]),
+        (4, [2, 3, 4]),
+        (5, [2, 3, 4]),
+        (6, [3, 4]),
+        (99, [4]),
+    ):
+        found = together(planned, steps, {"a": joined})
+        assert [step.run for step in found] == expected, joined
+        assert found[0].first == 1
+        assert found[-1].after == steps[-1].after
+        assert runs_between(planned.sources[0], found[0].before, found[0].after)[0] == 0
+    assert together(planned, [], {"a": 5}) == []
 
 
 def test_spans_are_cut_to_what_was_read() -> None:

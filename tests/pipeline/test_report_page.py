@@ -8,11 +8,14 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_holdfast.pipeline.reports.page_graph import Node, graph
 from pyspark_holdfast.pipeline.reports.page_words import brief, duration, size, text
-from pyspark_holdfast.pipeline.reports.report_history import History
+from pyspark_holdfast.pipeline.reports.report_history import History, with_report
 from pyspark_holdfast.pipeline.reports.report_page import page
+from pyspark_holdfast.pipeline.run_report import InputReport, RunReport, TableReport
 from tests.pipeline.report_data import history_of, run_report, shop, table_input, table_report, topic_input
 
 pytestmark = pytest.mark.unit
@@ -205,3 +208,34 @@ def test_tables_that_read_each_other_do_not_hang_the_page() -> None:
 def test_numbers_are_short(shown: str, words: str) -> None:
     """As people write them."""
     assert shown.replace("\N{THIN SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ") == words
+
+
+INTEGERS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 10**6)
+SECONDS = st.floats(allow_nan=False) | st.floats(0, 1e4)
+WORDS = st.text(max_size=8)
+INPUTS = st.builds(
+    InputReport, name=WORDS, kind=st.sampled_from(["topic", "table"]), place=WORDS, source=WORDS,
+    begin=st.dictionaries(WORDS, INTEGERS, max_size=1), end=st.dictionaries(WORDS, INTEGERS, max_size=2),
+    rows=INTEGERS, lag=INTEGERS, is_whole=st.booleans(), columns=st.dictionaries(WORDS, WORDS, max_size=2),
+)  # fmt: skip
+TABLES = st.builds(
+    TableReport, name=WORDS, kind=WORDS, outcome=st.sampled_from(["written", "unchanged", "failed", "skipped"]),
+    description=WORDS, place=WORDS, version=INTEGERS, inputs=st.lists(INPUTS, max_size=2), rows_in=INTEGERS,
+    rows_out=INTEGERS, rows=INTEGERS, files=INTEGERS, bytes=INTEGERS, started_ms=INTEGERS, seconds=SECONDS,
+    columns=st.dictionaries(WORDS, WORDS, max_size=2), error=WORDS, hint=WORDS, note=WORDS,
+)  # fmt: skip
+RUNS = st.builds(
+    RunReport, pipeline=WORDS, id=WORDS, started_ms=INTEGERS, seconds=SECONDS, tables=st.lists(TABLES, max_size=2)
+)
+
+
+@given(st.lists(RUNS, max_size=2))
+def test_whatever_a_report_says_there_is_a_page(reports: list[RunReport]) -> None:
+    """Reports are files that anybody may have written."""
+    history = History()
+    for number, report in enumerate(reports):
+        history = with_report(history, f"{number}.json", report)
+    source = page(history)
+    Seen(source)
+    for svg in re.findall(r"<svg.*?</svg>", source, re.DOTALL):
+        ElementTree.fromstring(svg)

@@ -105,7 +105,7 @@ def test_runs_whose_commits_are_gone_are_computed_as_one(
     """Old commits are removed in time. Readers that would get rows twice are told."""
     shop = Shop(tmp_path)
     for step in range(3):
-        shop.sell([order(number) for number in range(step * 6, step * 6 + 6)])
+        shop.sell([order(50 + number) for number in range(step * 6, step * 6 + 6)])
         assert shop.pipeline(paid, large).run(spark, only=["paid"] if step else []).is_fine
     runs = TableLog.runs
     monkeypatch.setattr(TableLog, "runs", lambda self, most: runs(self, 2))
@@ -117,6 +117,9 @@ def test_runs_whose_commits_are_gone_are_computed_as_one(
     one(pipeline.backfill("paid", spark))
     assert shop.rows("paid") == expected(shop.orders)["paid"]
     assert {table.outcome for table in pipeline.run(no_spark).tables} == {"unchanged"}
+    assert shop.rows("large") == expected(shop.orders)["large"]
+    monkeypatch.undo()
+    one(pipeline.backfill("large", spark, begin=2))  # which had read some of the runs that are one now
     assert shop.rows("large") == expected(shop.orders)["large"]
 
 
@@ -135,6 +138,38 @@ def test_corrected_code_corrects_keys_and_windows(spark: SparkSession, tmp_path:
     assert shop.rows("hourly") == twice, "all of them are in the first hour"
     one(corrected.backfill("latest", spark))
     assert {row["id"]: row["amount"] for row in shop.rows("latest")} == {n: 2 * n for n in range(40)}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_runs_backfills_and_cleaning_in_any_order_end_alike(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """All kinds, in chains; whatever was computed again, with the same code, each row counts once."""
+    for life in range(5):
+        shop, random = Shop(tmp_path / str(life)), Random(seed + life)
+        names = [one.name for one in TABLES]
+        shop.sell(some_orders(random, 5))
+        for _ in range(25):
+            pipeline = shop.pipeline(keep=random.choice(["0s", "7d"]))
+            match random.choice(["sell", "sell", "run", "some", "backfill", "backfill", "clean"]):
+                case "sell":
+                    shop.sell(some_orders(random, random.randrange(1, 30)), seals=random.randrange(1, 4))
+                case "run":
+                    assert pipeline.run(spark).is_fine
+                case "some":
+                    assert pipeline.run(spark, only=random.sample(names, 2)).is_fine
+                case "backfill":
+                    name = random.choice(names)
+                    range_ = random.choice(
+                        [*RANGES, {"begin": random.randrange(1, 9)}, {"end": random.randrange(1, 9)}]
+                    )
+                    found = pipeline.backfill(name, spark, **range_).tables[0]
+                    fine = ("no offsets and times", "in the midst of the runs")
+                    assert not found.error or any(words in found.error for words in fine), found
+                case "clean":
+                    pipeline.clean()
+        assert shop.pipeline().run(spark).is_fine
+        for name, rows in expected(shop.orders).items():
+            assert not rows or shop.rows(name) == rows, (name, life)
 
 
 def test_a_backfill_that_a_run_overtakes_begins_again(spark: SparkSession, tmp_path: Path) -> None:

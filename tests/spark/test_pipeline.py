@@ -112,7 +112,7 @@ def test_a_table_that_fails_stops_only_those_behind_it(spark: SparkSession, shop
     assert {one.name: one.outcome for one in report.tables} == {
         "paid": "failed", "large": "skipped", "latest": "written",
     }  # fmt: skip
-    assert report.tables[0].error == "ValueError: no such thing"
+    assert report.tables[0].error.startswith("ValueError: no such thing")
     assert not report.is_fine
     assert set(outcomes(shop.pipeline(paid, large, latest).run(spark)).values()) == {"written", "unchanged"}
     assert shop.rows("large") == expected(shop.orders)["large"]

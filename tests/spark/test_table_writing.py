@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast import Corrupt, Invalid, NotFound
+from holdfast import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.store.store_settings import StoreSettings
-from holdfast.tables import data_file
-from pyspark_holdfast.pipeline import bucket_tasks
+from holdfast.tables import unknown_outcome
+from pyspark_holdfast.pipeline import bucket_tasks, table_writing
 from pyspark_holdfast.pipeline.bucket_tasks import MergeTask, Output, Stored, day_name, unpacked
 from pyspark_holdfast.pipeline.table_columns import BUCKET, DELETED, configuration_of, latest_rule, stored_columns
 from pyspark_holdfast.pipeline.table_definition import (
@@ -56,7 +56,7 @@ Row = tuple[Any, ...]
 
 
 def test_all_types_arrive_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
-    """Also where the session's times are shown in another zone."""
+    """Also where the session shows times in another zone, and gives texts to Arrow in another way."""
     frame = spark.sql(
         """select true as flag, 1Y as tiny, 2S as small, 3 as middle, 4L as large, float(1.5) as single,
         double('NaN') as number, 1.25BD as price, 'text' as text, X'00FF' as bytes, date'1969-12-31' as day,
@@ -66,7 +66,8 @@ def test_all_types_arrive_as_they_were(spark: SparkSession, tmp_path: Path) -> N
         """
     )
     table = WrittenTable(tmp_path, append())
-    with setting(spark, "spark.sql.session.timeZone", "Asia/Tokyo"):
+    large = "spark.sql.execution.arrow.useLargeVarTypes"
+    with setting(spark, "spark.sql.session.timeZone", "Asia/Tokyo"), setting(spark, large, "true"):
         written = table.write(frame)
 
     assert (written.rows_in, written.rows_out, written.removed) == (2, 2, ())
@@ -159,6 +160,29 @@ def test_columns_that_are_added_are_null_in_rows_that_stay(spark: SparkSession, 
     table.write(spark.createDataFrame([(2, 2, "new")], "id int, at int, note string"))
 
     assert table.rows() == [{"id": 1, "at": 1, "note": None}, {"id": 2, "at": 2, "note": "new"}]
+
+
+def test_deleted_keys_are_written_only_when_they_change(spark: SparkSession, tmp_path: Path) -> None:
+    table = WrittenTable(tmp_path, keyed("id", order_by="at", delete="gone", buckets=1))
+    row = lambda number, at, gone: spark.createDataFrame([(number, at, gone)], "id int, at int, gone boolean")  # noqa: E731
+    first = table.write(row(1, 5, True)).tombstones
+    assert table.write(row(2, 1, False)).tombstones == first
+    assert table.write(row(1, 4, False)).tombstones.keys() == {"0"}
+    assert [one["id"] for one in table.rows()] == [2]
+
+    assert table.write(row(1, 6, False)).tombstones == {}
+    assert [one["id"] for one in table.rows()] == [1, 2]
+
+
+def test_rows_of_one_bucket_in_two_tasks_are_not_committed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever Spark's optimizer comes to do: both tasks would write the stored rows."""
+    monkeypatch.setattr(table_writing, "_by_bucket", lambda rows, _: rows)
+    table = WrittenTable(tmp_path, keyed("id", order_by="id", buckets=1))
+
+    with pytest.raises(HoldfastError, match="the rows of one bucket to two tasks"):
+        table.write(spark.range(2))
 
 
 # -- windows ------------------------------------------------------------------------------------------------
@@ -269,6 +293,7 @@ def test_what_a_kind_cannot_do_is_refused_before_anything_is_written(spark: Spar
         (plain, windowed("id", "1h", values={"n": count()}), "must be a timestamp time=id"),
         (plain, windowed("ts", "1h", by="x", values={"n": count()}), "cannot be a key by=x"),
         (plain, windowed("ts", "1h", values={"n": sum_of("nope")}), "no such column sum_of=nope"),
+        (plain, windowed("ts", "1h", values={"n": max_of("list")}), "has no order max_of=list"),
         (plain, windowed("ts", "1h", by="id", values={"id": count()}), "would have one name column=id"),
         (plain, windowed("ts", "1h", values={"m": mean_of("x"), "m_sum": count()}), "one name column=m_sum"),
         (frame, append(), "needed for ourselves column=__bucket"),
@@ -391,7 +416,7 @@ def test_tables_on_s3(spark: SparkSession, tmp_path: Path, s3_server: S3Server, 
 
 
 def test_a_store_that_is_away_is_named_and_no_secret_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_file, "_PAUSES_S", ())
+    monkeypatch.setattr(unknown_outcome, "PAUSES_S", ())
     secrets = tmp_path / "credentials"
     secrets.write_text(f"access_key_id = {ACCESS_KEY}\nsecret_access_key = {SECRET_KEY}\n")
     secrets.chmod(0o600)

@@ -152,24 +152,28 @@ def test_of_two_runs_at_once_one_is_committed(world: World):
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])
-def test_a_lost_reply_is_recognised(world: World, fault: str):
-    """Of the file's creation and of the commit's: the store did it, or did not, and says neither."""
-    world.run(rows_of(1))
-    for at in range(1, 30):
-        store = FaultyStore(world.store, fault, at)
-        faulty = World(world.path, store, world.clock)
-        expected = [*world.rows(), {"id": 100 + at, "status": "open"}]
+def test_a_lost_reply_is_recognised(memory: World, fault: str):
+    """Of each request of a commit, with its checkpoint: the store did it, or did not, and says neither."""
+    for turn in range(3):
+        memory.run(rows_of(turn))
+    at, outcomes = 0, []
+    while not outcomes or outcomes[-1] != "done":
+        at += 1
+        copy = World(memory.path, copied(memory.store), memory.clock)
+        made = copy.made(rows_of(50))
+        store = FaultyStore(copy.store, fault, at)
         try:
-            made = faulty.made(rows_of(100 + at))
+            after = TableLog(store, NAME, memory.clock).commit(made.before, made.change)
         except StoreUnavailable:
-            continue  # while reading
-        after = faulty.log().commit(made.before, made.change) if store.steps < at else None
-        if after is None:
-            continue
-        assert world.rows() == ordered(expected)
-        if store.steps < at:
-            break
-    assert world.rows() == world.delta_rows()
+            after = copy.log().snapshot()  # while it looked behind itself; the next snapshot tells
+            outcomes.append("told")
+        else:
+            outcomes.append("repeated" if store.steps >= at else "done")
+        assert after is not None, at
+        assert after.version == 3, at
+        assert copy.rows() == ordered([*memory.rows(), *rows_of(50)]), at
+    assert outcomes[0] == "repeated"
+    assert at > 5
 
 
 def test_a_lost_reply_is_ours_and_another_commit_in_our_place_is_not(memory: World):
@@ -289,6 +293,22 @@ def test_a_commit_into_a_cleaned_place_that_nobody_takes_back_is_never_seen(worl
     world.log().clean(keep_ms=0)
     assert not world.commit_path(1).exists()
     assert world.rows() == world.delta_rows() == ordered([*before, *rows_of(99)])
+
+
+def test_a_first_commit_that_comes_too_late_is_no_version_of_the_table(world: World):
+    """Two runs began before there was a table. One fell asleep, and died when it had committed, much later."""
+    made = world.made(rows_of(50))
+    for turn in range(1, 12):
+        world.run(rows_of(turn))
+    world.log().clean(keep_ms=0)
+    with pytest.raises(Died):
+        TableLog(FaultyStore(world.store, "die after", 1), NAME, world.clock).commit(made.before, made.change)
+    assert world.commit_path(0).exists()
+    with pytest.raises(NotFound):
+        world.log().snapshot(0)
+    (world.commits / "_last_checkpoint").unlink()
+    assert len(world.rows()) == 11
+    assert world.log().runs()[-1][1].run > 1
 
 
 def test_a_commit_in_a_hole_that_is_just_being_cleaned_is_taken_back(world: World):

@@ -121,7 +121,7 @@ class _Partition:
         _, topic, partition = self._where
         there = self._objects.numbered(layout.manifest_folder(topic, partition), **self._place)
         coming: set[int] = set()
-        if not self._objects.work.fix and not is_applied(self._store, self._batch):
+        if not self._objects.work.fix and not self._is_applied():
             coming = {segment.slot for segment in sink_batches.segments_in(self._batch, partition)}
         if self._end.slots - len(there) - len(coming) > _HOLES_MAX:
             key = layout.sink_key(topic, self._batch.number)
@@ -133,6 +133,12 @@ class _Partition:
             for key in beyond:
                 self._objects.find("untracked", key, "a manifest object that follows from no batch", **self._place)
         return not [slot for slot in lost if not self._restored(slot)]
+
+    def _is_applied(self) -> bool:
+        try:
+            return is_applied(self._store, self._batch)
+        except Corrupt:
+            return True  # something stands there: what that is, is found with the rest
 
     def _restored(self, slot: int) -> bool:
         """Whether the object in a slot is there after all, or again; else it is reported."""

@@ -101,10 +101,11 @@ class Session:
         """Ship; `remembered` is called once the store turned out to be what it was."""
         await self.fence.introduce()
         say(self._journal, root_format=self._store.form.format)
-        await self.taken.find()  # before anything of this log is looked for there
         if is_doubtful:
+            await self.taken.find()  # before anything of this log is looked for there
             self._refilling.require_no_loss(await self._refilling.find(thorough=self._calls.is_suspicious))
         remembered()
+        await self.taken.find()
         await self._until_work()
         if self._calls.stop.is_set() and not self._has_work():
             return

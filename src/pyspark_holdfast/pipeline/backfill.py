@@ -38,9 +38,10 @@ from pyspark_holdfast.pipeline.backfill_range import (
     spans_between,
     steps_in,
     steps_of,
+    together,
     wanted_spans,
 )
-from pyspark_holdfast.pipeline.inputs import JOINED, NotYet, Taken
+from pyspark_holdfast.pipeline.inputs import JOINED, NotYet, Taken, joined_upto
 from pyspark_holdfast.pipeline.table_columns import configuration_of
 from pyspark_holdfast.pipeline.table_definition import Append, Snapshot, Windowed
 from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
@@ -95,8 +96,7 @@ def backfill(planned: PlannedTable, here: Pass, range_: Range) -> Outcome:
 
 def _append(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Range) -> Made | None:
     """The runs that meet the range, each computed by itself: rows keep the number of their run."""
-    known = [run for _, run in here.tables.log(planned.name).runs(_RUNS_MAX)]
-    steps = steps_in(planned, range_, steps_of(known), here.inputs.topics.between)
+    steps = _steps(planned, here, range_)
     if not steps:
         return None
     if len(steps) > _STEPS_MAX:
@@ -124,6 +124,14 @@ def _append(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Ra
     return replace(made, configuration={**made.configuration, **joined})
 
 
+def _steps(planned: PlannedTable, here: Pass, range_: Range) -> list[Step]:
+    """The runs of a table that a range meets."""
+    known = steps_of([run for _, run in here.tables.log(planned.name).runs(_RUNS_MAX)])
+    tables = [source.name for source in planned.new if source.kind == "table"]
+    joined = {name: joined_upto(here.tables.snapshot(name)) for name in tables}
+    return steps_in(planned, range_, together(planned, known, joined), here.inputs.topics.between)
+
+
 def _require_behind(planned: PlannedTable, here: Pass, steps: Sequence[Step]) -> None:
     """Refuse to join runs of which a reader has read some: it would get their rows again with the others."""
     for step in steps:
@@ -142,6 +150,7 @@ def _between(here: Pass, source: Source, before: Reads, after: Reads) -> Taken:
     """What was read of an input between two positions, as it is now."""
     if source.is_whole:
         return here.inputs.take(source, None)
+    here.inputs.require_same(source, after.get(source.key))
     if source.kind == "topic":
         return here.inputs.of_spans(source, before.get(source.key), spans_between(source, before, after))
     return here.inputs.of_runs(source, before.get(source.key), *runs_between(source, before, after))
@@ -200,8 +209,7 @@ def _in_range(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: 
     assert before.run is not None
     reads = before.run.reads
     if range_.runs is not None:
-        known = steps_of([run for _, run in here.tables.log(planned.name).runs(_RUNS_MAX)])
-        steps = steps_in(planned, range_, known, here.inputs.topics.between)
+        steps = _steps(planned, here, range_)
         first, last = (steps[0].before, steps[-1].after) if steps else (reads, reads)
         return [_between(here, source, first, last) for source in planned.sources]
     wanted = wanted_spans(planned, range_, here.inputs.topics.between)

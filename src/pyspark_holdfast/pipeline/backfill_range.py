@@ -156,6 +156,23 @@ def runs_between(source: Source, before: Reads, after: Reads) -> tuple[int, int]
     return (0 if earlier is None else min(earlier.run, upto)), upto
 
 
+def together(planned: PlannedTable, steps: Sequence[Step], joined: Mapping[str, int]) -> list[Step]:
+    """The same steps, with those as one that read rows of a table which are not told apart by its runs any more.
+
+    `joined` tells up to which run of each table that is so. What one of these steps read cannot be said without the
+    others.
+    """
+    last = 0
+    for at, step in enumerate(steps):
+        for source in planned.new:
+            since, upto = runs_between(source, step.before, step.after)
+            if since < min(upto, joined.get(source.name, 0)):
+                last = at
+    if not last:
+        return list(steps)
+    return [Step(steps[0].first, steps[last].run, steps[0].before, steps[last].after), *steps[last + 1 :]]
+
+
 # -- the range ------------------------------------------------------------------------------------------------
 
 

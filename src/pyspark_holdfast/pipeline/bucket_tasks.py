@@ -185,17 +185,20 @@ class MergeTask:
         part = Part(bucket=day_name(number * self.days) if self.days else str(number))
         stored = self.stored.get(part.bucket, Stored())
         merge = self._merge(pieces, part)
-        others = self._other_tombstones(merge, stored.tombstones)
-        touched = self._touched(merge, stored.files)
-        with self.output.writer(part.bucket) as writer:
+        with self._graves() as graves, self.output.writer(part.bucket) as writer:
+            is_same = self._pass_tombstones(merge, stored.tombstones, graves)
+            touched = self._touched(merge, stored.files)
             for batch in self._other_rows(merge, touched):
                 writer.write(batch)
             live, deleted = self._result(merge)
             _write(writer, live)
             part.added = writer.finish()
+            part.tombstones = stored.tombstones
+            if not is_same or len(deleted):
+                _write(graves, deleted)
+                part.tombstones = next((file.path for file in graves.finish()), None)
         part.removed = [file.path for file in touched]
         part.rows_out = len(live) + len(deleted)
-        part.tombstones = self._buried(others, deleted)
         return part
 
     def _merge(self, pieces: Iterator[pa.Table], part: Part) -> Merge | Replacement:
@@ -239,24 +242,22 @@ class MergeTask:
 
     # -- deleted keys ---------------------------------------------------------------------------------------
 
-    def _other_tombstones(self, merge: Merge | Replacement, path: str | None) -> list[pa.RecordBatch]:
-        """Tombstones that stay as they are; those of changed keys are part of the merge."""
-        if path is None or not isinstance(self.rule, Latest):
-            return []
-        columns = tombstone_schema(self.output.columns, self.rule)
-        found = read_path(self.output.place.store(), self.output.place.name, path, columns)
-        return [merge.others(from_tombstones(batch)).select(columns.names) for batch in found]
+    def _graves(self) -> FileWriter:
+        """The deleted keys of a bucket as they will be; nothing is stored of them unless it is finished."""
+        rule = self.rule
+        columns = tombstone_schema(self.output.columns, rule) if isinstance(rule, Latest) else self.output.columns
+        return self.output.tombstone_writer(columns)
 
-    def _buried(self, others: Sequence[pa.RecordBatch], deleted: pa.Table) -> str | None:
-        """The file with the tombstones of the bucket as they are now."""
-        if not isinstance(self.rule, Latest):
-            return None
-        with self.output.tombstone_writer(tombstone_schema(self.output.columns, self.rule)) as writer:
-            for batch in others:
-                writer.write(batch)
-            _write(writer, deleted)
-            files = writer.finish()
-        return files[0].path if files else None
+    def _pass_tombstones(self, merge: Merge | Replacement, path: str | None, graves: FileWriter) -> bool:
+        """Tombstones of other keys go on, those of changed keys into the merge; returns whether there were none."""
+        if path is None or not isinstance(self.rule, Latest):
+            return True
+        columns, met = tombstone_schema(self.output.columns, self.rule), 0
+        for batch in read_path(self.output.place.store(), self.output.place.name, path, columns):
+            others = merge.others(from_tombstones(batch)).select(columns.names)
+            met += len(batch) - len(others)
+            graves.write(others)
+        return met == 0
 
 
 def read_path(store: Store, table: str, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:

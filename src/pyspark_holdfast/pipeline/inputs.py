@@ -169,6 +169,11 @@ class Inputs:
             sum(file.rows for file in files), self.tables.frame(source.name, files), {},
         )  # fmt: skip
 
+    def require_same(self, source: Source, read: Position | None) -> None:
+        """Refuse another log or table than the one that was read."""
+        is_topic = source.kind == "topic"
+        _require(source, read, self.topics.root.log if is_topic else self.tables.snapshot(source.name).table_id)
+
     # -- reports ------------------------------------------------------------------------------------------
 
     def report(self, taken: Taken) -> InputReport:
@@ -206,10 +211,16 @@ def lag_of(read: Mapping[str, int], settled: Mapping[int, int]) -> int:
     return sum(max(0, end - read.get(str(part), 0)) for part, end in settled.items())
 
 
+def joined_upto(snapshot: TableSnapshot) -> int:
+    """Up to which run rows of a table may carry the number of a later run than their own; 0: none do."""
+    told = snapshot.configuration.get(JOINED, "")
+    return int(told) if told.isascii() and told.isdigit() and len(told) < 16 else 0
+
+
 def _require_apart(source: Source, since: int, snapshot: TableSnapshot) -> None:
     """Refuse to go on within runs whose rows are told apart no longer."""
-    joined = snapshot.configuration.get(JOINED, "0")
-    if 0 < since < (int(joined) if joined.isascii() and joined.isdigit() else 0):
+    joined = joined_upto(snapshot)
+    if 0 < since < joined:
         raise Invalid(
             f"a backfill has joined runs of which some were read input={source.name} read={since} joined={joined}",
             hint="build the table anew: give it another name, or remove its folder, and run again",

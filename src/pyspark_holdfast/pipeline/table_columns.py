@@ -86,7 +86,8 @@ def check_windowed(frame: DataFrame, kind: Windowed) -> None:
     for value in kind.values.values():
         if value.column is not None:
             column_type(columns, value.column, f"{value.function}_of")
-    check_key(arrow_columns(frame.select(*kind.by)) if kind.by else columns, kind.by, "by")
+            check_order(arrow_columns(frame.select(quoted(value.column))), [value.column], f"{value.function}_of")
+    check_key(arrow_columns(frame.select(*(quoted(name) for name in kind.by))) if kind.by else columns, kind.by, "by")
     names = [WINDOW_START, WINDOW_END, *kind.by, *(name for one in kind.values for name in _names(one, kind))]
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.types import TimestampNTZType
 
+from holdfast.errors import HoldfastError
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.merging import DELETED, Combine, tombstone_schema
 from pyspark_holdfast.pipeline.bucket_tasks import RESULT, MergeTask, Output, Part, RowsTask, Stored, unpacked
@@ -84,7 +85,7 @@ def write_latest(
     require_same_rule(before, kind, place.name)
     output = Output(place, run, nonce, schema)
     buried = before.run.tombstones if before.run is not None else {}
-    if stored_buckets(before) in (None, kind.buckets):
+    if (not before.files and not buried) or stored_buckets(before) == kind.buckets:
         return _latest(_changes(frame, kind, schema), output, kind, before.files, buried)
     moved = _latest(_everything(frame, kind, output, before.files, buried), output, kind, (), {})
     written = _latest(_changes(frame, kind, schema), output, kind, moved.added, moved.tombstones)
@@ -192,7 +193,11 @@ def _by_bucket(rows: DataFrame, buckets: int | None = None) -> DataFrame:
 
 
 def _run(rows: DataFrame, task: RowsTask | MergeTask) -> list[Part]:
-    return unpacked(row[0] for row in rows.mapInArrow(task.run, RESULT).collect())
+    parts = unpacked(row[0] for row in rows.mapInArrow(task.run, RESULT).collect())
+    buckets = [part.bucket for part in parts if part.bucket]
+    if len(set(buckets)) < len(buckets):  # two tasks would both have written its stored rows
+        raise HoldfastError("Spark gave the rows of one bucket to two tasks; nothing was committed")
+    return parts
 
 
 def _stored(files: Sequence[DataFile], buried: Mapping[str, str]) -> dict[str, Stored]:

@@ -25,6 +25,7 @@ from holdfast.reader.read_options import parse_options
 from holdfast.reader.resolve import earliest_offset, shape_of
 from holdfast.root.objects.documents import TopicDocument
 from holdfast.root.root_place import root_url
+from holdfast.store import layout
 from holdfast.store.address import parse_url
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ Spans = dict[int, tuple[int, int]]
 """By partition: the first offset, and the one behind the last."""
 
 _LEASE_SECONDS = 900
+_ID_CHARS = 36
+_ENDED_SECONDS = 86_400
+"""A lease that was not renewed for so long belongs to nobody, whatever the clocks say."""
 OURS = {
     "path", "root", "topic", "topicpattern", "startingoffsets", "endingoffsets", "asof", "includetail",
     "maxoffsetspertrigger", "maxbytespertrigger", "maxsegmentspertrigger", "reader", "leaseseconds",
@@ -188,7 +192,8 @@ class Topics:
     def leased(self, run: str, needs: Mapping[str, Spans]) -> Iterator[None]:
         """While rows of these topics are read, retention waits for them, if the store lets us say so.
 
-        Each run has a lease of its own, renewed by a thread: two runs at once do not end each other's.
+        `run` is the name of the pipeline, a dot, and an id. Each run has a lease of its own, renewed by a thread: two
+        at once do not end each other's. Without a lease retention may be faster, and then reading fails.
         """
         if not any(needs.values()) or not self.root.is_shipped_to():
             yield
@@ -199,11 +204,8 @@ class Topics:
             for name, spans in needs.items()
             for part, (begin, _) in spans.items()
         }
-        try:
-            lease.renew(numbers)
-        except HoldfastError:  # not allowed to write there: without a lease, retention may be faster, which is an error
-            yield
-            return
+        _quietly(lambda: lease.renew(numbers))
+        _quietly(lambda: self._remove_ended(run.rpartition(".")[0]))
         done = Event()
         renewing = Thread(target=_renew, args=(lease, numbers, done), name="holdfast-pipeline-lease", daemon=True)
         renewing.start()
@@ -214,6 +216,13 @@ class Topics:
             renewing.join()
             _quietly(lease.end)
 
+    def _remove_ended(self, pipeline: str) -> None:
+        """Leases of runs that were killed are of no use, and would stay for ever."""
+        limit, store = self._clock.now_us() - _ENDED_SECONDS * 1_000_000, self.root.store
+        found = [info.key for info in store.list(layout.LEASES) if info.modified_us < limit]
+        readers = {key: (layout.parse_lease_key(key) or ("", 0))[0].rpartition(".") for key in found}
+        store.delete([key for key, (name, _, id_) in readers.items() if name == pipeline and len(id_) == _ID_CHARS])
+
 
 def _renew(lease: Lease, numbers: Mapping[tuple[str, int], int], done: Event) -> None:
     while not done.wait(_LEASE_SECONDS / 3):
@@ -221,7 +230,7 @@ def _renew(lease: Lease, numbers: Mapping[tuple[str, int], int], done: Event) ->
 
 
 def _quietly(call: Callable[[], None]) -> None:
-    """A lease that is not renewed or not removed runs out by itself."""
+    """Who may not write to the store reads without a lease; one that is not removed runs out by itself."""
     try:
         call()
     except HoldfastError:

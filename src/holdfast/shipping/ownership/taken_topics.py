@@ -83,7 +83,9 @@ def is_sinks(store: RootStore, log: str, topic: str) -> bool:
 
 
 def _is_shipped(partition: Partition) -> bool:
-    return partition.shipment is not None and partition.shipment.slots > 0
+    """Whether something of it was acknowledged by the store: then its document was this log's."""
+    row = partition.shipment
+    return row is not None and (row.slots > 0 or row.shipped_offset > row.settled_offset)
 
 
 def taken(topic: str, url: str) -> Invalid:

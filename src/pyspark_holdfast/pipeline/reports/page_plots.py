@@ -19,6 +19,10 @@ _COLUMN_MAX = 16.0
 """How wide one column may be: a single run is no wall."""
 
 
+VALUE_MAX = 1e18
+"""What is plotted at most: reports may say anything."""
+
+
 class Sample(NamedTuple):
     """One run, or several neighbours."""
 
@@ -34,6 +38,11 @@ class Series(NamedTuple):
     name: str
     style: str
     """A class of the page's style."""
+
+
+def sample(at_ms: int, *values: float, is_bad: bool) -> Sample:
+    """One run; values that cannot be are as near as they can be."""
+    return Sample(at_ms, tuple(min(max(0.0, value), VALUE_MAX) for value in values), 1, is_bad)
 
 
 def gathered(samples: Sequence[Sample], together: Callable[[Sequence[float]], float]) -> list[Sample]:
@@ -90,7 +99,7 @@ def line(title: str, samples: Sequence[Sample], series: Series, show: Callable[[
 
 def spark(label: str, values: Sequence[float]) -> str:
     """A plot of a word's size."""
-    shown = gathered([Sample(0, (value,)) for value in values], max)[-24:]
+    shown = gathered([sample(0, value, is_bad=False) for value in values], max)[-24:]
     highest = _highest(shown)
     path = "".join(
         f"M{3 * index + 1} 20v{-max(1.0, 18 * one.values[0] / (highest or 1)):.1f}h2V20z"

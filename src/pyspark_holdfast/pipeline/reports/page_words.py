@@ -14,6 +14,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2060-
 _UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _TEXT_MAX = 4_000
 _THOUSAND = 10_000
+_SECONDS_MAX = 1e11
+"""Three thousand years: a report that says more is not to be believed."""
 
 
 def text(given: object, most: int = _TEXT_MAX) -> str:
@@ -53,6 +55,8 @@ def size(count: int) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds: 40 ms, 4.2 s, 3 min 10 s, 2 h 5 min."""
+    if not -_SECONDS_MAX < seconds < _SECONDS_MAX:
+        return "?"
     if seconds < 1:
         return f"{round(seconds * 1000)}\N{NARROW NO-BREAK SPACE}ms"
     if seconds < 60:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from holdfast import __version__
 from pyspark_holdfast.pipeline.reports.page_graph import Node, graph
-from pyspark_holdfast.pipeline.reports.page_plots import Sample, Series, bars, gathered, line, spark
+from pyspark_holdfast.pipeline.reports.page_plots import Series, bars, gathered, line, sample, spark
 from pyspark_holdfast.pipeline.reports.page_style import STYLE
 from pyspark_holdfast.pipeline.reports.page_words import (
     anchor,
@@ -239,13 +239,10 @@ def _failure(news: TableNews) -> str:
 
 
 def _plots(news: TableNews, points: Sequence[tuple[int, Point]]) -> str:
-    bad = [point.outcome in ("failed", "skipped") for _, point in points]
-    rows = [
-        Sample(at, (point.rows_in, point.rows_out), 1, failed)
-        for (at, point), failed in zip(points, bad, strict=True)
-    ]  # fmt: skip
-    lags = [Sample(at, (point.lag,), 1, failed) for (at, point), failed in zip(points, bad, strict=True)]
-    times = [Sample(at, (point.seconds,), 1, failed) for (at, point), failed in zip(points, bad, strict=True)]
+    bad = {at: point.outcome in ("failed", "skipped") for at, point in points}
+    rows = [sample(at, point.rows_in, point.rows_out, is_bad=bad[at]) for at, point in points]
+    lags = [sample(at, point.lag, is_bad=bad[at]) for at, point in points]
+    times = [sample(at, point.seconds, is_bad=bad[at]) for at, point in points]
     last = points[-1][1] if points else Point("unchanged", 0, 0, 0, 0.0)
     unit = "versions" if news.inputs and all(one.kind == "table" for one in news.inputs) else "rows"
     name = news.report.name
