@@ -253,6 +253,15 @@ def test_both_ways_take_the_same_arguments() -> None:
         assert getattr(command_line, name) == getattr(exit_codes, name)
 
 
+def test_without_pyspark_it_says_what_to_install(file: Path) -> None:
+    """In a process that has not loaded it before."""
+    hidden = "import sys; sys.modules['pyspark'] = None; from holdfast.cli import main; main()"
+    command = [sys.executable, "-c", hidden, "spark", "pipeline", "status", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'holdfast-log[spark]'" in done.stderr
+
+
 def own(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(file), *arguments], capture_output=True, text=True, check=False)
 

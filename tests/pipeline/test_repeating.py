@@ -94,6 +94,17 @@ def test_a_root_that_is_not_there_fails_its_tables(tmp_path: Path) -> None:
     assert pipeline.status()[0].error
 
 
+def test_a_remote_session_is_refused(tmp_path: Path) -> None:
+    """It has no tasks of ours; said before anything is tried."""
+    with holdfast.open(tmp_path / "log") as log:
+        log.topic("orders").append(b"x")
+        log.seal()
+    pipeline = Pipeline("p", root=tmp_path / "log", tables=tmp_path / "tables", of=[made("a", "orders")], reports=False)
+    (found,) = pipeline.run(lambda: object()).tables  # type: ignore[arg-type, return-value]
+    assert "session is remote" in found.error
+    assert found.hint
+
+
 def test_a_pipeline_does_not_run_twice_at_once(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "log") as log:
         log.topic("orders")

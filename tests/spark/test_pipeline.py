@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 import holdfast
 from holdfast.crypto.keyring import Keyring
@@ -65,13 +66,15 @@ def test_increments_end_like_one_run(
         assert shop.rows(name) == rows, name
     assert set(outcomes(pipeline.run(no_spark)).values()) == {"unchanged"}
     at_once = shop.pipeline(tables=tmp_path / "at-once")
-    assert set(outcomes(at_once.run(spark)).values()) == {"written"}
-    for name, versions in seen.items():
-        assert shop.rows(name, tmp_path / "at-once") == versions[-1] == shop.rows(name), name
-        if is_sampled:  # one run is one version
+    some = ["paid", "latest", "large"] if is_sampled else list(seen)
+    assert set(outcomes(at_once.run(spark, only=some)).values()) == {"written"}
+    for name in some:
+        assert shop.rows(name, tmp_path / "at-once") == shop.rows(name), name
+    if is_sampled:  # one run is one version
+        for name, versions in seen.items():
             assert [shop.rows(name, version=number) for number in range(len(versions))] == versions, name
-            runs = [read_table(spark, pipeline.place_of(name), run=run + 1) for run in range(len(versions))]
-            assert [in_order(frame.toArrow().to_pylist()) for frame in runs[:1]] == versions[:1], name
+        first = read_table(spark, pipeline.place_of("latest"), run=1)
+        assert in_order(first.toArrow().to_pylist()) == seen["latest"][0]
 
 
 def test_what_a_table_reads_may_grow(spark: SparkSession, shop: Shop) -> None:
@@ -140,7 +143,7 @@ def test_a_run_that_another_one_overtakes_begins_again(spark: SparkSession, shop
 def test_many_pipelines_run_at_once_in_one_session(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     """Through the Python source, whose queries share more than they should: each its own rows."""
     shop.sell([order(number) for number in range(20)])
-    places = [tmp_path / f"tables-{number}" for number in range(5)]
+    places = [tmp_path / f"tables-{number}" for number in range(3)]
     pipelines = [shop.pipeline(paid, tables=place, options={"native": "false"}) for place in places]
     with ThreadPoolExecutor(len(pipelines)) as threads:
         reports = list(threads.map(lambda pipeline: pipeline.run(spark), pipelines))
@@ -163,7 +166,7 @@ def test_another_log_under_the_same_name_is_refused(spark: SparkSession, shop: S
 
 
 def test_a_signal_lets_the_table_at_work_come_to_its_commit(spark: SparkSession, shop: Shop) -> None:
-    shop.sell([order(number) for number in range(4)])
+    shop.sell([order(number) for number in range(3)])
 
     def signalled(orders: DataFrame) -> DataFrame:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -205,9 +208,11 @@ def test_only_what_commits_name_is_read(spark: SparkSession, shop: Shop) -> None
 
 def test_status_needs_no_spark(spark: SparkSession, shop: Shop) -> None:
     shop.sell([order(number) for number in range(10)])
-    pipeline = shop.pipeline(paid, large)
+    pipeline = shop.pipeline(paid, large, keep="30d")
     report = pipeline.run(spark, only="paid")
     (one,) = report.tables
+    told = DeltaTable(shop.tables / "paid").metadata().configuration
+    assert told["delta.deletedFileRetentionDuration"] == f"interval {30 * 86400} seconds", "for VACUUM of others"
     assert (one.rows_in, one.rows_out, one.rows, one.run, one.version) == (10, 7, 7, 1, 0)
     assert (one.inputs[0].begin, one.inputs[0].end, one.inputs[0].lag) == ({"0": 0, "1": 0}, {"0": 5, "1": 5}, 0)
     assert one.columns["at"] == "timestamp"

@@ -153,7 +153,7 @@ class Pipeline:
             self._inputs.tables.look_again()
             here = Pass(
                 self.name, str(uuid.UUID(bytes=self._clock.random_bytes(16), version=4)), self._inputs, self._clock,
-                lambda: _session(spark), progress or _silent, readers_of(self.planned),
+                lambda: _session(spark), progress or _silent, readers_of(self.planned), self.keep_ms,
             )  # fmt: skip
             started_ms, begun = self._clock.now_us() // 1000, self._clock.monotonic()
             tables = work(here)
@@ -341,7 +341,13 @@ def _session(given: Session) -> SparkSession:
 
     if given is None:
         return SparkSession.getActiveSession() or session()
-    return given() if callable(given) else given
+    made = given() if callable(given) else given
+    if getattr(made, "_jvm", None) is None:
+        raise Invalid(
+            "this session is remote, and tasks of a pipeline cannot be given to it",
+            hint="run the pipeline on the cluster: spark-submit FILE.py, or holdfast spark pipeline run --master",
+        )
+    return made
 
 
 def _silent(line: str) -> None:

@@ -24,7 +24,7 @@ from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.tables import table_layout
 from holdfast.tables.data_file import DataFile
-from holdfast.tables.table_log import TableChange, TableSnapshot
+from holdfast.tables.table_log import TableChange, TableSnapshot, retention
 from holdfast.tables.table_run import Position, Reason, Run
 from holdfast.tables.table_schema import grown
 from pyspark_holdfast.pipeline.inputs import Inputs, NotYet, Tables, Taken
@@ -53,6 +53,8 @@ class Pass:
     tell: Callable[[str], None]
     readers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By table: those that read its new rows."""
+    keep_ms: int = 7 * 86_400_000
+    """How long files stay that a newer version has replaced."""
 
     @property
     def tables(self) -> Tables:
@@ -227,8 +229,9 @@ def commit(planned: PlannedTable, here: Pass, before: TableSnapshot, made: Made)
         started_ms=made.started_ms, code=code_of(planned), tombstones=written.tombstones,
     )  # fmt: skip
     change = TableChange(
-        run=run, schema=made.schema, added=written.added, removed=written.removed, configuration=made.configuration
-    )
+        run=run, schema=made.schema, added=written.added, removed=written.removed,
+        configuration={**made.configuration, **retention(here.keep_ms)},
+    )  # fmt: skip
     after = here.tables.log(planned.name).commit(before, change)
     if after is None:
         discard(here.tables, planned.name, written.added)

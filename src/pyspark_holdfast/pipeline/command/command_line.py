@@ -123,17 +123,23 @@ def execute(pipeline: Pipeline, call: Call, output: Output, start: Callable[[], 
     logger = logging.getLogger("holdfast")
     logger.addFilter(_is_news)
     try:
-        if call.action == BACKFILL:
-            report = pipeline.backfill(
-                call.table, session.get, begin=parse_bound(call.begin), end=parse_bound(call.end), progress=output.say
-            )  # fmt: skip
-            return _show_run(report, call, output)
-        if call.every is None:
-            return _show_run(pipeline.run(session.get, only=call.only, progress=output.say), call, output)
-        return _repeat(pipeline, call, output, session.get)
+        code = _work(pipeline, call, output, session.get)
     finally:
         logger.removeFilter(_is_news)
         session.stop()
+    if pipeline.reports is not None:
+        output.say(f"reports: {pipeline.reports.removeprefix('file://')}/index.html")
+    return code
+
+
+def _work(pipeline: Pipeline, call: Call, output: Output, session: Callable[[], SparkSession]) -> int:
+    if call.action == BACKFILL:
+        begin, end = parse_bound(call.begin), parse_bound(call.end)
+        report = pipeline.backfill(call.table, session, begin=begin, end=end, progress=output.say)
+        return _show_run(report, call, output)
+    if call.every is None:
+        return _show_run(pipeline.run(session, only=call.only, progress=output.say), call, output)
+    return _repeat(pipeline, call, output, session)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -196,6 +202,8 @@ def _show_run(report: RunReport, call: Call, output: Output, *, is_one_of_many: 
         output.show(RUN_COLUMNS, [_run_row(one) for one in report.tables])
         for one in report.tables:
             _say_failure(one.name, one.error, one.hint, output)
+            if one.note and one.outcome == "written":  # others were told when it was their turn
+                output.say(f"{one.name}: {one.note}")
     return _code(report)
 
 

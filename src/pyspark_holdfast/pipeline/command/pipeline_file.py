@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from pyspark_holdfast.pipeline.pipeline import Pipeline
 
 _MODULE = "holdfast_pipeline_file"
+_INSTALL = "pip install 'holdfast-log[spark]'"
 
 
 def load_pipeline(path: Path, name: str | None, places: Places) -> Pipeline:
     """The pipeline of a file. Raises Invalid or NotFound, before anything of it has run."""
-    from pyspark_holdfast.pipeline.pipeline import Pipeline
-
+    try:
+        from pyspark_holdfast.pipeline.pipeline import Pipeline
+    except ModuleNotFoundError:
+        raise Invalid("a pipeline needs the extra 'spark'", hint=_INSTALL) from None
     found = vars(load_file(path))
     pipelines = _distinct(found, Pipeline)
     if pipelines:
@@ -110,7 +113,7 @@ def _told(error: BaseException, path: Path) -> HoldfastError:
 
 def _hint(error: BaseException, path: Path, message: str) -> str:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "pyspark":
-        return "pip install 'holdfast-log[spark]'"
+        return _INSTALL
     if "SESSION_OR_CONTEXT_NOT_EXISTS" in message:
         return (
             "Spark starts after the file is loaded: give types as objects (LongType(), not 'bigint'), and make "
