@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
 from holdfast.root import sink_batches
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import SegmentDocument, SinkBatchDocument
@@ -340,6 +340,17 @@ def test_files_that_were_removed_before_the_commit_are_missed(place: Place) -> N
         write_steps.commit(prepared, done, None, CLOCK)
     assert place.counted() == Counter()
     assert not place.objects("/segments/")
+
+
+def test_a_batch_that_no_reader_would_take_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its object would be too large to be read: the topic stays as it is, and goes on."""
+    write(place.target(), "q", 0)
+    monkeypatch.setattr("holdfast.store.object_limits.SINK", 4096)
+    with pytest.raises(Invalid, match="too many files") as raised:
+        write(place.target(), "q", 1, dict.fromkeys(range(6), 1))
+    assert "coalesce" in raised.value.hint
+    assert len(place.objects("/segments/")) == len(TASKS)
+    assert write(place.target(), "q", 1, {0: 1}).is_new
 
 
 def test_a_refused_commit_removes_the_files(place: Place) -> None:

@@ -21,7 +21,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.model.schema import TopicSchema
 from holdfast.root.batch_application import apply
 from holdfast.root.objects import documents
@@ -33,13 +33,15 @@ from holdfast.sink.sink_root import SinkRoot
 from holdfast.sink.sink_target import Mark, SinkTarget
 from holdfast.sink.task_files import WrittenTask, remove_files
 from holdfast.sink.topic_versions import ensure_topic
-from holdfast.store import layout
+from holdfast.store import layout, object_limits
 from holdfast.store.port import Body, StoreUnavailable
 from holdfast.store.repeated_create import create_repeatedly
 
 _TRIES = 1000
 """Other writers that may be faster, one after the other."""
 _NONCE_BYTES = 16
+_SIGNATURE_BYTES = 1024
+"""More than any signature takes."""
 
 logger = logging.getLogger("holdfast")
 
@@ -103,9 +105,10 @@ class BatchCommit:
                 return Committed(None, is_new=False)
             written = self._in_place(written, newest)
             document = self._document(written, newest)
+            data = self._encoded(document)
             self._may_be_there = True
             try:
-                self._create(document)
+                self._create(document, data)
             except _Taken:  # for ever: its number is another's
                 self._may_be_there = False
                 continue
@@ -151,7 +154,18 @@ class BatchCommit:
             ends=ends, marks=marks, committed_us=self._clock.now_us(),
         )  # fmt: skip
 
-    def _create(self, document: SinkBatchDocument) -> None:
+    def _encoded(self, document: SinkBatchDocument) -> bytes:
+        """The object's bytes. Readers refuse what is too large, so that must never be committed."""
+        data = documents.encode(document)
+        if len(data) > object_limits.SINK - _SIGNATURE_BYTES:
+            raise Invalid(
+                f"a batch of too many files, or too many writers of one topic files={len(document.segments)}"
+                f" writers={len(document.marks)} bytes={len(data)} max={object_limits.SINK}",
+                hint="write with fewer tasks (df.coalesce) or a larger segmentBytes; or to a new topic",
+            )
+        return data
+
+    def _create(self, document: SinkBatchDocument, data: bytes) -> None:
         store, log, topic = self._root.store, self._root.log, self._target.topic
 
         def require_own(key: str) -> None:
@@ -160,7 +174,7 @@ class BatchCommit:
 
         key = layout.sink_key(topic, document.number)
         try:
-            create_repeatedly(store, key, Body.of(documents.encode(document)), require_own)
+            create_repeatedly(store, key, Body.of(data), require_own)
         except StoreUnavailable as failure:
             raise OutcomeUnknown(
                 f"the store does not say whether the batch is part of the topic topic={topic}: {failure.message}",
