@@ -22,7 +22,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import deltalake
 import pyarrow as pa
@@ -44,7 +44,12 @@ ROWS_QUICK, CHANGES_QUICK = 2_000_000, 20_000
 AT_LEAST = 1.0
 OURS, RIVAL, SPARK = "keyed table", "deltalake's merge", "[Spark's join, all rows anew]"
 
-Apply = Callable[[int], None]
+
+class Contest(NamedTuple):
+    """One way to do it: `apply` is measured, `tidy` removes files that nobody reads any more, unmeasured."""
+
+    apply: Callable[[int], object]
+    tidy: Callable[[], object]
 
 
 def main(options: Options) -> None:
@@ -66,9 +71,10 @@ def part(spark: SparkSession, scratch: Path, options: Options) -> Part:
     contestants = {OURS: ours, RIVAL: rival}
     if options.full:
         contestants[SPARK] = _spark_alone(spark, scratch, orders, files)
-    for apply in contestants.values():
-        apply(0)  # a first run pays for what no later one does
-    measured = measure.interleave([_contestant(name, apply, changes) for name, apply in contestants.items()], options)
+    for one in contestants.values():
+        one.apply(0)  # a first run pays for what no later one does
+        one.tidy()
+    measured = measure.interleave([_contestant(name, one, changes) for name, one in contestants.items()], options)
     _check(scratch, rows)
     bars = [Bar(OURS, RIVAL, AT_LEAST)]
     return Part(
@@ -77,14 +83,15 @@ def part(spark: SparkSession, scratch: Path, options: Options) -> Part:
     )  # fmt: skip
 
 
-def _contestant(name: str, apply: Apply, changes: int) -> Contestant:
+def _contestant(name: str, one: Contest, changes: int) -> Contestant:
     rounds = iter(range(1, 1000))
 
     def run(_seconds: float) -> Sample:
         number = next(rounds)
         cpu, began = spark_session.cpu_seconds(), time.perf_counter()
-        apply(number)
+        one.apply(number)
         seconds, spent = time.perf_counter() - began, spark_session.cpu_seconds()
+        one.tidy()
         return Sample(name, changes, seconds, cpu_seconds=None if cpu is None or spent is None else spent - cpu)
 
     return Contestant(name, run)
@@ -100,19 +107,17 @@ def _changes(scratch: Path, rows: int, changes: int, rounds: int) -> list[Path]:
 # --- contestants ---------------------------------------------------------------------------------------------
 
 
-def _ours(spark: SparkSession, scratch: Path, orders: pa.Table, files: list[Path]) -> Apply:
+def _ours(spark: SparkSession, scratch: Path, orders: pa.Table, files: list[Path]) -> Contest:
     table = WrittenTable(scratch / "ours", keyed("order_id", order_by="offset"))
     pq.write_table(orders, scratch / "orders.parquet", row_group_size=500_000)
     table.write(spark.read.parquet(str(scratch / "orders.parquet")))
 
-    def apply(number: int) -> None:
-        table.write(spark.read.parquet(str(files[number])))
-        table.log.clean(keep_ms=0)  # or the disk is full at the end; deltalake's files are removed as well
-
-    return apply
+    return Contest(
+        lambda number: table.write(spark.read.parquet(str(files[number]))), lambda: table.log.clean(keep_ms=0)
+    )
 
 
-def _rival(scratch: Path, orders: pa.Table, files: list[Path]) -> Apply:
+def _rival(scratch: Path, orders: pa.Table, files: list[Path]) -> Contest:
     place = str(scratch / "rival")
     deltalake.write_deltalake(place, orders)
     tables = [pq.read_table(file) for file in files]
@@ -123,12 +128,14 @@ def _rival(scratch: Path, orders: pa.Table, files: list[Path]) -> Apply:
             tables[number], predicate="t.order_id = s.order_id", source_alias="s", target_alias="t"
         )  # fmt: skip
         merger.when_matched_update_all("s.offset > t.offset").when_not_matched_insert_all().execute()
-        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
 
-    return apply
+    def tidy() -> None:
+        deltalake.DeltaTable(place).vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+    return Contest(apply, tidy)
 
 
-def _spark_alone(spark: SparkSession, scratch: Path, orders: pa.Table, files: list[Path]) -> Apply:
+def _spark_alone(spark: SparkSession, scratch: Path, orders: pa.Table, files: list[Path]) -> Contest:
     from pyspark.sql import functions as f
 
     place = scratch / "alone"
@@ -148,7 +155,7 @@ def _spark_alone(spark: SparkSession, scratch: Path, orders: pa.Table, files: li
         shutil.rmtree(place)
         Path(f"{place}-new").rename(place)
 
-    return apply
+    return Contest(apply, lambda: None)
 
 
 # --- what it comes to ----------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def test_damage_on_a_store(run: Run, root: Path) -> None:
     assert segment_files(root.parent / "sealed")  # what was damaged is the copy's
 
 
-@pytest.mark.parametrize("verb", ["append", "tail", "seal", "ship", "retain", "reconcile", "rebuild"])
+@pytest.mark.parametrize("verb", ["append", "tail", "seal", "ship", "reconcile", "rebuild"])
 def test_verbs_of_a_directory_take_no_url(run: Run, tmp_path: Path, verb: str) -> None:
     """No directory called `s3:` comes into being."""
     result = run(verb, "s3://u:hunter2@bucket/prefix", *(["orders"] if verb in {"append", "tail"} else []), stdin=b"x")

@@ -131,6 +131,12 @@ def test_retain_leaves_the_logs_topics_to_the_log(run: Run, root: Path) -> None:
     assert "no topic" in run("retain", root, "--topic", "nobody", "--records", "1").stderr
 
 
+def test_an_address_with_a_secret_is_refused_and_not_repeated(run: Run, tmp_path: Path) -> None:
+    result = run("retain", "s3://u:hunter2@bucket/prefix")
+    assert (result.exit_code, "hunter2" in result.stderr) == (2, False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_keyed_root_needs_its_key(run: Run, tmp_path: Path) -> None:
     keyring = Keyring.generate("k")
     keyring.save(tmp_path / "keys")

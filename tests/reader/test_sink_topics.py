@@ -53,6 +53,7 @@ class Failing(DirectoryStore):
         super().create(key, body)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("failing", range(6))
 def test_a_batch_is_there_as_a_whole_wherever_its_application_stopped(place, failing):
     """Manifest objects never have a hole, so readers take the rest from the batch; and whoever comes next writes it."""

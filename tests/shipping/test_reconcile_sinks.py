@@ -69,6 +69,7 @@ def test_a_batch_that_is_not_applied_is_no_finding_and_is_applied_by_repairs(log
     }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2)])
 @pytest.mark.parametrize("damage", ["gone", "spoiled"])
 def test_manifest_objects_are_written_again_from_batches(log, sink, root, place, damage):

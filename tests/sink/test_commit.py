@@ -46,9 +46,11 @@ def test_batches_follow_each_other(place: Place) -> None:
 def test_a_batch_that_is_written_again_is_known(place: Place) -> None:
     """Its rows are there once, the tasks write nothing, and a lower batch of the same writer is known, too."""
     write(place.target(), "q", 4)
-    before = place.objects()
+    before, watched = place.objects(), Watched(place.store)
+    place.use(watched)
     for batch in (4, 3, 0):
         assert not write(place.target(), "q", batch).is_new
+    assert not [seen for seen in watched.seen if seen.verb == "create"]
     assert place.objects() == before
     assert write(place.target(), "q", 5).is_new
     assert place.counted() == Counter({("q", 4): WHOLE, ("q", 5): WHOLE})
@@ -208,6 +210,33 @@ def test_manifest_objects_beyond_the_newest_batch_are_not_read(place: Place) -> 
     write(place.target(), "q", 1)
     place.store.delete([layout.sink_key("t", 1)])
     assert place.counted() == Counter({("q", 0): WHOLE})
+
+
+def test_a_topic_grows_between_any_two_requests_of_a_reader(place: Place, some: Some[int]) -> None:
+    """More partitions and a new column come with a batch: the reader sees it whole, with its columns, or not at all."""
+    write(place.target(), "q", 0, {0: 1})
+    counting = Watched(place.store)
+    place.use(counting)
+    assert place.rows().num_rows == 1
+    for at in some(range(len(counting.seen)), 20):
+        other = Place()
+        write(other.target(), "q", 0, {0: 1})
+        watched, busy = Watched(other.store), [False]
+
+        def between(number: int, seen: Seen, at: int = at, other: Place = other, busy: list[bool] = busy) -> None:
+            if number != at or busy[0]:
+                return
+            busy[0] = True
+            grown = pa.table({"writer": ["r"], "batch": [0], "task": [0], "row": [0], "more": [1]})
+            prepared = write_steps.prepare(other.target(), grown.schema, CLOCK)
+            done = [write_steps.write_task(prepared, task, grown.to_batches(), None, CLOCK) for task in (0, 3)]
+            write_steps.commit(prepared, done, None, CLOCK)
+
+        watched.before = between
+        other.use(watched)
+        found = other.rows()
+        assert found.num_rows in (1, 3), at
+        assert found.num_rows == 1 or sorted(found.column("more").to_pylist(), key=str) == [1, 1, None]
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream", "three"])

@@ -12,6 +12,7 @@ from examples.declarative.run import run, tables
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.full("Spark starts twice, with a server of its own each time: a minute")
 def test_a_declarative_pipeline_reads_every_change_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs by `spark-pipelines`, in a working directory that stays empty."""

@@ -16,6 +16,7 @@ import holdfast
 import pyspark_holdfast
 from holdfast import Keyring
 from tests.spark.deadly_sink import STEPS, deadly
+from tests.spark.test_stream_kill import SLOW_WORKER, TRIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -212,9 +213,17 @@ def started(
     return writer.trigger(**(trigger or {"availableNow": True})).start(str(root))
 
 
-def finished(query: StreamingQuery) -> None:
-    query.awaitTermination()
-    assert query.exception() is None
+def finished(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """A query that came to its end; one that Spark gave up for want of a worker is started again, as a user would."""
+    for _ in range(TRIES):
+        query = start()
+        try:
+            query.awaitTermination()
+        except PySparkException as error:
+            assert SLOW_WORKER in str(error), error
+            continue
+        return query
+    raise AssertionError(f"no query of {TRIES} got its Python workers in time")
 
 
 def ids(spark: SparkSession, root: Path) -> list[int]:
@@ -223,8 +232,7 @@ def ids(spark: SparkSession, root: Path) -> list[int]:
 
 def test_a_stream_is_written_once(spark, source, root):
     """Its marks are its query's id and its batches; batches that Spark forgot, or does again, are known."""
-    query = started(spark, source, root)
-    finished(query)
+    query = finished(lambda: started(spark, source, root))
     assert ids(spark, root) == list(range(30))
     newest = max((root / "topics/out/_sink").iterdir()).read_text()
     assert f'"writer":"{query.id}"' in newest
@@ -235,11 +243,11 @@ def test_a_stream_is_written_once(spark, source, root):
         for path in commits[-forgotten:]:
             path.unlink()
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-        finished(started(spark, source, root))
+        finished(lambda: started(spark, source, root))
         assert ids(spark, root) == list(range(30))
         assert {path for path in root.rglob("*") if path.is_file()} == {path for path in objects if path.is_file()}
     put(spark.range(30, 40), source, "in")
-    finished(started(spark, source, root))
+    finished(lambda: started(spark, source, root))
     assert ids(spark, root) == list(range(40))
 
 
@@ -247,7 +255,7 @@ def test_batches_without_rows_are_marked(spark, source, root):
     """A query that keeps nothing of a batch: its mark is there, and later rows arrive."""
     frame = got_stream(spark, source, "in", maxSegmentsPerTrigger=2).select("id").where("id >= 20")
     writer = frame.writeStream.format("holdfast").option("topic", "out").option("checkpointLocation", f"{root}-c")
-    finished(writer.trigger(availableNow=True).start(str(root)))
+    finished(lambda: writer.trigger(availableNow=True).start(str(root)))
     assert len(list((root / "topics/out/_sink").iterdir())) == 3
     assert ids(spark, root) == list(range(20, 30))
 
@@ -273,7 +281,7 @@ def test_a_process_killed_at_a_step_of_the_write(spark, source, root, tmp_path, 
     assert marker.exists()
     seen = [] if not (root / "topics/out/_topic").exists() else ids(spark, root)
     assert seen in ([], list(range(10)))
-    finished(started(spark, source, root))
+    finished(lambda: started(spark, source, root))
     assert ids(spark, root) == list(range(30))
 
 
@@ -294,15 +302,16 @@ def test_streams_and_batches_into_one_topic_at_once(spark, source, root, is_samp
             seen.append(len(found))
             assert all(count % 10 == 0 for count in tens.values()), tens
 
-    with ThreadPoolExecutor(4) as threads:
+    def stream(name: str) -> None:
+        finished(lambda: started(spark, source, root, name=name))
+
+    with ThreadPoolExecutor(5) as threads:
         looking = threads.submit(look)
         try:
-            streams = [started(spark, source, root, name=name) for name in ("one", "two")]
+            streams = [threads.submit(stream, name) for name in ("one", "two")]
             writing = [threads.submit(write, first) for first in (1000, 2000)]
-            for work in writing:
+            for work in (*streams, *writing):
                 work.result()
-            for query in streams:
-                finished(query)
         finally:
             stop.set()
         looking.result()

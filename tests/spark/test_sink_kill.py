@@ -91,9 +91,13 @@ def seen(root: Path) -> list[int]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_driver_killed_at_a_step_of_the_write(drive, root, tmp_path, step):
-    """Readers see whole batches, and the driver that is started again writes every row once."""
+    """Readers see whole batches, and the driver that is started again writes every row once.
+
+    A worker has died before that, too, with a segment on the store.
+    """
+    worker = () if "segments" in step else ("--worker-dies", "after /segments/")
     for _ in range(TRIES):
-        is_done, said = drive("--dies", step)
+        is_done, said = drive("--dies", step, *worker)
         if (tmp_path / "output" / "died").exists():
             break
         assert SLOW_WORKER in said, story(said)
@@ -104,7 +108,7 @@ def test_a_driver_killed_at_a_step_of_the_write(drive, root, tmp_path, step):
     assert seen(root) == list(range((BATCHES + 1) * ROWS))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.full("workers die in the other test, too, and each needs a JVM")
 @pytest.mark.parametrize("step", ["before /segments/", "after /segments/"])
 def test_a_task_whose_worker_is_killed_is_written_again(drive, root, tmp_path, step):
     """By another attempt, in the same job; what the first one wrote is part of nothing."""

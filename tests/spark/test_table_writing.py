@@ -81,6 +81,8 @@ def test_all_types_arrive_as_they_were(spark: SparkSession, tmp_path: Path) -> N
         "list": [1, None], "pairs": [("k", [2])], "deep": {"a": 1, "b": {"c": "d"}},
     }  # fmt: skip
     assert all(value is None for value in next(row for row in table.rows() if not row["flag"]).values())
+    files = [str(tmp_path / "t" / file.path) for file in written.added]
+    assert_frames_equal(spark.read.parquet(*files), frame)
 
 
 def test_an_empty_frame_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -467,6 +469,11 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(bucket_tasks.Merge, "others", others)
     return seen
+
+
+def assert_frames_equal(found: DataFrame, expected: DataFrame) -> None:
+    """Spark's own reader sees the same; NaN, null and the order of maps included."""
+    assert sorted(map(repr, found.collect())) == sorted(map(repr, expected.collect()))
 
 
 @contextmanager

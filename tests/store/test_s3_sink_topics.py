@@ -61,6 +61,7 @@ def test_a_log_and_a_sink_share_a_root(tmp_path: Path, s3_server: S3Server, pref
     assert payloads(prefix, "spark", store) == [b"a", b"b", b"c", b"d", b"e"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("turn", range(3))
 def test_a_name_has_one_winner(tmp_path: Path, s3_server: S3Server, prefix: str, store: StoreSettings, sink, turn: int):
     """Both want it at once: one of them has the topic, as a whole, and the other one says so."""

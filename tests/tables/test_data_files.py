@@ -345,7 +345,7 @@ def test_a_file_that_is_not_ours_is_corrupt(tmp_path: Path):
     for name, options in {
         "snappy": {"compression": "snappy", "compression_level": None},
         "plain": {"compression": "none", "compression_level": None}, "v2": {"data_page_version": "2.0"},
-        "no schema": {"store_schema": False}, "dictionaries": {"use_dictionary": ["id"]},
+        "no schema": {"store_schema": False}, "dictionaries": {"use_dictionary": ["id"], "column_encoding": None},
     }.items():  # fmt: skip
         settings = {**weighed_parquet.parquet_settings(rows.schema), **options}
         pq.write_table(rows, tmp_path / name, **settings)

@@ -260,6 +260,9 @@ def laid_out(objects: dict[str, bytes]) -> World:
 def damaged(chance: Random, objects: dict[str, bytes], key: str) -> bytes | None:
     data = objects[key]
     way = chance.randrange(8)
+    if way < 2 and key.endswith(".json"):  # one digit of a number: it is JSON still
+        at = chance.choice([at for at, letter in enumerate(data) if chr(letter).isdigit()])
+        return data[:at] + b"%d" % chance.randrange(10) + data[at + 1 :]
     if way < 4:
         return flipped(chance, data)
     return (data[: chance.randrange(len(data))], data + chance.randbytes(9), chance.choice([*objects.values()]), None)[
@@ -318,7 +321,7 @@ def test_forged_values_are_rows_or_errors_of_ours(world: World, seed: int, some:
     """Somebody computes the digests anew: then it is his table, but nothing worse."""
     objects = objects_of(world)
     keys = [key for key in objects if key.endswith(".json")]
-    for case in some(range(600), 150):
+    for case in some(range(600), 80):
         chance = Random(seed + case)
         key = chance.choice(keys)
         lines = [json.loads(line) for line in objects[key].splitlines()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import deltalake
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -14,9 +15,12 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Body
 from holdfast.store.s3.s3_store import S3Store
 from holdfast.store.store_kinds import open_any_store
+from holdfast.tables import table_cleaning, table_replay
 from holdfast.tables.data_file import FileWriter
 from holdfast.tables.table_layout import DELETED
+from holdfast.tables.table_log import TableLog, retention
 from holdfast.testing import ManualClock
+from tests.publish.counting_store import CountingStore
 from tests.store.conftest import prefix, s3_server  # noqa: F401
 from tests.store.servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 from tests.store.shipped_logs import settings, url
@@ -44,7 +48,17 @@ def replaced(world: World, turns: int) -> list[str]:
     return paths
 
 
+@pytest.fixture(params=["by commits", "by the checkpoint"])
+def walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How cleaning knows what kept versions need: a short history is read, a long one stands in the checkpoint."""
+    if request.param == "by the checkpoint":
+        monkeypatch.setattr(table_cleaning, "_WALK_MAX", 0)
+    return str(request.param)
+
+
 @pytest.mark.unit
+@pytest.mark.sampled(99)
+@pytest.mark.usefixtures("walk")
 @pytest.mark.parametrize("hours", [0.5, 1.5, 3.5, 100])
 def test_versions_of_the_time_that_is_kept_can_be_read_whole(hours: float):
     """Also the one that was the newest when that time began: somebody may read it since then."""
@@ -63,6 +77,7 @@ def test_versions_of_the_time_that_is_kept_can_be_read_whole(hours: float):
 
 
 @pytest.mark.unit
+@pytest.mark.usefixtures("walk")
 def test_what_a_table_downstream_needs_stays():
     world = memory()
     for turn in range(6):
@@ -76,6 +91,7 @@ def test_what_a_table_downstream_needs_stays():
 
 
 @pytest.mark.unit
+@pytest.mark.usefixtures("walk")
 def test_files_of_runs_that_never_committed_go_and_those_of_a_run_that_is_writing_stay():
     world = memory()
     world.run([{"id": 1, "status": "x"}])
@@ -96,6 +112,7 @@ def test_files_of_runs_that_never_committed_go_and_those_of_a_run_that_is_writin
 
 
 @pytest.mark.unit
+@pytest.mark.usefixtures("walk")
 def test_deleted_keys_stay_as_long_as_a_kept_version_names_them():
     world = memory()
 
@@ -136,6 +153,44 @@ def test_old_commits_go_once_a_checkpoint_stands_for_them():
         world.log().version_of_run(1)
     world.run([{"id": 99, "status": "x"}])
     assert len(world.rows()) == 21
+
+
+@pytest.mark.unit
+def test_cleaning_costs_what_is_new_and_not_what_is_kept(monkeypatch: pytest.MonkeyPatch):
+    """Twenty versions are kept: their files are known from the checkpoint, and none of them is lost."""
+    monkeypatch.setattr(table_cleaning, "_WALK_MAX", 4)
+    world = memory()
+    replaced(world, 40)
+    store = CountingStore(world.store)
+    report = TableLog(store, NAME, world.clock).clean(keep_ms=20 * HOUR * 1000)
+    assert (report.files, report.oldest) == (20, 20)
+    assert len([verb for verb, _ in store.requests if verb == "get"]) < 25
+    for version in (20, 21, 30, 39):
+        assert world.rows(version) == [{"id": version, "status": "x"}]
+
+
+@pytest.mark.unit
+def test_more_files_that_left_than_a_checkpoint_tells_are_read_from_commits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_cleaning, "_WALK_MAX", 0)
+    for module in (table_cleaning, table_replay):
+        monkeypatch.setattr(module, "TOMBSTONES_MAX", 3)
+    world = memory()
+    paths = replaced(world, 12)
+    world.log().clean(keep_ms=9 * HOUR * 1000 + 1)
+    assert data_files(world) == set(paths[2:])
+
+
+@pytest.mark.unit
+def test_a_longer_time_than_checkpoints_tell_is_read_from_commits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_cleaning, "_WALK_MAX", 0)
+    world = memory()
+    world.run()
+    made = world.made()
+    change = msgspec.structs.replace(made.change, configuration=retention(2 * HOUR * 1000))
+    assert world.log().commit(made.before, change) is not None
+    paths = replaced(world, 10)
+    world.log().clean(keep_ms=8 * HOUR * 1000 + 1)
+    assert data_files(world) == set(paths[1:])
 
 
 @pytest.mark.unit

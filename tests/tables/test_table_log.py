@@ -15,9 +15,10 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Body, Store, StoreUnavailable
-from holdfast.tables import log_reading
+from holdfast.tables import log_reading, table_log
 from holdfast.tables.table_log import TableLog, retention
 from tests.publish.counting_store import CountingStore
+from tests.sampling import Some
 from tests.tables.table_worlds import NAME, SCHEMA, Died, FaultyStore, World, ordered
 
 pytestmark = pytest.mark.disk
@@ -187,32 +188,34 @@ def test_a_lost_reply_is_ours_and_another_commit_in_our_place_is_not(memory: Wor
 
 
 @pytest.mark.parametrize("die", ["die", "die after"])
-def test_killed_between_any_two_requests_the_table_is_the_one_before_or_the_one_after(memory: World, die: str):
+def test_killed_between_any_two_requests_the_table_is_the_one_before_or_the_one_after(
+    memory: World, die: str, some: Some
+):
     """Files, commit, checkpoint, hint, cleaning: at each step the process is gone; the next one goes on."""
     for turn in range(4):
         memory.run(rows_of(turn))
     before, new = memory.rows(), rows_of(50)
     removed = memory.log().snapshot().files[:1]
     after = ordered([row for row in [*before, *new] if row["id"] != 0])
-    at, is_done = 0, False
-    while not is_done:
-        at += 1
+
+    def attempt(store: FaultyStore) -> None:
+        faulty = World(memory.path, store, memory.clock)
+        made = faulty.made(new, removed=removed)
+        faulty.log().commit(made.before, made.change)
+        faulty.log().clean(keep_ms=0)
+
+    counted = FaultyStore(copied(memory.store))
+    attempt(counted)
+    assert counted.steps > 20
+    for at in some(range(1, counted.steps + 1), 12):
         copy = World(memory.path, copied(memory.store), memory.clock)
-        faulty = World(memory.path, FaultyStore(copy.store, die, at), memory.clock)
-        try:
-            made = faulty.made(new, removed=removed)
-            faulty.log().commit(made.before, made.change)
-            faulty.log().clean(keep_ms=0)
-            is_done = True
-        except Died:
-            pass
+        with pytest.raises(Died):
+            attempt(FaultyStore(copy.store, die, at))
         assert copy.rows() in (before, after), at
         copy.run(rows_of(60))
         copy.log().clean(keep_ms=0)
         names = [info.key for info in copy.store.list(f"{NAME}/data/")]
         assert len(names) == len(copy.log().snapshot().files), "nothing is left of the one that died"
-    assert copy.rows() == ordered([*after, *rows_of(60)])
-    assert at > 20
 
 
 def copied(store: Store) -> MemoryStore:
@@ -351,6 +354,18 @@ def test_a_change_that_does_not_fit_is_refused_before_anything_is_written(world:
     assert world.files() == before
 
 
+def test_a_table_has_a_limited_number_of_files(memory: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_log, "FILES_MAX", 2)
+    for turn in range(2):
+        memory.run(rows_of(turn))
+    with pytest.raises(Invalid, match="too many files") as refused:
+        memory.run(rows_of(2))
+    assert refused.value.hint
+    memory.run(memory.rows(), removed=memory.log().snapshot().files, is_rewrite=True)
+    memory.run(rows_of(2))
+    assert len(memory.rows()) == 3
+
+
 def test_rows_of_an_older_run_may_be_computed_again(world: World):
     """A backfill writes files anew, which stand for the rows of the run that they replace."""
     for turn in (1, 2, 3):
@@ -413,7 +428,7 @@ def requests(world: World) -> CountingStore:
 def test_opening_costs_what_is_new_since_the_checkpoint(memory: World):
     """Three requests and one per commit since; with ten times the history it is the same."""
     counts = []
-    for turns in (13, 130):
+    for turns in (7, 70):
         while memory.log().snapshot().version < turns:
             memory.run()
         counts.append(requests(memory).steps)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+
+from holdfast.publish.delta.actions import moment
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -26,9 +27,6 @@ COLUMNS_MAX = 32
 _TEXT_CHARS = 32
 _HIGHEST = "\U0010ffff"
 _DECIMAL_DIGITS_MAX = 15
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEARS_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""The years 1 to 9999."""
 _DAY_US = 86_400 * 10**6
 _is = pa.types
 
@@ -82,7 +80,7 @@ def _bound(kind: pa.DataType) -> Bound | None:
     if kind == pa.date32():
         return lambda value, _: _date(value)
     if _is.is_timestamp(kind):
-        return lambda value, _: _iso(value, "Z" if kind.tz else "")
+        return lambda value, _: moment(value, "Z" if kind.tz else "")
     if _is.is_decimal(kind) and kind.precision <= _DECIMAL_DIGITS_MAX:
         return lambda value, _: _decimal(value, kind.scale)
     return None
@@ -94,15 +92,8 @@ def _upper_text(value: str) -> str | None:
     return value[:_TEXT_CHARS] + _HIGHEST if value[_TEXT_CHARS] != _HIGHEST else None
 
 
-def _iso(time_us: int, zone: str) -> str | None:
-    if not _YEARS_US[0] <= time_us <= _YEARS_US[1]:
-        return None
-    text = (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%f").rjust(26, "0")
-    return text + zone
-
-
 def _date(days: int) -> str | None:
-    text = _iso(days * _DAY_US, "")
+    text = moment(days * _DAY_US, "")
     return None if text is None else text[:10]
 
 

@@ -14,7 +14,6 @@ is held against digests (`table_commit`). Holds no state: any number of threads 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -30,21 +29,18 @@ from holdfast.store.port import Store
 from holdfast.tables import table_commit, table_layout, table_schema
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.log_reading import LogReading
-from holdfast.tables.table_cleaning import CleanReport, remove_garbage, remove_in_order
+from holdfast.tables.table_cleaning import Cleaning, CleanReport
 from holdfast.tables.table_commit import TableCommit, TableCommitInfo, TableState
-from holdfast.tables.table_replay import Replay, metadata_digest, protocol_of
+from holdfast.tables.table_replay import FILES_MAX, RETENTION, RETENTION_MS, metadata_digest, protocol_of
 from holdfast.tables.table_run import Run
 from holdfast.tables.unknown_outcome import until_known
 
 __all__ = ["CleanReport", "ForeignCommit", "TableChange", "TableLog", "TableSnapshot"]
 
-RETENTION = "delta.deletedFileRetentionDuration"
-_RETENTION_MS = 7 * 86_400_000
 _CONFIGURATION = {
-    RETENTION: f"interval {_RETENTION_MS // 1000} seconds",
+    RETENTION: f"interval {RETENTION_MS // 1000} seconds",
     "delta.enableExpiredLogCleanup": "false",  # our own cleaning removes commits that nobody needs
 }
-_INTERVAL = re.compile(r"interval ([0-9]{1,12}) seconds\Z")
 
 logger = logging.getLogger("holdfast.tables")
 
@@ -270,7 +266,7 @@ class TableLog:
         """Write a checkpoint; a failure is told and does no harm."""
         try:
             replay = self._reading.replay(version)
-            kept = replay.kept(self._clock.now_us() // 1000 - _retention_ms(replay))
+            kept = replay.kept(self._clock.now_us() // 1000 - replay.retention_ms)
             data = checkpoint_file.encode(kept)
             self._log.create_checkpoint(version, data, checkpoint_file.hint(version, kept, len(data)))
         except HoldfastError as error:
@@ -288,46 +284,13 @@ class TableLog:
 
         Versions from `needed_since` on stay in any case, for tables that read this one. Raises ForeignCommit, Corrupt.
         """
-        replay = self._reading.replay(None)
-        if replay.run is None:
-            return CleanReport(table=self._name)
-        since, kept = self._kept(replay, self._clock.now_us() // 1000 - keep_ms, needed_since)
-        files, size = remove_garbage(self._store, self._name, kept, replay.run.run)
-        commits = self._forget(since)
-        return CleanReport(table=self._name, files=files, bytes=size, commits=commits, oldest=since)
-
-    def _kept(self, newest: Replay, limit_ms: int, needed_since: int | None) -> tuple[int, set[str]]:
-        """The oldest version that is kept, and the paths of all files that it or a newer one needs."""
-        kept, since = set(newest.files), newest.version
-        assert newest.run is not None
-        kept.update(newest.run.tombstones.values())
-        for version, commit in self._reading.newest_first(newest.version):
-            since = version
-            kept.update(commit.run.tombstones.values())
-            if commit.info.timestamp <= limit_ms and (needed_since is None or version <= needed_since):
-                break
-            kept.update(one.path for one in commit.removed)  # which the version before this one has
-        return since, kept
-
-    def _forget(self, since: int) -> int:
-        """Remove commits and checkpoints below the newest checkpoint that all kept versions can be read from."""
-        base = self._reading.replay(since).checkpoint
-        listing = self._log.listing()
-        keys = [info.key for info in listing.commits if version_of(info) < base]
-        keys += [self._log.checkpoint_key(version) for version in listing.checkpoints if version < base]
-        remove_in_order(self._store, keys)
-        return len(keys)
+        cleaning = Cleaning(self._store, self._reading, self._name, self._clock.now_us() // 1000)
+        return cleaning.clean(keep_ms, needed_since)
 
 
 def retention(keep_ms: int) -> dict[str, str]:
     """What the configuration of a table says to other engines, whose VACUUM keeps files as long as we do."""
     return {RETENTION: f"interval {-(-keep_ms // 1000)} seconds"}
-
-
-def _retention_ms(replay: Replay) -> int:
-    said = "" if replay.metadata is None else replay.metadata.configuration.get(RETENTION, "")
-    found = _INTERVAL.match(said)
-    return int(found[1]) * 1000 if found else _RETENTION_MS
 
 
 def _left(before: TableSnapshot, change: TableChange) -> bool:
@@ -347,6 +310,11 @@ def _files_after(before: TableSnapshot, change: TableChange) -> tuple[list[DataF
         if file.path in there:
             raise Invalid(f"a file is in the table already path={file.path}", hint="each file is added once")
         there[file.path] = file
+    if len(there) > FILES_MAX:
+        raise Invalid(
+            f"a table has too many files files={len(there)} max={FILES_MAX}",
+            hint="let runs write fewer, larger files, or join those that are there in a run that rewrites them",
+        )
     return removed, tuple(there.values())
 
 

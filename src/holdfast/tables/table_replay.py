@@ -6,6 +6,7 @@ commit of the same version, with the digest that proves the checkpoint. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,9 +25,14 @@ from holdfast.tables.table_commit import TableCommit, TableState, add, damaged, 
 from holdfast.tables.table_run import Run
 from holdfast.tables.weighed_parquet import WeighedFile, Written
 
+RETENTION = "delta.deletedFileRetentionDuration"
+RETENTION_MS = 7 * 86_400_000
+"""How long files that left a table are told in checkpoints, where it does not say otherwise."""
+_INTERVAL = re.compile(r"interval ([0-9]{1,12}) seconds\Z")
 _SNAPPY = 1
 _CHECKPOINT = Written(lambda _: checkpoint_file.SETTINGS, _SNAPPY)
-_FILES_MAX = 4_000_000
+FILES_MAX = 1_000_000
+"""Of one table."""
 _TXNS_MAX = 1_000
 TOMBSTONES_MAX = 50_000
 """Files that are gone, in a checkpoint: only a VACUUM of others looks at them, and a busy table has very many."""
@@ -91,6 +97,13 @@ class Replay:
             raise damaged("a table has a file twice", key)
         self.version, self.run, self.state, self.check = version, commit.run, said, commit.info.check
 
+    @property
+    def retention_ms(self) -> int:
+        """How long files that left the table are told in checkpoints."""
+        said = "" if self.metadata is None else self.metadata.configuration.get(RETENTION, "")
+        found = _INTERVAL.match(said)
+        return int(found[1]) * 1000 if found else RETENTION_MS
+
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def kept(self, since_ms: int) -> list[Kept]:
@@ -132,7 +145,10 @@ def require_known(protocol: Protocol) -> None:
 def read_checkpoint(data: bytes, key: str) -> Replay:
     """What a checkpoint says, before it is proved; raises Corrupt for one that we did not write."""
     file = WeighedFile(key, len(data), lambda start, length: data[start : start + length], _CHECKPOINT)
-    if not file.schema.equals(checkpoint_file.checkpoint_schema()) or file.rows > _FILES_MAX:
+    if (
+        not file.schema.equals(checkpoint_file.checkpoint_schema())
+        or file.rows > FILES_MAX + TOMBSTONES_MAX + _TXNS_MAX
+    ):
         raise Corrupt("a checkpoint of a table is not ours", path=key)
     replay = Replay()
     try:

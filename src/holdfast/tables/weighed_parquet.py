@@ -27,6 +27,7 @@ GROUP_ROWS, GROUP_BYTES = 256 * 1024, 32 * 2**20
 """A row group, as it is written, about."""
 _GROUP_BYTES_MAX = 2**30
 """What one row group may take, stored and unpacked: many times what is written, for rows that are large."""
+_DICTIONARY_BYTES = 128 * 2**10
 _STEP_BYTES = 32 * 2**20
 _FOOTER_BYTES_MAX = 16 * 2**20
 _GROUPS_MAX = 100_000
@@ -46,12 +47,19 @@ class Written(NamedTuple):
 
 def parquet_settings(schema: pa.Schema) -> dict[str, Any]:
     """How data files are written: also what is expected of one that is read."""
-    # Texts repeat themselves, numbers rarely: of those a dictionary is larger and slower.
+    # Texts repeat themselves, numbers rarely: of those a dictionary is larger and slower. One that does not stay small
+    # is given up soon. Differences of whole numbers are small and quickly packed; less is left to compress.
     texts = [column.name for column in schema if pa.types.is_string(column.type) or pa.types.is_binary(column.type)]
+    whole = {column.name: "DELTA_BINARY_PACKED" for column in schema if _is_whole(column.type)}
     return {
         "version": "2.6", "data_page_version": "1.0", "store_schema": True, "compression": "zstd",
         "compression_level": 1, "write_page_checksum": True, "use_dictionary": texts or False,
+        "dictionary_pagesize_limit": _DICTIONARY_BYTES, "column_encoding": whole or None,
     }  # fmt: skip
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 DATA_FILE = Written(parquet_settings, ZSTD)

@@ -187,8 +187,7 @@ class MergeTask:
         merge = self._merge(pieces, part)
         with self._graves() as graves, self.output.writer(part.bucket) as writer:
             is_same = self._pass_tombstones(merge, stored.tombstones, graves)
-            touched = self._touched(merge, stored.files)
-            for batch in self._other_rows(merge, touched):
+            for batch in self._other_rows(merge, stored.files, part.removed):
                 writer.write(batch)
             live, deleted = self._result(merge)
             _write(writer, live)
@@ -197,7 +196,6 @@ class MergeTask:
             if not is_same or len(deleted):
                 _write(graves, deleted)
                 part.tombstones = next((file.path for file in graves.finish()), None)
-        part.removed = [file.path for file in touched]
         part.rows_out = len(live) + len(deleted)
         return part
 
@@ -221,20 +219,24 @@ class MergeTask:
 
     # -- what is stored -------------------------------------------------------------------------------------
 
-    def _touched(self, merge: Merge | Replacement, files: Sequence[DataFile]) -> list[DataFile]:
-        """Files that are written anew: those with rows that change; and small ones, where there are many."""
-        small = _FILE_BYTES_LARGE if len(files) > _FILES_FEW else 0
-        return [
-            file
-            for file in files
-            if file.size < small or any(merge.is_touched(batch) for batch in self._read(file, merge.key))
-        ]
+    def _other_rows(
+        self, merge: Merge | Replacement, files: Sequence[DataFile], removed: list[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Stored rows that stay as they are, of files that are written anew; `removed` gets their paths.
 
-    def _other_rows(self, merge: Merge | Replacement, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
-        """Stored rows that stay as they are."""
+        Those are files with rows that change; and small ones, where there are many.
+        """
+        small = _FILE_BYTES_LARGE if len(files) > _FILES_FEW else 0
         for file in files:
-            for batch in self._read(file, self.output.columns.names):
-                yield merge.others(batch)
+            rows = self._read(file, self.output.columns.names)
+            first = next(rows, None)  # most files that change tell it here, and are read once then
+            if first is not None and (file.size < small or self._is_touched(merge, file, first)):
+                removed.append(file.path)
+                yield merge.others(first)
+                yield from map(merge.others, rows)
+
+    def _is_touched(self, merge: Merge | Replacement, file: DataFile, first: pa.RecordBatch) -> bool:
+        return merge.is_touched(first) or any(map(merge.is_touched, self._read(file, merge.key)))
 
     def _read(self, file: DataFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         output = self.output

@@ -8,6 +8,7 @@ docs/formats/0008-delta.md, docs/formats/0009-tables.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 ENGINE = "holdfast"
 LOCAL_TIMES = "timestampNtz"
 """The feature that a table with times without a zone needs."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEARS_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 class _Action(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -92,6 +95,13 @@ class CommitInfo(_Action, frozen=True):
     is_blind_append: bool
     holdfast: Any
     """Our own part."""
+
+
+def moment(time_us: int, zone: str = "Z") -> str | None:
+    """A time as statistics have it; None outside the years 1 to 9999, which cannot be read everywhere."""
+    if not _YEARS_US[0] <= time_us <= _YEARS_US[1]:
+        return None
+    return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%f").rjust(26, "0") + zone
 
 
 def table_id(random: bytes) -> str:

@@ -6,12 +6,11 @@ holds follows from that and from the manifests. Pure; docs/formats/0008-delta.md
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from holdfast.publish.delta.actions import ENGINE, LOCAL_TIMES, Add, Metadata, Protocol, Provider, Remove, Txn
+from holdfast.publish.delta.actions import ENGINE, LOCAL_TIMES, Add, Metadata, Protocol, Provider, Remove, Txn, moment
 from holdfast.publish.delta.column_types import Columns
 from holdfast.publish.table_change import Cursor
 from holdfast.root.objects.documents import SegmentDocument
@@ -20,9 +19,6 @@ from holdfast.store import layout
 
 FORMAT = 1
 WRITER_FEATURE = ENGINE
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEARS_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""The years 1 to 9999: what is written as text can be read everywhere."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,15 +88,12 @@ def stats(segment: SegmentDocument, columns: Columns) -> str:
     """How many rows a file has, and between which offsets and times; from the manifest, no file is opened."""
     least: dict[str, Any] = {columns.offset: segment.first}
     most: dict[str, Any] = {columns.offset: segment.end - 1}
-    if _YEARS_US[0] <= segment.time_min <= segment.time_max <= _YEARS_US[1]:
-        least[columns.time], most[columns.time] = _iso(segment.time_min), _iso(segment.time_max)
+    first, last = moment(segment.time_min), moment(segment.time_max)
+    if first is not None and last is not None:
+        least[columns.time], most[columns.time] = first, last
     nulls = {columns.offset: 0, columns.time: 0}
     found = {"numRecords": segment.rows, "minValues": least, "maxValues": most, "nullCount": nulls}
     return msgspec.json.encode(found).decode()
-
-
-def _iso(time_us: int) -> str:
-    return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
 
 
 def _path(segment: SegmentDocument) -> str:
