@@ -78,20 +78,6 @@ def test_versions_of_the_time_that_is_kept_can_be_read_whole(hours: float):
 
 @pytest.mark.unit
 @pytest.mark.usefixtures("walk")
-def test_what_a_table_downstream_needs_stays():
-    world = memory()
-    for turn in range(6):
-        world.run([{"id": turn, "status": "x"}])
-    world.run(world.rows(), removed=world.log().snapshot().files, is_rewrite=True)
-    world.clock.advance(100 * HOUR)
-    world.log().clean(keep_ms=0, needed_since=2)
-    assert [file.run for file in world.log().added_since(2, 6)] == [4, 5, 6]
-    world.log().clean(keep_ms=0, needed_since=6)
-    assert len(data_files(world)) == 1
-
-
-@pytest.mark.unit
-@pytest.mark.usefixtures("walk")
 def test_files_of_runs_that_never_committed_go_and_those_of_a_run_that_is_writing_stay():
     world = memory()
     world.run([{"id": 1, "status": "x"}])

@@ -105,39 +105,6 @@ def test_the_configuration_is_what_the_last_change_said(world: World):
     assert world.delta().metadata().configuration["delta.deletedFileRetentionDuration"] == "interval 3600 seconds"
 
 
-# -- what was added ---------------------------------------------------------------------------------------------
-
-
-def test_rows_that_were_added_are_found_without_those_that_were_rewritten(world: World):
-    for turn in range(1, 5):
-        world.run(rows_of(turn))
-    before = world.log().snapshot()
-    world.run(world.rows(), removed=before.files, is_rewrite=True)
-    world.run(rows_of(5))
-    log = world.log()
-    assert [file.run for file in log.added_since(-1, 5)] == [1, 2, 3, 4, 6]
-    assert [file.run for file in log.added_since(2, 4)] == [4]
-    assert log.added_since(5, 5) == []
-    assert ordered(world.rows_of(before._replace(files=tuple(log.added_since(-1, 5))))) == world.rows()
-    log.clean(keep_ms=0, needed_since=1)
-    assert [file.run for file in log.added_since(1, 5)] == [3, 4, 6]
-    log.clean(keep_ms=0)
-    for since in (1, -1):
-        with pytest.raises(NotFound) as gone:
-            log.added_since(since, 5)
-        assert gone.value.hint
-
-
-def test_rows_that_were_changed_are_not_told_as_added(world: World):
-    world.run(rows_of(1))
-    world.run(rows_of(2), removed=world.log().snapshot().files)
-    with pytest.raises(Invalid, match="changed") as refused:
-        world.log().added_since(0, 1)
-    assert "whole(" in refused.value.hint
-    with pytest.raises(NotFound):
-        world.log().added_since(0, 9)
-
-
 # -- races --------------------------------------------------------------------------------------------------------
 
 

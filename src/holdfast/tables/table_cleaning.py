@@ -66,20 +66,20 @@ class Cleaning:
         self._table = table
         self._now_ms = now_ms
 
-    def clean(self, keep_ms: int, needed_since: int | None) -> CleanReport:
-        """Remove what no version of the last `keep_ms`, nor any from `needed_since` on, needs."""
+    def clean(self, keep_ms: int) -> CleanReport:
+        """Remove what no version of the last `keep_ms` needs."""
         for _ in range(_ATTEMPTS):
             try:
-                return self._cleaned(keep_ms, needed_since)
+                return self._cleaned(keep_ms)
             except NotFound:
                 continue  # somebody else cleans, too, and faster
         return CleanReport(table=self._table)
 
-    def _cleaned(self, keep_ms: int, needed_since: int | None) -> CleanReport:
+    def _cleaned(self, keep_ms: int) -> CleanReport:
         newest = self._reading.replay(None)
         if newest.run is None:
             return CleanReport(table=self._table)
-        kept = self._kept(newest, keep_ms, needed_since)
+        kept = self._kept(newest, keep_ms)
         garbage = list(self._garbage(kept, newest.run.run))
         self._remove([info.key for info in garbage])
         return CleanReport(
@@ -89,14 +89,13 @@ class Cleaning:
 
     # -- what stays ---------------------------------------------------------------------------------------------
 
-    def _kept(self, newest: Replay, keep_ms: int, needed_since: int | None) -> _Kept:
+    def _kept(self, newest: Replay, keep_ms: int) -> _Kept:
         limit_ms = self._now_ms - keep_ms
         first = self._reading.listing().first
-        by_time = self._newest_before(limit_ms, first, newest.version)
-        since = by_time if needed_since is None else max(first, min(by_time, needed_since))
+        since = self._newest_before(limit_ms, first, newest.version)
         _, oldest = self._at(since)
         kept = {*newest.files, *oldest.run.tombstones.values()}
-        if since == by_time and self._is_told(newest, since, keep_ms):
+        if self._is_told(newest, since, keep_ms):
             kept.update(path for path, one in newest.removed.items() if one.deletion_timestamp > limit_ms)
             return _Kept(since, kept, oldest.run.run)
         for _, commit in self._reading.between(since + 1, newest.version):

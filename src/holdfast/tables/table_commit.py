@@ -87,11 +87,6 @@ class TableCommit(NamedTuple):
         run: Run = self.info.holdfast
         return run
 
-    @property
-    def is_append(self) -> bool:
-        """Whether rows were added, and none changed or removed."""
-        return not any(remove.data_change for remove in self.removed)
-
 
 # -- bytes ----------------------------------------------------------------------------------------------------
 

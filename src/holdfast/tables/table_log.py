@@ -14,7 +14,6 @@ is held against digests (`table_commit`). Holds no state: any number of threads 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -129,35 +128,6 @@ class TableLog:
             f"the table has no such run (any more) table={self._name} run={run}",
             hint="`holdfast spark pipeline status` shows which there are",
         )
-
-    def added_since(self, version: int, upto: int) -> list[DataFile]:
-        """The files whose rows were added behind `version`, up to and with `upto`.
-
-        Raises Invalid where rows were changed or removed between them, NotFound where commits or files are gone.
-        """
-        found: list[DataFile] = []
-        rewritten: set[str] = set()
-        for at, commit in self._reading.between(version + 1, upto):
-            if not commit.is_append:
-                raise Invalid(
-                    f"rows of the table were changed, not only added table={self._name} version={at} "
-                    f"run={commit.run.run} reason={commit.run.reason}",
-                    hint=f'read all of it in each run, whole("{self._name}"); or remove the table that reads it, and '
-                    "run again",
-                )
-            found += [file for file, one in zip(commit.files, commit.added, strict=True) if one.data_change]
-            rewritten.update(one.path for one in commit.removed)
-        self._require_there(file.path for file in found if file.path in rewritten)
-        return found
-
-    def _require_there(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            key = table_layout.file_key(self._name, path)
-            if self._store.head(key) is None:
-                raise NotFound(
-                    f"rows that were added to the table are in other files now table={self._name} path={path}",
-                    hint=f'they were rewritten and cleaned: read all of it in each run, whole("{self._name}")',
-                )
 
     # -- committing ---------------------------------------------------------------------------------------------
 
@@ -279,13 +249,13 @@ class TableLog:
 
     # -- cleaning -----------------------------------------------------------------------------------------------
 
-    def clean(self, keep_ms: int, needed_since: int | None = None) -> CleanReport:
+    def clean(self, keep_ms: int) -> CleanReport:
         """Remove what no version of the last `keep_ms` needs, and what runs left that never committed.
 
-        Versions from `needed_since` on stay in any case, for tables that read this one. Raises ForeignCommit, Corrupt.
+        Raises ForeignCommit, Corrupt.
         """
         cleaning = Cleaning(self._store, self._reading, self._name, self._clock.now_us() // 1000)
-        return cleaning.clean(keep_ms, needed_since)
+        return cleaning.clean(keep_ms)
 
 
 def retention(keep_ms: int) -> dict[str, str]:
