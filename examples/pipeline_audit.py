@@ -1,6 +1,7 @@
 """An audit trail on an encrypted log: who did what, what was denied, and whether anything is missing.
 
     python -m examples.pipeline_audit [DIRECTORY]
+    cd DIRECTORY; holdfast spark pipeline run …/pipeline_audit.py --root store --tables tables --keyring file:keyring
 
 Services append what happens as JSON to the topic `audit`, each with a number of its own. Whoever can read the store
 sees nothing of it; Spark decrypts with a keyring that it finds by its reference. Each service counts its events, so an

@@ -111,7 +111,7 @@ class Pipeline:
         opened = shared_store(self.tables_url, self.settings, self._clock)
         self._inputs = Inputs(topics, Tables(self.tables_url, self.settings, opened, self._clock))
         self._inputs.tables_known = [planned.name for planned in self.planned]
-        self._running, self._kept_at = Lock(), -inf
+        self._running, self._kept_at, self._starting = Lock(), -inf, 0.0
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -153,7 +153,7 @@ class Pipeline:
             self._inputs.tables.look_again()
             here = Pass(
                 self.name, str(uuid.UUID(bytes=self._clock.random_bytes(16), version=4)), self._inputs, self._clock,
-                lambda: _session(spark), progress or _silent, readers_of(self.planned), self.keep_ms,
+                lambda: self._session(spark), progress or _silent, readers_of(self.planned), self.keep_ms,
             )  # fmt: skip
             started_ms, begun = self._clock.now_us() // 1000, self._clock.monotonic()
             tables = work(here)
@@ -185,16 +185,27 @@ class Pipeline:
 
     def _table(self, planned: PlannedTable, here: Pass, work: Callable[[], Outcome]) -> TableReport:
         """Do something to a table, and say what came of it: whatever the user's function raises, the others go on."""
-        started_ms, begun = self._clock.now_us() // 1000, self._clock.monotonic()
+        started_ms, begun = self._clock.now_us() // 1000, self._worked()
         try:
             outcome = work()
-            return table_report(planned, here, outcome, started_ms, self._clock.monotonic() - begun)
+            return table_report(planned, here, outcome, started_ms, self._worked() - begun)
         except Exception as error:
             logger.warning(
                 "table %s failed: %s", planned.name, type(error).__name__,
                 extra={"action": "table_failed", "pipeline": self.name, "table": planned.name},
             )  # fmt: skip
-            return failed_report(planned, here, error, started_ms, self._clock.monotonic() - begun)
+            return failed_report(planned, here, error, started_ms, self._worked() - begun)
+
+    def _worked(self) -> float:
+        """Seconds, without those in which Spark started: the table that happens to be the first did not take them."""
+        return self._clock.monotonic() - self._starting
+
+    def _session(self, given: Session) -> SparkSession:
+        begun = self._clock.monotonic()
+        try:
+            return _session(given)
+        finally:
+            self._starting += self._clock.monotonic() - begun
 
     def run_every(
         self,

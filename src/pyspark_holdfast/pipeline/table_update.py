@@ -36,6 +36,7 @@ from pyspark_holdfast.pipeline.table_writing import Written, write_latest, write
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_ROWS_FEW = 20_000
 ATTEMPTS = 5
 """How often a run begins again because another one was faster."""
 
@@ -161,6 +162,7 @@ def computed(
     with leased(here, taken):
         frame = frame_of(planned, [one.frame(spark) for one in taken])
         schema = stored_schema(planned, frame, before)
+        frame = in_few_files(planned, frame, sum(one.rows for one in taken))
         written = write(planned, here, frame, before, run or next_run(before), schema)
     return Made(
         written, schema, {one.source.key: one.after for one in taken}, sum(one.rows for one in taken), started,
@@ -194,6 +196,11 @@ def stored_schema(planned: PlannedTable, frame: DataFrame, before: TableSnapshot
     require_same_rule(before, planned.table.kind, planned.name)
     now = stored_columns(frame, planned.table.kind)
     return now if before.schema is None else grown(before.schema, now)
+
+
+def in_few_files(planned: PlannedTable, frame: DataFrame, rows: int) -> DataFrame:
+    """The rows of a small run in one task: each task writes a file, and files of an append table stay."""
+    return frame.coalesce(1) if rows <= _ROWS_FEW and isinstance(planned.table.kind, Append) else frame
 
 
 def write(
