@@ -303,6 +303,7 @@ def test_streams_and_batches_into_one_topic_at_once(spark, source, root, is_samp
             assert all(count % 10 == 0 for count in tens.values()), tens
 
     def stream(name: str) -> None:
+        spark.createDataFrame([], "x int")
         finished(lambda: started(spark, source, root, name=name))
 
     with ThreadPoolExecutor(5) as threads:
