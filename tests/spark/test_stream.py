@@ -18,9 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 import pyspark_holdfast
 from holdfast import Invalid, Keyring, Log, NotFound, Record, Settings
 from holdfast.clock import SystemClock
-from holdfast.reader import open_root as settled_root
+from holdfast.root import shared_stores
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import LeaseDocument
+from holdfast.root.root_place import root_url
 from holdfast.store import layout
 from holdfast.store.port import Store
 from holdfast.store.store_kinds import open_any_store
@@ -638,9 +639,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Counting]:
     """Have everything that reads a root ask through a counting store."""
 
     def count(place: Path) -> Counting:
-        url, settings = settled_root.root_url(str(place)), StoreSettings()
+        url, settings = root_url(str(place)), StoreSettings()
         store = Counting(open_any_store(url, settings, SystemClock()))
-        monkeypatch.setitem(settled_root._opened, (url, settings), store)  # type: ignore[misc]
+        monkeypatch.setitem(shared_stores._opened, (url, settings), store)  # type: ignore[misc]
         return store
 
     return count
