@@ -34,8 +34,8 @@ FACETS = {
 
 def check_uri(uri: str) -> None:
     parts = urlsplit(uri)
-    assert parts.scheme == "https"
-    assert parts.netloc
+    assert parts.scheme in ("https", "urn")
+    assert parts.netloc or parts.path
     assert " " not in uri
 
 

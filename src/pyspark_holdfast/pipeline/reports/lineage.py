@@ -22,7 +22,7 @@ from holdfast import __version__
 from pyspark_holdfast.pipeline.run_report import InputReport, RunReport, TableReport
 
 NAMESPACE = "holdfast"
-PRODUCER = f"https://pypi.org/project/holdfast-log/{__version__}/"
+PRODUCER = f"urn:holdfast-log:{__version__}"
 _SPEC = "https://openlineage.io/spec"
 _EVENT = f"{_SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent"
 _FACETS = {
