@@ -119,7 +119,9 @@ class SettledRoot:
             more = store_manifest.read_since(self.store, self.log, *where, known)
         else:
             known, more = [], list(store_manifest.read_manifest(self.store, self.log, *where).documents)
-        more += sink_batches.beyond(self._batches.get(where[0]), [*known, *more], self.log, *where)
+        batch = self._batches.get(where[0])
+        if sink_batches.end_of(batch, where[1]).slots > len(known) + len(more):  # manifest objects are still to come
+            more += sink_batches.beyond(batch, [*known, *more], self.log, *where)
         self._require_encrypted(more)
         known += more  # only when it is proved: what is known is not checked again
         self._manifests[where] = known
