@@ -198,7 +198,7 @@ def run(log: Log, root: Root, faults: Faults, compact: Compact, seed: int, steps
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.store.repeated_create._PAUSE_S", 0.001)
+    monkeypatch.setattr("holdfast.store.repeated_create._CREATE_PAUSES_S", (0.001,) * 4)
 
 
 @pytest.mark.parametrize("every", [2, 32])

@@ -36,7 +36,7 @@ REWRITES, INTENTS, SEGMENTS = "/_rewrites/", "/_intents/", "/segments/"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.store.repeated_create._PAUSE_S", 0.001)
+    monkeypatch.setattr("holdfast.store.repeated_create._CREATE_PAUSES_S", (0.001,) * 4)
 
 
 class Running(Thread):

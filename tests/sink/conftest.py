@@ -9,5 +9,5 @@ from tests.sink.sinks import Place
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr("holdfast.store.repeated_create._PAUSE_S", 0.0)
+    monkeypatch.setattr("holdfast.store.repeated_create._CREATE_PAUSES_S", (0.0,) * 4)
     return Place()

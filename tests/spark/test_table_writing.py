@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.store import repeated_create
 from holdfast.store.store_settings import StoreSettings
-from holdfast.tables import unknown_outcome
 from pyspark_holdfast.pipeline import bucket_tasks, table_writing
 from pyspark_holdfast.pipeline.bucket_tasks import MergeTask, Output, Stored, day_name, unpacked
 from pyspark_holdfast.pipeline.table_columns import BUCKET, DELETED, configuration_of, latest_rule, stored_columns
@@ -418,7 +418,7 @@ def test_tables_on_s3(spark: SparkSession, tmp_path: Path, s3_server: S3Server, 
 
 
 def test_a_store_that_is_away_is_named_and_no_secret_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unknown_outcome, "PAUSES_S", ())
+    monkeypatch.setattr(repeated_create, "PAUSES_S", ())
     secrets = tmp_path / "credentials"
     secrets.write_text(f"access_key_id = {ACCESS_KEY}\nsecret_access_key = {SECRET_KEY}\n")
     secrets.chmod(0o600)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.publish.delta import delta_log
-from holdfast.tables import unknown_outcome
+from holdfast.store import repeated_create
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unknown_outcome, "PAUSES_S", (0.0,) * 5)
+        patch.setattr(repeated_create, "PAUSES_S", (0.0,) * 5)
         patch.setattr(delta_log, "_CHECKPOINT_LEAST", 3)
         yield

@@ -26,10 +26,10 @@ import pyarrow.parquet as pq
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.store.port import CHUNK_BYTES, AlreadyExists, Body, Store
+from holdfast.store.repeated_create import until_known
 from holdfast.tables import table_layout
 from holdfast.tables.file_stats import stats_text
 from holdfast.tables.table_schema import normal
-from holdfast.tables.unknown_outcome import until_known
 from holdfast.tables.weighed_parquet import GROUP_BYTES, GROUP_ROWS, HINT, WeighedFile, parquet_settings
 
 FILE_BYTES = 128 * 2**20

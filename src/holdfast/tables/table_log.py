@@ -25,6 +25,7 @@ from holdfast.publish.delta import actions, checkpoint_file
 from holdfast.publish.delta.actions import Metadata, Provider, Txn
 from holdfast.publish.delta.delta_log import ForeignCommit, is_checkpoint_due, version_of
 from holdfast.store.port import Store
+from holdfast.store.repeated_create import until_known
 from holdfast.tables import table_commit, table_layout, table_schema
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.log_reading import LogReading
@@ -32,7 +33,6 @@ from holdfast.tables.table_cleaning import Cleaning, CleanReport
 from holdfast.tables.table_commit import TableCommit, TableCommitInfo, TableState
 from holdfast.tables.table_replay import FILES_MAX, RETENTION, RETENTION_MS, metadata_digest, protocol_of
 from holdfast.tables.table_run import Run
-from holdfast.tables.unknown_outcome import until_known
 
 __all__ = ["CleanReport", "ForeignCommit", "TableChange", "TableLog", "TableSnapshot"]
 
