@@ -186,11 +186,12 @@ class Queue:
         scope: str | None = None,
         reissue: bool = False,
         join: Unit | None = None,
+        acked: bool = True,
     ) -> Unit:
         """Add a part to a unit that gathers: to this one if the writer has not taken it, else to a new one.
 
         A part becomes durable, or is refused, with its whole unit. Where a record would have to wait for room, so does
-        a part, and then it begins a unit of its own.
+        a part, and then it begins a unit of its own. One that is not `acked` is in no hurry, like an offered record.
         """
         counted = max(1, records)
         with self._lock:
@@ -204,10 +205,16 @@ class Queue:
             ):
                 group = self._admit(counted, size, timeout)
                 join = Unit(group, [], scope=scope, reissue=reissue, make=make)
-                self._place(group, join)
+                group.add(join)
             join.join(part, partition, records)
             group.records += counted
             group.bytes += size
+            if acked:
+                group.acked = True
+                if self._asleep:
+                    self._rouse()
+            elif self._asleep == IDLE:
+                self._rouse()
         return join
 
     async def when_room(self, put: Callable[[float], Put], timeout: float) -> Put:
