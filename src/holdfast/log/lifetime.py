@@ -1,8 +1,8 @@
 """How an open log ends: closed by its owner, at the end of the process, when nobody holds it, or in a forked child.
 
 Records come first: executions and channels are closed, then the queue is drained, sealed and shipped, tables are
-brought up to date, then the journal is closed, and the directory is released last. A log that was forgotten warns, and is closed all the
-same. A forked child's copy lets go of what it inherited and refuses everything.
+brought up to date, then the journal is closed, and the directory is released last. A log that was forgotten warns, and
+is closed all the same. A forked child's copy lets go of what it inherited and refuses everything.
 """
 
 from __future__ import annotations
