@@ -82,18 +82,20 @@ class SpaceAccess:
         scope: str | None = None,
         reissue: bool = False,
         join: UnitTicket | None = None,
+        acked: bool = True,
         others: Mapping[Partition, int] | None = None,
         timeout: float,
     ) -> UnitTicket:
         """Hand over a part of a unit that is made when the writer comes to it (`Unit`), with so many records.
 
         `join` is the ticket of the unit that was asked for just before in this scope. If the writer has not taken that
-        one, this part goes with it, and that ticket is returned. Waits for room like `change`. `others` says how many
-        records it becomes in other partitions; runs that `make` returns get their receipts like any others.
+        one, this part goes with it, and that ticket is returned. Waits for room like `change`. What is not `acked`
+        waits for company, at most `journal.flush_interval_ms`. `others` says how many records it becomes in other
+        partitions; runs that `make` returns get their receipts like any others.
         """
         before = None if join is None else join.unit
         unit = self._queue.put_part(
-            part, make, *append, size, timeout, scope=scope, reissue=reissue, join=before, others=others
+            part, make, *append, size, timeout, scope=scope, reissue=reissue, join=before, acked=acked, others=others
         )
         return join if join is not None and unit is before else UnitTicket(unit, timeout)
 

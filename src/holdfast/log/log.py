@@ -22,6 +22,7 @@ from holdfast.log.kept_tables import KeptTables, TableStats
 from holdfast.log.lifetime import Lifetime
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
+from holdfast.log.log_executions import LogExecutions
 from holdfast.log.maintenance import Maintenance
 from holdfast.log.store_binding import StoreBinding
 from holdfast.log.topic_catalog import Catalog
@@ -71,8 +72,9 @@ class Log:
         self._store = store
         self._topics = Catalog(context, maintenance, store.require_free)
         self._channels = LogChannels(context)
+        self._executions = LogExecutions(context, self._topics)
         self._tables = tables
-        self._lifetime = Lifetime(context, self._topics, self._channels, maintenance, store, tables)
+        self._lifetime = Lifetime(context, self._topics, self._channels, self._executions, maintenance, store, tables)
 
     @property
     def path(self) -> Path:

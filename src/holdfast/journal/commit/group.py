@@ -8,7 +8,7 @@ is it `done`, and never again changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError, Unavailable
@@ -144,11 +144,12 @@ class Unit:
         """One more part, with records for a partition; by the queue, before the writer takes the group."""
         self.parts.append(part)
         if partition is not None:
-            self.promise(partition, records)
+            self.promised[partition] = self.promised.get(partition, 0) + records
 
-    def promise(self, partition: Partition, records: int) -> None:
-        """The newest part becomes so many records of this partition, too."""
-        self.promised[partition] = self.promised.get(partition, 0) + records
+    def promise(self, others: Mapping[Partition, int]) -> None:
+        """The newest part becomes so many records of other partitions, too."""
+        for partition, records in others.items():
+            self.promised[partition] = self.promised.get(partition, 0) + records
 
     def place_runs(self, group: Group) -> None:
         """Its records go with this group, and their receipts come from it."""

@@ -183,12 +183,14 @@ class Queue:
         scope: str | None = None,
         reissue: bool = False,
         join: Unit | None = None,
+        acked: bool = True,
         others: Mapping[Partition, int] | None = None,
     ) -> Unit:
         """Add a part to a unit that gathers: to this one if the writer has not taken it, else to a new one.
 
         A part becomes durable, or is refused, with its whole unit. Where a record would have to wait for room, so does
-        a part, and then it begins a unit of its own. `others` are records for other partitions.
+        a part, and then it begins a unit of its own. One that is not `acked` is in no hurry, like an offered record.
+        `others` are records for other partitions.
         """
         counted = max(1, records)
         if others:
@@ -205,13 +207,18 @@ class Queue:
             ):
                 group = self._admit(counted, size, timeout)
                 join = Unit(group, [], scope=scope, reissue=reissue, make=make)
-                self._place(group, join)
+                group.add(join)
             join.join(part, partition, records)
             if others:
-                for other, more in others.items():
-                    join.promise(other, more)
+                join.promise(others)
             group.records += counted
             group.bytes += size
+            if acked:
+                group.acked = True
+                if self._asleep:
+                    self._rouse()
+            elif self._asleep == IDLE:
+                self._rouse()
         return join
 
     async def when_room(self, put: Callable[[float], Put], timeout: float) -> Put:
@@ -488,6 +495,5 @@ class Queue:
 
 def _check_taken(partitions: Iterable[Partition]) -> None:
     """Raise why one of these takes no records any more."""
-    for partition in partitions:
-        if partition.refusal is not None:
-            raise partition.refusal.again()
+    for refusal in (partition.refusal for partition in partitions if partition.refusal is not None):
+        raise refusal.again()
