@@ -28,7 +28,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Literal, Self
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.ticket import Ticket
+    from holdfast.journal.commit.ticket import Ticket, UnitTicket
 
 ClosedReason = Literal["clean", "fenced", "forked", "poisoned"]
 
@@ -122,7 +122,7 @@ class OutcomeUnknown(HoldfastError):
         message: str,
         *,
         idempotency_key: bytes | None = None,
-        ticket: Ticket | None = None,
+        ticket: Ticket | UnitTicket | None = None,
         hint: str | None = None,
     ) -> None:
         if hint is None:

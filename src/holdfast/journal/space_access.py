@@ -15,6 +15,7 @@ from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state import spaces
 from holdfast.journal.state.journal_state import JournalState
+from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns
 
@@ -66,11 +67,17 @@ class SpaceAccess:
         append: tuple[Partition, Columns] | None = None,
     ) -> tuple[list[Operation], int]:
         """The operations of a change, checked, and their bytes."""
-        change, size = spaces.checked_change(name, puts, deletes, drop=drop)
+        change, size = self.checked(name, puts, deletes, drop=drop)
         if append is None:
             return [change], size
         partition, columns = append
         return [change, Run.unplaced(partition, columns)], size + self._append_size(columns)
+
+    def checked(
+        self, name: str, puts: Sequence[spaces.Item], deletes: Sequence[bytes], *, drop: bool = False
+    ) -> tuple[ChangeSpace, int]:
+        """A change alone, checked, and its bytes; for those who put several into one unit."""
+        return spaces.checked_change(name, puts, deletes, drop=drop)
 
     def gather(
         self,
@@ -114,9 +121,11 @@ class SpaceAccess:
 
         A space that is not there has no items.
         """
-        vault = self._state.vault
+        vault, stored = self._state.vault, spaces.stored_name(name)
+        if self._is_unknown(stored):
+            return []
         with self._backend.reading() as rows:
-            found = spaces.load(rows, self._backend.path, vault, spaces.stored_name(name))
+            found = spaces.load(rows, self._backend.path, vault, stored)
         if found is None:
             return []
         row, items = found
@@ -124,6 +133,30 @@ class SpaceAccess:
         if self._learns:
             self._state.spaces.learn(row, weights)
         return spaces.opened(vault, self._backend.path, row, items)
+
+    def get(self, name: str, key: bytes) -> bytes | None:
+        """The body of one item as it is committed, proved; None if it is not there.
+
+        Where the writer knows what the items weigh this reads one row. Else the whole space is loaded, once; by a
+        handle that only reads, each time.
+        """
+        vault, path, stored = self._state.vault, self._backend.path, spaces.stored_name(name)
+        if self._is_unknown(stored):
+            return None
+        with self._backend.reading() as rows:
+            row = spaces.proved_row(rows, path, vault, stored)
+            item = None if row is None else rows.space_item(row.id, key, spaces.ENCRYPTED_BYTES_MAX)
+        if row is None:
+            return None
+        weight = self._state.spaces.weight(row, key)
+        if weight is not None and weight == (0 if item is None else spaces.item_weight(vault, item)):
+            return None if item is None else spaces.opened(vault, path, row, [item])[0][2]
+        # Not known; or it changed between the two looks; or it is damaged, which loading tells.
+        return next((body for found, _, body in self.load(name) if found == key), None)
+
+    def _is_unknown(self, stored: bytes) -> bool:
+        """Whether an owner knows that there is no such space: a look at the disk would go through all of them."""
+        return self._learns and stored not in self._state.spaces.rows
 
     def names(self) -> list[str]:
         """The names of all spaces that are committed, sorted."""

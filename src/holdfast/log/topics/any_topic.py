@@ -15,10 +15,12 @@ from holdfast.arguments import flag, seconds, whole
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Invalid
-from holdfast.journal.commit.ticket import ShippedTicket
+from holdfast.journal.commit.receipts import Receipts
+from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.following import Follower
 from holdfast.log.topics.partition_stream import ALWAYS, Times
+from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import Reading, Shape, Span
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Validation, time_of
@@ -84,6 +86,10 @@ class AnyTopic(Generic[Item]):
         wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
         ticket = await self._journal.when_room(put, wait_seconds)
         return await (ticket if durability == "durable" else ticket.when_shipped)
+
+    def _submit_batch(self, batch: PreparedBatch, wait_seconds: float) -> BatchTicket:
+        unit = self._journal.put_runs(batch.parts, batch.size, wait_seconds)
+        return BatchTicket(unit, Receipts(unit.runs(), batch.positions, batch.starts), wait_seconds)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
