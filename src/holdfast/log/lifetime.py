@@ -12,6 +12,7 @@ import warnings
 
 from holdfast import process_lifetime
 from holdfast.errors import HoldfastError
+from holdfast.log.consumers.log_consumers import LogConsumers
 from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
@@ -30,6 +31,7 @@ class Lifetime:
         context: LogContext,
         topics: Catalog,
         channels: LogChannels,
+        consumers: LogConsumers,
         maintenance: Maintenance,
         store: StoreBinding,
         tables: KeptTables,
@@ -37,6 +39,7 @@ class Lifetime:
         self._context = context
         self._topics = topics
         self._channels = channels
+        self._consumers = consumers
         self._maintenance = maintenance
         self._store = store
         self._tables = tables
@@ -57,6 +60,7 @@ class Lifetime:
         wait_seconds = self._wait_seconds if timeout is None else timeout
         deadline = clock.monotonic() + wait_seconds
         self._channels.close()
+        self._consumers.close()
         try:
             self._maintenance.close(wait_seconds)
             self._store.close()
@@ -96,7 +100,8 @@ class Lifetime:
     def forget(self) -> None:
         """In a forked child: never touch what is the parent's."""
         self.is_open = False
-        for part in (self._topics, self._channels, self._tables, self._store, self._maintenance, self._context.journal):
+        parts = (self._topics, self._channels, self._consumers, self._tables, self._store, self._maintenance)
+        for part in (*parts, self._context.journal):
             part.forget()
         self._context.directory.release()
 
