@@ -21,7 +21,7 @@ from holdfast.crypto.signatures import Signer
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
 from holdfast.journal.backend import Backend, open_backend
-from holdfast.journal.commit.group import Make, Operation, Unit
+from holdfast.journal.commit.group import Make, Operation, Run, Unit
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.commit.writer import Writer
@@ -41,7 +41,7 @@ from holdfast.model.entry import Entry
 from holdfast.model.topic_name import check_name
 from holdfast.signals import Signal
 
-__all__ = ["Journal", "JournalContext", "Make", "Operation", "Unit"]
+__all__ = ["Journal", "JournalContext", "Make", "Operation", "Run", "Unit"]
 
 _FIRST_MAX = 2**53
 
@@ -228,6 +228,26 @@ class Journal:
     def commit(self, *operations: Control) -> UnitTicket:
         """Have control operations committed together, soon; never refused for fullness."""
         return self._ticket(self._queue.put_control(list(operations)))
+
+    def transact(
+        self,
+        operations: list[Operation],
+        *,
+        records: int,
+        size: int,
+        scope: str | None = None,
+        reissue: bool = False,
+        timeout: float,
+    ) -> UnitTicket:
+        """Have records appended and spaces changed together or not at all; bounded like appends, in number and bytes.
+
+        Waits for room at most `timeout` seconds, and never on an event loop; then raises Full. The runs know their
+        receipts once the ticket is done. `scope` and `reissue`: see `Unit`.
+        """
+        if size > self.settings.queue_bytes_max:
+            raise Invalid(f"a transaction is too large bytes={size}", hint="see journal.queue_bytes_max; split it")
+        unit = self._queue.put_unit(operations, records, size, timeout, scope=scope, reissue=reissue)
+        return UnitTicket(unit, timeout, "a transaction")
 
     def perform(self, *operations: Control) -> None:
         """Commit control operations together and wait for it."""

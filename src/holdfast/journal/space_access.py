@@ -5,11 +5,11 @@ What a space is, and how it is proved, stands in `state.spaces`; what a group do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.errors import Invalid
 from holdfast.journal.backend import Backend
-from holdfast.journal.commit.group import NO_GROUP, Make, Operation, Run
+from holdfast.journal.commit.group import Make, Operation, Run
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal_settings import JournalSettings
@@ -70,7 +70,7 @@ class SpaceAccess:
         if append is None:
             return [change], size
         partition, columns = append
-        return [change, Run(NO_GROUP, partition, columns)], size + self._append_size(columns)
+        return [change, Run.unplaced(partition, columns)], size + self._append_size(columns)
 
     def gather(
         self,
@@ -82,15 +82,22 @@ class SpaceAccess:
         scope: str | None = None,
         reissue: bool = False,
         join: UnitTicket | None = None,
+        acked: bool = True,
+        others: Mapping[Partition, int] | None = None,
         timeout: float,
     ) -> UnitTicket:
         """Hand over a part of a unit that is made when the writer comes to it (`Unit`), with so many records.
 
         `join` is the ticket of the unit that was asked for just before in this scope. If the writer has not taken that
-        one, this part goes with it, and that ticket is returned. Waits for room like `change`.
+        one, this part goes with it, and that ticket is returned. Waits for room like `change`. What is not `acked`
+        waits for company, at most `journal.flush_interval_ms`. `others` says how many records it becomes in other
+        partitions; runs that `make` returns get their receipts like any others.
         """
         before = None if join is None else join.unit
-        unit = self._queue.put_part(part, make, *append, size, timeout, scope=scope, reissue=reissue, join=before)
+        unit = self._queue.put_part(
+            part, make, *append, size, timeout,
+            scope=scope, reissue=reissue, join=before, acked=acked, others=others,
+        )  # fmt: skip
         return join if join is not None and unit is before else UnitTicket(unit, timeout)
 
     def _append_size(self, columns: Columns) -> int:

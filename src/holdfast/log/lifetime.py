@@ -1,8 +1,8 @@
 """How an open log ends: closed by its owner, at the end of the process, when nobody holds it, or in a forked child.
 
-Records come first: channels are closed, then the queue is drained, sealed and shipped, tables are brought up to date,
-then the journal is closed, and the directory is released last. A log that was forgotten warns, and is closed all the
-same. A forked child's copy lets go of what it inherited and refuses everything.
+Records come first: executions and channels are closed, then the queue is drained, sealed and shipped, tables are
+brought up to date, then the journal is closed, and the directory is released last. A log that was forgotten warns, and
+is closed all the same. A forked child's copy lets go of what it inherited and refuses everything.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from holdfast.log.consumers.log_consumers import LogConsumers
 from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
+from holdfast.log.log_executions import LogExecutions
 from holdfast.log.maintenance import Maintenance
 from holdfast.log.store_binding import StoreBinding
 from holdfast.log.topic_catalog import Catalog
@@ -32,6 +33,7 @@ class Lifetime:
         topics: Catalog,
         channels: LogChannels,
         consumers: LogConsumers,
+        executions: LogExecutions,
         maintenance: Maintenance,
         store: StoreBinding,
         tables: KeptTables,
@@ -40,6 +42,7 @@ class Lifetime:
         self._topics = topics
         self._channels = channels
         self._consumers = consumers
+        self._executions = executions
         self._maintenance = maintenance
         self._store = store
         self._tables = tables
@@ -59,6 +62,7 @@ class Lifetime:
         journal, clock = self._context.journal, self._context.clock
         wait_seconds = self._wait_seconds if timeout is None else timeout
         deadline = clock.monotonic() + wait_seconds
+        self._executions.close()
         self._channels.close()
         self._consumers.close()
         try:
@@ -100,8 +104,10 @@ class Lifetime:
     def forget(self) -> None:
         """In a forked child: never touch what is the parent's."""
         self.is_open = False
-        parts = (self._topics, self._channels, self._consumers, self._tables, self._store, self._maintenance)
-        for part in (*parts, self._context.journal):
+        for part in (
+            self._topics, self._executions, self._channels, self._consumers, self._tables, self._store,
+            self._maintenance, self._context.journal,
+        ):  # fmt: skip
             part.forget()
         self._context.directory.release()
 

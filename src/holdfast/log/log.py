@@ -27,6 +27,7 @@ from holdfast.log.kept_tables import KeptTables, TableStats
 from holdfast.log.lifetime import Lifetime
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
+from holdfast.log.log_executions import LogExecutions
 from holdfast.log.maintenance import Maintenance
 from holdfast.log.store_binding import StoreBinding
 from holdfast.log.topic_catalog import Catalog
@@ -84,9 +85,10 @@ class Log:
         topics = self._topics  # not by way of the log: nothing that it holds may hold it
         self._consumers = LogConsumers(context, positions, lambda name: topics.topic(name, None, 1, None, 0))
         topics.open_consumer = self._consumers.open
+        self._executions = LogExecutions(context, self._topics)
         self._tables = tables
         self._lifetime = Lifetime(
-            context, self._topics, self._channels, self._consumers, maintenance, store, tables
+            context, self._topics, self._channels, self._consumers, self._executions, maintenance, store, tables
         )  # fmt: skip
 
     @property

@@ -52,6 +52,11 @@ class Run:
         self.slots: list[int] | None = None
         """Where each position ended up, when repeats left gaps."""
 
+    @classmethod
+    def unplaced(cls, partition: Partition, columns: Columns | Encoded | None = None) -> Run:
+        """Records of a unit that is still to be queued: it gets its group there."""
+        return cls(NO_GROUP, partition, columns)
+
     def release(self) -> None:
         """Let go of the records; a ticket that is kept must not keep a whole group's payloads alive."""
         self.count = len(self)
@@ -95,7 +100,7 @@ class Unit:
     that); then `make` is called, by the writer and once, and says what they come to.
     """
 
-    __slots__ = ("error", "group", "make", "operations", "parts", "promised", "reissue", "scope")
+    __slots__ = ("alone", "error", "group", "make", "operations", "parts", "promised", "reissue", "scope")
 
     def __init__(
         self,
@@ -111,6 +116,8 @@ class Unit:
         self.scope = scope
         self.reissue = reissue
         self.make = make
+        self.alone = False
+        """Its records are entries of their own: what cannot be packed or encrypted of it fails alone."""
         self.parts: list[Any] = []
         self.promised: dict[Partition, int] = {}
         """How many records the parts of a unit that gathers will become."""
@@ -118,8 +125,10 @@ class Unit:
 
     @classmethod
     def of(cls, group: Group, batches: Sequence[tuple[Partition, Columns | Encoded]]) -> Unit:
-        """Records that commit together: one run per partition."""
-        return cls(group, [Run(group, partition, columns) for partition, columns in batches])
+        """A batch, of records that commit together: one run per partition."""
+        unit = cls(group, [Run(group, partition, columns) for partition, columns in batches])
+        unit.alone = True
+        return unit
 
     def runs(self) -> list[Run]:
         """The records among the operations."""
@@ -135,7 +144,17 @@ class Unit:
         """One more part, with records for a partition; by the queue, before the writer takes the group."""
         self.parts.append(part)
         if partition is not None:
-            self.promised[partition] = self.promised.get(partition, 0) + records
+            self.promise(partition, records)
+
+    def promise(self, partition: Partition, records: int) -> None:
+        """The newest part becomes so many records of this partition, too."""
+        self.promised[partition] = self.promised.get(partition, 0) + records
+
+    def place_runs(self, group: Group) -> None:
+        """Its records go with this group, and their receipts come from it."""
+        for operation in self.operations:
+            if isinstance(operation, Run):
+                operation.group = group
 
     def fail(self, error: HoldfastError) -> None:
         """Nothing of this unit was stored."""
@@ -145,13 +164,23 @@ class Unit:
 
     @property
     def is_light(self) -> bool:
-        """Whether it only changes a space, with or without records: that is staged without a savepoint."""
+        """Whether it changes spaces, each once, and appends plain records: that is staged without a savepoint.
+
+        Rows with idempotency keys, typed ones and control operations may fail half-way; these cannot, once the changes
+        of spaces are prepared.
+        """
         operations = self.operations
-        return (
-            0 < len(operations) <= 2
-            and isinstance(operations[0], ChangeSpace)
-            and (len(operations) == 1 or isinstance(operations[1], Run))
-        )
+        if self.alone or not operations:
+            return False
+        names: set[bytes] = set()
+        for operation in operations:
+            if isinstance(operation, ChangeSpace):
+                if operation.name in names:
+                    return False
+                names.add(operation.name)
+            elif not (isinstance(operation, Run) and isinstance(operation.columns, Columns)):
+                return False
+        return True
 
     def release(self) -> None:
         """Let go of records, bodies and parts."""

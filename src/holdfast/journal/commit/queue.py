@@ -19,7 +19,7 @@ from asyncio import Lock, get_running_loop
 from asyncio import timeout as asyncio_timeout
 from asyncio.events import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from holdfast.caller import in_coroutine
@@ -140,9 +140,7 @@ class Queue:
     def put_runs(self, runs: Sequence[tuple[Partition, Columns | Encoded]], size: int, timeout: float) -> Unit:
         """Add records that commit together: one run per partition, as one unit."""
         records = sum(len(columns) for _, columns in runs)
-        for partition, _ in runs:
-            if partition.refusal is not None:
-                raise partition.refusal.again()
+        _check_taken(partition for partition, _ in runs)
         with self._lock:
             group = self._admit(records, size, timeout)
             unit = Unit.of(group, runs)
@@ -163,12 +161,11 @@ class Queue:
     ) -> Unit:
         """Add operations that commit together, bounded like records; runs among them get their group here."""
         counted = max(1, records)
+        _check_taken(operation.partition for operation in operations if isinstance(operation, Run))
         with self._lock:
             group = self._admit(counted, size, timeout)
-            for operation in operations:
-                if isinstance(operation, Run):
-                    operation.group = group
             unit = Unit(group, operations, scope=scope, reissue=reissue)
+            unit.place_runs(group)
             group.records += counted
             group.bytes += size
             self._place(group, unit)
@@ -186,13 +183,19 @@ class Queue:
         scope: str | None = None,
         reissue: bool = False,
         join: Unit | None = None,
+        acked: bool = True,
+        others: Mapping[Partition, int] | None = None,
     ) -> Unit:
         """Add a part to a unit that gathers: to this one if the writer has not taken it, else to a new one.
 
         A part becomes durable, or is refused, with its whole unit. Where a record would have to wait for room, so does
-        a part, and then it begins a unit of its own.
+        a part, and then it begins a unit of its own. One that is not `acked` is in no hurry, like an offered record.
+        `others` are records for other partitions.
         """
         counted = max(1, records)
+        if others:
+            counted += sum(others.values())
+            _check_taken(others)
         with self._lock:
             group = self._open
             if (
@@ -204,10 +207,19 @@ class Queue:
             ):
                 group = self._admit(counted, size, timeout)
                 join = Unit(group, [], scope=scope, reissue=reissue, make=make)
-                self._place(group, join)
+                group.add(join)
             join.join(part, partition, records)
+            if others:
+                for other, more in others.items():
+                    join.promise(other, more)
             group.records += counted
             group.bytes += size
+            if acked:
+                group.acked = True
+                if self._asleep:
+                    self._rouse()
+            elif self._asleep == IDLE:
+                self._rouse()
         return join
 
     async def when_room(self, put: Callable[[float], Put], timeout: float) -> Put:
@@ -480,3 +492,10 @@ class Queue:
                 "journal queue has room again after dropping %d offered records", burst,
                 extra={"action": "offer_recovered", "dropped": burst},
             )  # fmt: skip
+
+
+def _check_taken(partitions: Iterable[Partition]) -> None:
+    """Raise why one of these takes no records any more."""
+    for partition in partitions:
+        if partition.refusal is not None:
+            raise partition.refusal.again()

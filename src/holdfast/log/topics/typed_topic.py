@@ -159,6 +159,7 @@ class TypedTopic(AnyTopic[Row]):
             encoded, weight = self._encode(schema, rows, moment)
             if unique is not None:  # the first part has the key itself, so that a repeat always meets it
                 encoded.key = self._checks.unique_part(unique, number) if at else unique
+                encoded.batch = unique
             runs.append((self._partitions.explicit(number), encoded))
             size += weight
         self._checks.batch_size(size)

@@ -1,0 +1,178 @@
+"""What was recorded of an execution, found by the paths of its steps, taken apart only as far as a program gets.
+
+Blocks are decoded one after the other, when a step is looked for that none of the decoded ones has: a program that
+goes the way it went before never decodes more than it needs, and one that takes a new turn looks at all of it once.
+What a path has is the last word on it: a result beats an intent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
+
+from holdfast.execution.journal.entries import (
+    Administered,
+    AmbiguityResolved,
+    AttemptFailed,
+    EffectIntent,
+    Ended,
+    Entry,
+    Folded,
+    Heartbeat,
+    Opened,
+    PromiseCreated,
+    PromiseResolved,
+    SignalSent,
+    SignalTaken,
+    StepResult,
+    TimerArmed,
+    TimerFired,
+    VersionMarked,
+    decode_entry,
+)
+
+StepEntry = (
+    StepResult | EffectIntent | AttemptFailed | AmbiguityResolved | Heartbeat | PromiseCreated | TimerArmed
+    | TimerFired | SignalTaken | VersionMarked
+)  # fmt: skip
+"""Entries that belong to a path."""
+
+Block = Callable[[], Sequence[Entry]]
+"""A block that is decoded when it is called."""
+
+
+class StepRecord:
+    """All that was recorded of one path."""
+
+    __slots__ = (
+        "attempts",
+        "heartbeat",
+        "intent",
+        "policies",
+        "promise",
+        "result",
+        "signal",
+        "timer",
+        "timer_fired",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.intent: EffectIntent | None = None
+        self.result: StepResult | None = None
+        self.attempts: list[AttemptFailed] = []
+        self.policies: list[AmbiguityResolved] = []
+        self.heartbeat: Heartbeat | None = None
+        self.promise: PromiseCreated | None = None
+        self.timer: TimerArmed | None = None
+        self.timer_fired: TimerFired | None = None
+        self.signal: SignalTaken | None = None
+        self.version: VersionMarked | None = None
+
+
+class Recorded:
+    """The journal of one execution as it was when it was opened; what is written later is `add`ed."""
+
+    def __init__(self, blocks: Sequence[Block] = ()) -> None:
+        self._blocks = iter(blocks)
+        self._lock = Lock()
+        self._paths: dict[str, StepRecord] = {}
+        self.results_by_key: dict[bytes, StepResult] = {}
+        """Results of guarded steps: they hold whatever path the program takes."""
+        self.promises: dict[bytes, PromiseResolved] = {}
+        self.signals: dict[bytes, SignalSent] = {}
+        """Signals that arrived and that nobody has taken, oldest first."""
+        self._taken: set[bytes] = set()
+
+    def look(self, path: str) -> StepRecord | None:
+        """What is known of a path; None if nothing was recorded of it."""
+        found = self._paths.get(path)
+        if found is None or found.result is None:
+            with self._lock:
+                found = self._paths.get(path)
+                while (found is None or found.result is None) and self._decode_next():
+                    found = self._paths.get(path)
+        return found
+
+    def look_key(self, key: bytes) -> StepResult | None:
+        """The committed result of a guarded step with this key, wherever it stands."""
+        self.all()
+        return self.results_by_key.get(key)
+
+    def all(self) -> dict[str, StepRecord]:
+        """Everything, by path, in the order of first mention."""
+        with self._lock:
+            while self._decode_next():
+                pass
+        return self._paths
+
+    def add(self, entry: Entry) -> None:
+        """One more entry; those of a folded prefix one by one."""
+        match entry:
+            case Folded():
+                for body in entry.entries:
+                    self.add(decode_entry(body))
+            case PromiseResolved():
+                self.promises.setdefault(entry.promise, entry)
+            case SignalSent():
+                if entry.signal not in self._taken:
+                    self.signals[entry.signal] = entry
+            case Opened() | Ended() | Administered():
+                pass
+            case _:
+                self._note(self._at(entry.path), entry)
+
+    def _note(self, record: StepRecord, entry: StepEntry) -> None:
+        """One more entry of a step."""
+        match entry:
+            case StepResult():
+                record.result = record.result or entry
+                self.results_by_key.setdefault(entry.key, entry)
+            case SignalTaken():
+                record.signal = entry
+                self._taken.add(entry.signal)
+            case AttemptFailed():
+                record.attempts.append(entry)
+            case AmbiguityResolved():
+                record.policies.append(entry)
+            case TimerArmed():
+                record.timer = record.timer or entry
+            case _:
+                _keep_last(record, entry)
+
+    def _at(self, path: str) -> StepRecord:
+        record = self._paths.get(path)
+        if record is None:
+            record = self._paths[path] = StepRecord()
+        return record
+
+    def _decode_next(self) -> bool:
+        """Take the next block apart; whether there was one."""
+        block = next(self._blocks, None)
+        if block is None:
+            return False
+        for entry in block():
+            self.add(entry)
+        return True
+
+
+def _keep_last(
+    record: StepRecord, entry: EffectIntent | Heartbeat | PromiseCreated | TimerFired | VersionMarked
+) -> None:
+    match entry:
+        case EffectIntent():
+            record.intent = entry
+        case Heartbeat():
+            record.heartbeat = entry
+        case PromiseCreated():
+            record.promise = entry
+        case TimerFired():
+            record.timer_fired = entry
+        case VersionMarked():
+            record.version = entry
+
+
+def in_order(blocks: Sequence[Block]) -> Iterator[Entry]:
+    """All entries of some blocks, one after the other."""
+    for block in blocks:
+        yield from block()
