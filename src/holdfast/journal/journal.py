@@ -172,6 +172,10 @@ class Journal:
         """All partitions by their ids, but for those whose heads are lost; iterate over a copy, for more may come."""
         return self._state.topics.by_id
 
+    def owns(self, partition: Partition) -> bool:
+        """Whether a partition is one of this journal."""
+        return self.partitions.get(partition.id) is partition
+
     @property
     def schemas(self) -> Mapping[str, tuple[SchemaRow, ...]]:
         """The versions of each typed topic's schema, oldest first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Operation
 
 
@@ -13,7 +14,7 @@ class Committing(Protocol):
 
     @property
     def operations(self) -> Sequence[Operation]:
-        """Changes of spaces, and records; looked at once, when the transaction ends. Raises if it may not commit."""
+        """Changes of spaces, and records."""
 
     @property
     def records(self) -> int:
@@ -23,15 +24,18 @@ class Committing(Protocol):
     def size(self) -> int:
         """Their bytes."""
 
+    def queued(self, ticket: UnitTicket) -> None:
+        """It is in the journal's queue; the ticket tells what becomes of it."""
+
     def stored(self) -> None:
         """It is durable."""
 
     def failed(self) -> None:
-        """It was not written, or nobody knows whether it was: what is stored has to be looked at again."""
+        """It was not queued, and never will be."""
 
 
 class Consuming(Protocol):
     """A consumer, as far as transactions know it."""
 
-    def commit_operations(self) -> Committing:
-        """The position of what was given out so far."""
+    def commit_operations(self) -> Committing | None:
+        """The position of what was given out so far; None where it is committed, or about to be."""

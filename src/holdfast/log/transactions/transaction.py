@@ -167,8 +167,23 @@ class Transaction:
         What was read, what was made of it and how far it was read become durable together: after a crash nothing is
         read twice and nothing is left out.
         """
-        self._check_open()
+        with self._lock:
+            self._check_open()
+            before = self._consumed.pop(id(consumer), None)
+        if before is not None:
+            before[1].failed()
         committing = consumer.commit_operations()
+        if committing is not None:
+            try:
+                self._take_position(consumer, committing)
+            except BaseException:
+                committing.failed()
+                raise
+
+    def _take_position(self, consumer: Consuming, committing: Committing) -> None:
+        for operation in committing.operations:
+            if isinstance(operation, Run) and not self._journal.owns(operation.partition):
+                raise Invalid("the consumer belongs to another log", hint="a transaction is of one log")
         with self._lock:
             self._check_open()
             self._consumed[id(consumer)] = (consumer, committing)
@@ -246,14 +261,14 @@ class Transaction:
         monotonic = self._journal.clock.monotonic
         deadline = monotonic() + self._wait_seconds
         try:
-            self._ticket = self._put(*content, self._wait_seconds)
-            self._ticket.result(max(0.0, deadline - monotonic()))
+            ticket = self._hand_over(content, self._wait_seconds)
+            ticket.result(max(0.0, deadline - monotonic()))
         except BaseException as failure:
             self._note_failure(failure)
             raise
         self._note_stored()
         if self._durability == "shipped":
-            ShippedTicket(self._ticket, self._ends).result()
+            ShippedTicket(ticket, self._ends).result()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -262,14 +277,14 @@ class Transaction:
         if content is None:
             return
         try:
-            self._ticket = await self._journal.when_room(lambda left: self._put(*content, left), self._wait_seconds)
-            await self._ticket
+            ticket = await self._journal.when_room(lambda left: self._hand_over(content, left), self._wait_seconds)
+            await ticket
         except BaseException as failure:
             self._note_failure(failure)
             raise
         self._note_stored()
         if self._durability == "shipped":
-            await ShippedTicket(self._ticket, self._ends)
+            await ShippedTicket(ticket, self._ends)
 
     def _begin(self) -> Self:
         with self._lock:
@@ -288,7 +303,7 @@ class Transaction:
                 self._note_failure(None)
                 return None
             for _, committing in self._consumed.values():
-                self._changes.add_operations(self._own(committing.operations), committing.records, committing.size)
+                self._changes.add_operations(committing.operations, committing.records, committing.size)
             operations = self._changes.operations()
         except HoldfastError as failure:
             self._note_failure(failure)
@@ -298,13 +313,11 @@ class Transaction:
             return None
         return operations, self._changes.records, self._changes.size
 
-    def _own(self, operations: Sequence[Operation]) -> Sequence[Operation]:
-        for operation in operations:
-            if isinstance(operation, Run) and self._journal.partitions.get(operation.partition.id) is not (
-                operation.partition
-            ):
-                raise Invalid("a consumer belongs to another log", hint="a transaction is of one log")
-        return operations
+    def _hand_over(self, content: Content, timeout: float) -> UnitTicket:
+        ticket = self._ticket = self._put(*content, timeout)
+        for _, committing in self._consumed.values():
+            committing.queued(ticket)
+        return ticket
 
     def _transact(self, operations: list[Operation], records: int, size: int, timeout: float) -> UnitTicket:
         return self._journal.transact(operations, records=records, size=size, timeout=timeout)
@@ -316,8 +329,9 @@ class Transaction:
     def _note_failure(self, failure: BaseException | None) -> None:
         if isinstance(failure, HoldfastError):
             self._failure = failure
-        for _, committing in self._consumed.values():
-            committing.failed()
+        if self._ticket is None:
+            for _, committing in self._consumed.values():
+                committing.failed()
 
     def _ends(self, _: None) -> Sequence[tuple[Partition, int]]:
         return self._changes.ends()
