@@ -25,6 +25,7 @@ from holdfast.log.topics.partition_stream import Times
 from holdfast.log.topics.reading import Span
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Headers
+from holdfast.log.topics.wanted_key import WantedKey
 from holdfast.model.record import NOW, Durability, Receipt, Record
 from holdfast.model.record_columns import Columns, Extra
 
@@ -247,6 +248,10 @@ class Topic(AnyTopic[Record]):
         positions = [starts[target] + index for target, index in places]
         return BatchTicket(unit, Receipts(unit.runs(), positions, ends[:-1]), wait_seconds)
 
+    def _wanted(self, key: object) -> WantedKey:
+        encoded = self._checks.key(key)  # type: ignore[arg-type]  # which says so
+        return WantedKey(encoded, "key", encoded)
+
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"
 
@@ -257,8 +262,8 @@ class Topic(AnyTopic[Record]):
 class _Raw:
     """How raw records are read."""
 
-    def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Record]:
-        return span.stream.records(span.start, span.end, times, reverse=reverse)
+    def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Record]:
+        return span.stream.records(span.start, span.end, times, reverse=reverse, key=key)
 
     def place(self, item: Record) -> tuple[int, int]:
         return item.partition, item.offset
@@ -273,10 +278,12 @@ class _Raw:
 
         return with_partition(RAW_SCHEMA, "partition")
 
-    def batches(self, span: Span, times: Times, reverse: bool) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
+    ) -> Iterator[pa.RecordBatch]:
         from holdfast.segments.file.selection import add_partition
 
         schema = self.schema()
         number = span.stream.partition.number
-        for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse):
+        for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse, key=key):
             yield add_partition(batch, number, schema)
