@@ -51,7 +51,7 @@ class BundleWriter:
         self._parts: list[Part] = []
         self._part_groups = 0
         self._key_blobs: list[bytes] = []
-        self._keys_at: int | None = None
+        self._keys_at = 0
         self._pending: list[tuple[Group, pa.RecordBatch]] = []
         self._rows = 0
         self._bytes = 0

@@ -193,7 +193,7 @@ def part_of(footer: Footer, pairs: Mapping[str, str]) -> Part:
 
 
 def bundled(
-    parts: Sequence[Part], groups: Iterable[Group], blocks: bytes, rewrite: str = "", keys_at: int | None = None
+    parts: Sequence[Part], groups: Iterable[Group], blocks: bytes, rewrite: str = "", keys_at: int = 0
 ) -> Footer:
     """The footer of a bundle of these parts, in order; `keys_at` is where their indexes of keys begin."""
     footers = [part.footer for part in parts]
@@ -212,7 +212,7 @@ def bundled(
         encrypted_with=last.encrypted_with,
         parts=tuple(parts),
         rewrite=rewrite,
-        keys=None if keys_at is None or not lengths else KeyPlace(keys_at, sum(lengths), b"", ""),
+        keys=KeyPlace(keys_at, sum(lengths), b"", "") if lengths else None,
     )
 
 
@@ -305,7 +305,7 @@ def _bundle(footer: Footer, text: str) -> Footer:
         parts = _parts(footer, stored_parts.decode(text, IndexedPart if footer.keys is not None else StoredPart))
     except BadParts:
         raise _malformed("parts") from None
-    keys_at = None if footer.keys is None else footer.keys.start
+    keys_at = 0 if footer.keys is None else footer.keys.start
     made = bundled(parts, footer.groups, footer.blocks, footer.rewrite, keys_at)
     if msgspec.structs.replace(footer, encrypted_with=made.encrypted_with, parts=made.parts) != made:
         raise BadFooter("its parts do not add up to what it says")
