@@ -8,18 +8,27 @@ earlier ownership of the log, is proved to have no program running: that, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from asyncio import current_task
+from asyncio.events import _get_running_loop
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from threading import Lock, current_thread
 
 import msgspec
 
-from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, Invalid
+from holdfast.errors import Closed, ExecutionCanceled, ExecutionHeld, Full, Invalid
 from holdfast.execution.journal.entries import ENDED, Ended, Entry, ExecutionRow, Opened, Status
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
-from holdfast.execution.journal.recorded import Recorded, StepRecord
+from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.signals import Signal
+
+NOTE_CHARS_MAX = 500
+
+Prepare = Callable[[ExecutionRow], ExecutionRow]
+"""Changes the row of a new execution before it is stored."""
 
 
 class LiveExecution:
@@ -42,6 +51,8 @@ class LiveExecution:
         """Notified when a promise is settled, a signal comes, or the execution is to end."""
         self.cancel_reason: str | None = None
         """Why the program is asked to stop: it looks before every step."""
+        self.stopped: Closed | None = None
+        """Why the program is asked to stop for now."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
@@ -89,19 +100,37 @@ class LiveExecution:
     # -- its end ----------------------------------------------------------------------------------------------
 
     def finish(self, status: Status, payload: bytes = b"", note: str = "") -> UnitTicket | None:
-        """End it; the first end counts, a later one is None and changes nothing."""
+        """End it; the first end counts, a later one is None and changes nothing.
+
+        Where there is no room, a thread waits for it; a coroutine gets Full: it uses `store.when_room`.
+        """
+        return self.store.with_room(lambda: self._finish(status, payload, note))
+
+    def _finish(self, status: Status, payload: bytes, note: str) -> UnitTicket | None:
         now = self.clock.now_us()
         with self.store.lock:
             row = self.row
             if row.status in ENDED:
                 return None
-            row = msgspec.structs.replace(row, status=status, updated_us=now, ended_us=now, note=note)
+            row = msgspec.structs.replace(row, status=status, updated_us=now, ended_us=now, note=note[:NOTE_CHARS_MAX])
             return self.store.change_row(self.journal, row, Ended(status, payload, now))
 
     def cancel(self, reason: str) -> None:
-        """Ask the program to stop before its next step."""
+        """Ask the program to stop before its next step, for good."""
         self.cancel_reason = reason
         self.arrived.notify()
+
+    def stop(self, reason: Closed) -> None:
+        """Ask the program to stop before its next step; it can be gone on with later."""
+        self.stopped = reason
+        self.arrived.notify()
+
+    def check_running(self) -> None:
+        """Raise if the program was asked to stop: canceled, or the log is being closed."""
+        if self.cancel_reason is not None:
+            raise ExecutionCanceled(f"this execution was canceled: {self.cancel_reason} execution={self.id}")
+        if self.stopped is not None:
+            raise self.stopped.again()
 
 
 class LiveExecutions:
@@ -110,7 +139,10 @@ class LiveExecutions:
     def __init__(self, store: ExecutionStore) -> None:
         self.store = store
         self._live: dict[ExecutionId, tuple[LiveExecution, str]] = {}
-        self._opening: set[ExecutionId] = set()
+        self._opening: dict[ExecutionId, str] = {}
+        """Who is about to open which."""
+        self.closed: Closed | None = None
+        """Why none is opened any more."""
 
     def get(self, execution: ExecutionId) -> LiveExecution | None:
         """The one that is being run here."""
@@ -121,63 +153,116 @@ class LiveExecutions:
         """All that are being run here."""
         return [live for live, _ in self._live.copy().values()]
 
-    def open(
-        self, execution: ExecutionId, kind: str, *, prepare: Callable[[ExecutionRow], ExecutionRow] | None = None
-    ) -> LiveExecution:
+    def open(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
         """Begin an execution, or go on with it; what was recorded is proved first.
 
         One that completed, failed or was aborted is running again; one that was canceled never is. `prepare` may change
-        the row of a new one before it is stored. Whoever opens it must `release` it.
+        the row of a new one before it is stored. Whoever opens it must `release` it. May wait for the disk.
         """
-        holder = current_thread().name
+        with self.claimed(execution, kind) as holder:
+            blocks, journal = self.store.load(execution)
+            begin = partial(self._begin, execution, kind, prepare, holder, blocks, journal)
+            return self.store.with_room(begin)
+
+    async def open_async(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
+        """What `open` does, for coroutines: what it has to wait for is awaited."""
         store = self.store
-        with store.lock:
-            self._claim(execution)
-        try:
+        with self.claimed(execution, kind) as holder:
+            while (before := store.leaving(execution)) is not None and await before.wait_async(store.timeout):
+                pass
             blocks, journal = store.load(execution)
-            now = store.clock.now_us()
-            with store.lock:
-                before = store.rows.get(execution)
-                row = _opened(before, execution, kind, now, store.epoch)
-                if before is None and prepare is not None:
-                    row = prepare(row)
-                live = LiveExecution(store, journal, Recorded(blocks), row, resumed=bool(blocks))
-                live.opened = store.change_row(journal, row, Opened(store.epoch, now, row.generation))
-                self._live[execution] = (live, holder)
+            begin = partial(self._begin, execution, kind, prepare, holder, blocks, journal)
+            return await store.when_room(begin)
+
+    @contextmanager
+    def claimed(self, execution: ExecutionId, kind: str | None = None) -> Iterator[str]:
+        """Keep an execution from everybody else for a moment; gives the name of the holder.
+
+        Raises ExecutionHeld if it is being run, or claimed; with a kind, what speaks against opening it.
+        """
+        holder = _holder()
+        with self.store.lock:
+            held = self._live.get(execution)
+            if held is not None or execution in self._opening:
+                raise ExecutionHeld(
+                    f"this execution is being run already execution={execution}",
+                    holder=held[1] if held is not None else self._opening[execution],
+                )
+            if kind is not None:
+                self._check(self.store.rows.get(execution), execution, kind)
+            self._opening[execution] = holder
+        try:
+            yield holder
         finally:
-            with store.lock:
-                self._opening.discard(execution)
-        return live
+            with self.store.lock:
+                del self._opening[execution]
 
     def release(self, live: LiveExecution) -> None:
-        """Its program is no longer running here."""
+        """Its program is no longer running here; what it still writes is refused."""
         with self.store.lock:
             if self.get(live.id) is live:
                 del self._live[live.id]
+        self.store.leave(live.journal)
 
     def is_orphan(self, row: ExecutionRow) -> bool:
         """Whether it says that it is running, and nobody can be running it."""
-        return row.status == "running" and row.execution not in self._live and row.execution not in self._opening
+        with self.store.lock:  # one that is opened leaves the one dictionary for the other
+            return row.status == "running" and row.execution not in self._live and row.execution not in self._opening
 
-    def _claim(self, execution: ExecutionId) -> None:
-        held = self._live.get(execution)
-        if held is not None or execution in self._opening:
-            holder = held[1] if held is not None else "opening"
-            raise ExecutionHeld(f"this execution is being run already execution={execution}", holder=f"thread:{holder}")
-        row = self.store.rows.get(execution)
-        if row is not None and row.status == "canceled":
+    def close(self, reason: Closed) -> None:
+        """Open none any more, and ask those that run to stop."""
+        self.closed = reason
+        for live in self.all():
+            live.stop(reason)
+
+    def _begin(
+        self,
+        execution: ExecutionId,
+        kind: str,
+        prepare: Prepare | None,
+        holder: str,
+        blocks: list[Block],
+        journal: LiveJournal,
+    ) -> LiveExecution:
+        store = self.store
+        now = store.clock.now_us()
+        with store.lock:
+            before = store.rows.get(execution)
+            self._check(before, execution, kind)  # again: it may have been canceled while its journal was loaded
+            row = _opened(before, execution, kind, now, store.epoch)
+            if before is None and prepare is not None:
+                row = prepare(row)
+            live = LiveExecution(store, journal, Recorded(blocks), row, resumed=bool(blocks))
+            live.opened = store.change_row(journal, row, Opened(store.epoch, now, row.generation))
+            self._live[execution] = (live, holder)
+        return live
+
+    def _check(self, row: ExecutionRow | None, execution: ExecutionId, kind: str) -> None:
+        """Raise what speaks against opening an execution."""
+        if self.closed is not None:
+            raise self.closed.again()
+        if row is None:
+            return
+        if row.status == "canceled":
             raise ExecutionCanceled(f"this execution was canceled execution={execution}")
-        self._opening.add(execution)
+        if row.kind != kind:
+            raise Invalid(
+                f"this execution is a {row.kind!r}, not a {kind!r} execution={execution}", hint="open it under its kind"
+            )
 
 
 def _opened(before: ExecutionRow | None, execution: ExecutionId, kind: str, now: int, epoch: int) -> ExecutionRow:
     if before is None:
         return ExecutionRow(execution.bytes, kind, "running", now, now, epoch=epoch)
-    if before.kind != kind:
-        raise Invalid(
-            f"this execution is a {before.kind!r}, not a {kind!r} execution={execution}", hint="open it under its kind"
-        )
     generation = before.generation + (before.status in ENDED)
     return msgspec.structs.replace(
         before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note=""
     )
+
+
+def _holder() -> str:
+    """Who opens an execution, for whoever comes second."""
+    loop = _get_running_loop()
+    task = None if loop is None else current_task(loop)
+    name = f"thread:{current_thread().name}"
+    return name if task is None else f"{name} task:{task.get_name()}"
