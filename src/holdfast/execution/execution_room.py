@@ -29,8 +29,8 @@ class ExecutionRoom:
         self.live = LiveExecutions(self.store)
 
     def close(self) -> None:
-        """The log is about to be closed: programs that run here are asked to stop."""
-        self.live.close(Closed("the log is being closed"))
+        """The log is about to be closed: programs that run here are asked to leave off."""
+        self.live.close()
 
     def forget(self) -> None:
         """In a forked child: locks may have been held by threads that are not here."""

@@ -90,8 +90,10 @@ class TimerFired(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=6):
 
 
 class Folded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):
-    """A stretch of the journal in one entry: what `count` entries below `upto` come to; those that no longer matter
-    are left out.
+    """What entries before it come to, in one entry; those that no longer matter are left out.
+
+    It has one number. In a block of its own (`folded`) it stands for the `count` entries below `upto`, and has the
+    number of the last one; at the beginning of an ordinary block it stands for everything before.
     """
 
     upto: int
@@ -177,9 +179,17 @@ class Administered(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1
     at_us: int
 
 
+class Forked(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=17):
+    """All before this entry happened in another execution, which this one was forked from: its keys are that one's."""
+
+    origin: bytes
+    at_us: int
+
+
 Entry = (
     StepResult | EffectIntent | PromiseCreated | PromiseResolved | TimerArmed | TimerFired | Folded | SignalSent
     | SignalTaken | AttemptFailed | AmbiguityResolved | VersionMarked | Opened | Ended | Heartbeat | Administered
+    | Forked
 )  # fmt: skip
 """The closed set."""
 
@@ -246,7 +256,7 @@ def decode_block(body: bytes, execution: ExecutionId, first: int, behind: int | 
     block = decode_any_block(body)
     if block.execution != execution.bytes or block.first != first:
         raise Corrupt(f"a block of an execution's journal is not in its place execution={execution} entry={first}")
-    if behind is not None and first + span(block.entries) != behind:
+    if behind is not None and first + len(block.entries) != behind:
         raise Corrupt(f"an execution's journal has a gap execution={execution} entry={first}")
     return block.entries
 
@@ -262,11 +272,6 @@ def decode_any_block(body: bytes) -> Block:
             f"an execution's journal has a block of an unknown version={block.version}", hint=_NEWER
         )
     return block
-
-
-def span(entries: Sequence[Entry]) -> int:
-    """How many numbers a block takes: one for each entry; a folded prefix keeps those of what it stands for."""
-    return sum(entry.count if isinstance(entry, Folded) else 1 for entry in entries)
 
 
 def decode_entry(body: bytes) -> Entry:

@@ -8,9 +8,9 @@ waits for `settled` first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from threading import RLock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.execution.journal.entries import ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
@@ -25,13 +25,13 @@ class _Change(NamedTuple):
     before: ExecutionRow | None
 
 
-class ExecutionRows(Mapping[ExecutionId, ExecutionRow]):
-    """All rows, by their ids. Iterating goes over a copy."""
+class ExecutionRows(dict[ExecutionId, ExecutionRow]):
+    """All rows, by their ids; changed through `change` and `remove`. Iterate over a copy."""
 
     def __init__(self, rows: Iterable[ExecutionRow]) -> None:
+        super().__init__((row.execution, row) for row in rows)
         self.lock = RLock()
-        self._rows = {row.execution: row for row in rows}
-        self.sizes = {execution: row.size for execution, row in self._rows.items()}
+        self.sizes = {execution: row.size for execution, row in self.items()}
         """Bytes of each execution's journal."""
         self._changes: deque[_Change] = deque()
         """In the order in which they were handed over, which is that in which they are committed."""
@@ -39,21 +39,23 @@ class ExecutionRows(Mapping[ExecutionId, ExecutionRow]):
     def __getitem__(self, execution: ExecutionId) -> ExecutionRow:
         if self._changes:
             self._settle()
-        return self._rows[execution]
+        return super().__getitem__(execution)
 
-    def __iter__(self) -> Iterator[ExecutionId]:
-        self._settle()
-        return iter(list(self._rows))
-
-    def __len__(self) -> int:
+    def get(self, execution: ExecutionId, default: Any = None) -> Any:
+        """A row, or what is said to stand for none."""
         if self._changes:
             self._settle()
-        return len(self._rows)
+        return super().get(execution, default)
 
-    def all(self) -> list[ExecutionRow]:
+    def __contains__(self, execution: object) -> bool:
+        if self._changes:
+            self._settle()
+        return super().__contains__(execution)
+
+    def copy(self) -> dict[ExecutionId, ExecutionRow]:
         """All rows at this moment."""
         self._settle()
-        return list(self._rows.values())
+        return super().copy()
 
     def bytes_total(self) -> int:
         """Bytes of the journals of all of them together."""
@@ -62,13 +64,13 @@ class ExecutionRows(Mapping[ExecutionId, ExecutionRow]):
     def change(self, row: ExecutionRow, ticket: UnitTicket) -> None:
         """This row was handed over. Call with the lock held."""
         execution = row.execution
-        self._changes.append(_Change(ticket, execution, self._rows.get(execution)))
-        self._rows[execution] = row
+        self._changes.append(_Change(ticket, execution, self.get(execution)))
+        self[execution] = row
 
     def remove(self, executions: Iterable[ExecutionId], ticket: UnitTicket) -> None:
         """The removal of these was handed over. Call with the lock held."""
         for execution in executions:
-            self._changes.append(_Change(ticket, execution, self._rows.pop(execution, None)))
+            self._changes.append(_Change(ticket, execution, self.pop(execution, None)))
             self.sizes.pop(execution, None)
 
     def settled(self, execution: ExecutionId) -> UnitTicket | None:
@@ -88,10 +90,10 @@ class ExecutionRows(Mapping[ExecutionId, ExecutionRow]):
     def _fall_back(self, failed: _Change) -> None:
         """What was handed over behind it in the same scope fails, too: those changes are not looked at any more."""
         if failed.before is None:
-            self._rows.pop(failed.execution, None)
+            self.pop(failed.execution, None)
             self.sizes.pop(failed.execution, None)
         else:
-            self._rows[failed.execution] = failed.before
+            self[failed.execution] = failed.before
             self.sizes.setdefault(failed.execution, failed.before.size)
         kept = [change for change in self._changes if change.execution != failed.execution]
         self._changes.clear()

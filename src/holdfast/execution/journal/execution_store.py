@@ -37,7 +37,6 @@ from holdfast.execution.journal.entries import (
     decode_row,
     encode_block,
     encode_row,
-    span,
 )
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.execution_rows import ExecutionRows
@@ -60,7 +59,8 @@ _ENTRY_BYTES = 96
 """What an entry takes beside its payload, about."""
 _ROW_GROWTH = 2**20
 """A row is written again when its journal has grown by so many bytes, so that a crash forgets little of its size."""
-_BLOCK_KEY = b"b"
+BLOCK_KEY, FOLDED_KEY = b"b", b"f"
+_BLOCKS = (BLOCK_KEY, FOLDED_KEY)
 
 Done = TypeVar("Done")
 
@@ -115,12 +115,23 @@ class ExecutionStore:
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def blocks(self, execution: ExecutionId) -> list[Block]:
-        """The blocks of an execution as they are committed, proved, each decoded when it is asked for."""
-        return self._blocks(execution)[0]
-
     def load(self, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
-        """The blocks of an execution, and the one who writes it from now on; waits until all before is settled.
+        """The blocks of an execution as they are committed, proved, each decoded when it is asked for.
+
+        And where its next entry would go; but who wants to write `take`s it.
+        """
+        found = [item for item in self._journal.spaces.load(PREFIX + str(execution)) if item[0][:1] in _BLOCKS]
+        blocks: list[Block] = []
+        for at, (_, first, body) in enumerate(found):
+            behind = found[at + 1] if at + 1 < len(found) else None
+            # A folded block has the number of the last entry that it stands for: there is a gap before it.
+            checked = None if behind is None or behind[0][:1] == FOLDED_KEY else behind[1]
+            blocks.append(partial(decode_block, body, execution, first, checked))
+        end = found[-1][1] + len(blocks[-1]()) if found else 0
+        return blocks, LiveJournal(execution, end, sum(len(body) for _, _, body in found))
+
+    def take(self, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
+        """The same, for the only one who writes it from now on; waits until all before is settled.
 
         A coroutine awaits `leaving` first.
         """
@@ -132,8 +143,7 @@ class ExecutionStore:
                 f"what was written of this execution is not settled within {self.timeout:g} s execution={execution}",
                 hint="the disk may be stalled; try again",
             )
-        blocks, end, size = self._blocks(execution)
-        live = LiveJournal(execution, end, size)
+        blocks, live = self.load(execution)
         with self.lock:
             self._writing[execution] = live
         return blocks, live
@@ -159,16 +169,6 @@ class ExecutionStore:
                 _, gone = self._left.popleft()
                 if self._writing.get(gone.execution) is gone:
                     del self._writing[gone.execution]
-
-    def _blocks(self, execution: ExecutionId) -> tuple[list[Block], int, int]:
-        """All blocks, the number of the entry behind them, and their bytes."""
-        found = [item for item in self._journal.spaces.load(PREFIX + str(execution)) if item[0][:1] == _BLOCK_KEY]
-        blocks: list[Block] = []
-        for at, (_, first, body) in enumerate(found):
-            behind = found[at + 1][1] if at + 1 < len(found) else None
-            blocks.append(partial(decode_block, body, execution, first, behind))
-        end = found[-1][1] + span(blocks[-1]()) if found else 0
-        return blocks, end, sum(len(body) for _, _, body in found)
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class ExecutionStore:
         for chunk in _chunks(entries):
             first = live.next_entry
             body = encode_block(live.execution, first, chunk)
-            items.append((_BLOCK_KEY + first.to_bytes(8, "big"), first, body))
+            items.append((BLOCK_KEY + first.to_bytes(8, "big"), first, body))
             written.append(Written(b"entries", body))
             live.next_entry += len(chunk)
             live.size += len(body)

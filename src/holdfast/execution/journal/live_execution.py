@@ -31,6 +31,13 @@ Prepare = Callable[[ExecutionRow], ExecutionRow]
 """Changes the row of a new execution before it is stored."""
 
 
+class Suspended(BaseException):
+    """The program is to leave off here, and is gone on with later. No error: programs that catch those must not see it.
+
+    Raised before a step, when the log is being closed or a worker drains. The execution stays as it is.
+    """
+
+
 class LiveExecution:
     """One execution, open."""
 
@@ -51,8 +58,10 @@ class LiveExecution:
         """Notified when a promise is settled, a signal comes, or the execution is to end."""
         self.cancel_reason: str | None = None
         """Why the program is asked to stop: it looks before every step."""
-        self.stopped: Closed | None = None
-        """Why the program is asked to stop for now."""
+        self.is_suspended = False
+        """Whether it is to leave off, to be gone on with, rather than to end."""
+        self.ending: UnitTicket | None = None
+        """Of the commit that ended it."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
@@ -84,7 +93,8 @@ class LiveExecution:
 
     def key(self, path: str, effect: str, operation: bytes) -> bytes:
         """The fingerprint of what a step at this path is asked to do."""
-        return step_key(self.id, path, effect, operation)
+        origin = self.recorded.origins.get(path)
+        return step_key(self.id if origin is None else ExecutionId(bytes=origin), path, effect, operation)
 
     def look(self, path: str) -> StepRecord | None:
         """What was recorded at a path, by this run or an earlier one."""
@@ -102,35 +112,38 @@ class LiveExecution:
     def finish(self, status: Status, payload: bytes = b"", note: str = "") -> UnitTicket | None:
         """End it; the first end counts, a later one is None and changes nothing.
 
-        Where there is no room, a thread waits for it; a coroutine gets Full: it uses `store.when_room`.
+        A program that was asked to leave off and did not complete has no end yet: None, too. Where there is no room, a
+        thread waits for it; a coroutine gets Full: it uses `store.when_room`.
         """
-        return self.store.with_room(lambda: self._finish(status, payload, note))
+        return self.store.with_room(lambda: self._finish(status, payload, note[:NOTE_CHARS_MAX]))
 
     def _finish(self, status: Status, payload: bytes, note: str) -> UnitTicket | None:
         now = self.clock.now_us()
         with self.store.lock:
             row = self.row
-            if row.status in ENDED:
+            if row.status in ENDED or (self.is_suspended and status not in ("completed", "canceled")):
                 return None
-            row = msgspec.structs.replace(row, status=status, updated_us=now, ended_us=now, note=note[:NOTE_CHARS_MAX])
-            return self.store.change_row(self.journal, row, Ended(status, payload, now))
+            row = msgspec.structs.replace(row, status=status, updated_us=now, ended_us=now, note=note)
+            self.ending = self.store.change_row(self.journal, row, Ended(status, payload, now))
+            return self.ending
 
     def cancel(self, reason: str) -> None:
-        """Ask the program to stop before its next step, for good."""
+        """Ask the program to stop before its next step."""
         self.cancel_reason = reason
         self.arrived.notify()
 
-    def stop(self, reason: Closed) -> None:
-        """Ask the program to stop before its next step; it can be gone on with later."""
-        self.stopped = reason
-        self.arrived.notify()
+    def suspend(self, reason: str) -> None:
+        """Ask the program to leave off before its next step; it can be gone on with."""
+        self.is_suspended = True
+        self.cancel(reason)
 
-    def check_running(self) -> None:
-        """Raise if the program was asked to stop: canceled, or the log is being closed."""
-        if self.cancel_reason is not None:
-            raise ExecutionCanceled(f"this execution was canceled: {self.cancel_reason} execution={self.id}")
-        if self.stopped is not None:
-            raise self.stopped.again()
+    def check(self) -> None:
+        """Raise if the program is asked to stop."""
+        if self.cancel_reason is None:
+            return
+        if self.is_suspended and self.row.status not in ENDED:
+            raise Suspended(self.cancel_reason)
+        raise ExecutionCanceled(f"{self.cancel_reason} execution={self.id}")
 
 
 class LiveExecutions:
@@ -140,9 +153,11 @@ class LiveExecutions:
         self.store = store
         self._live: dict[ExecutionId, tuple[LiveExecution, str]] = {}
         self._opening: dict[ExecutionId, str] = {}
-        """Who is about to open which."""
+        """Who is about to open which, or changes it by hand."""
         self.closed: Closed | None = None
         """Why none is opened any more."""
+        self.changed = Signal()
+        """Notified when an execution has ended, or is let go."""
 
     def get(self, execution: ExecutionId) -> LiveExecution | None:
         """The one that is being run here."""
@@ -159,43 +174,33 @@ class LiveExecutions:
         One that completed, failed or was aborted is running again; one that was canceled never is. `prepare` may change
         the row of a new one before it is stored. Whoever opens it must `release` it. May wait for the disk.
         """
-        with self.claimed(execution, kind) as holder:
-            blocks, journal = self.store.load(execution)
-            begin = partial(self._begin, execution, kind, prepare, holder, blocks, journal)
+        with self._claimed(execution, kind):
+            begin = partial(self._begin, kind, prepare, *self.store.take(execution))
             return self.store.with_room(begin)
 
     async def open_async(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
         """What `open` does, for coroutines: what it has to wait for is awaited."""
         store = self.store
-        with self.claimed(execution, kind) as holder:
+        with self._claimed(execution, kind):
             while (before := store.leaving(execution)) is not None and await before.wait_async(store.timeout):
                 pass
-            blocks, journal = store.load(execution)
-            begin = partial(self._begin, execution, kind, prepare, holder, blocks, journal)
+            begin = partial(self._begin, kind, prepare, *store.take(execution))
             return await store.when_room(begin)
 
     @contextmanager
-    def claimed(self, execution: ExecutionId, kind: str | None = None) -> Iterator[str]:
-        """Keep an execution from everybody else for a moment; gives the name of the holder.
+    def hold(self, execution: ExecutionId) -> Iterator[tuple[list[Block], LiveJournal]]:
+        """Keep others away from an execution that nobody runs, to change it by hand; what was recorded is proved."""
+        with self._claimed(execution, None):
+            blocks, journal = self.store.take(execution)
+            try:
+                yield blocks, journal
+            finally:
+                self.store.leave(journal)
 
-        Raises ExecutionHeld if it is being run, or claimed; with a kind, what speaks against opening it.
-        """
-        holder = _holder()
-        with self.store.lock:
-            held = self._live.get(execution)
-            if held is not None or execution in self._opening:
-                raise ExecutionHeld(
-                    f"this execution is being run already execution={execution}",
-                    holder=held[1] if held is not None else self._opening[execution],
-                )
-            if kind is not None:
-                self._check(self.store.rows.get(execution), execution, kind)
-            self._opening[execution] = holder
-        try:
-            yield holder
-        finally:
-            with self.store.lock:
-                del self._opening[execution]
+    def is_held(self, execution: ExecutionId) -> bool:
+        """Whether somebody here runs it, opens it, or changes it by hand."""
+        with self.store.lock:  # one that is opened leaves the one dictionary for the other
+            return execution in self._live or execution in self._opening
 
     def release(self, live: LiveExecution) -> None:
         """Its program is no longer running here; what it still writes is refused."""
@@ -203,28 +208,40 @@ class LiveExecutions:
             if self.get(live.id) is live:
                 del self._live[live.id]
         self.store.leave(live.journal)
+        self.changed.notify()
 
     def is_orphan(self, row: ExecutionRow) -> bool:
         """Whether it says that it is running, and nobody can be running it."""
-        with self.store.lock:  # one that is opened leaves the one dictionary for the other
-            return row.status == "running" and row.execution not in self._live and row.execution not in self._opening
+        return row.status == "running" and not self.is_held(row.execution)
 
-    def close(self, reason: Closed) -> None:
-        """Open none any more, and ask those that run to stop."""
-        self.closed = reason
+    def close(self) -> None:
+        """Open none any more, and ask those that run to leave off."""
+        self.closed = Closed("the log is being closed")
         for live in self.all():
-            live.stop(reason)
+            live.suspend(self.closed.message)
 
-    def _begin(
-        self,
-        execution: ExecutionId,
-        kind: str,
-        prepare: Prepare | None,
-        holder: str,
-        blocks: list[Block],
-        journal: LiveJournal,
-    ) -> LiveExecution:
-        store = self.store
+    @contextmanager
+    def _claimed(self, execution: ExecutionId, kind: str | None) -> Iterator[None]:
+        """Be the only one who opens an execution of this kind, or (None) changes it by hand."""
+        with self.store.lock:
+            if self.is_held(execution):
+                held = self._live.get(execution)
+                raise ExecutionHeld(
+                    f"this execution is being run already execution={execution}",
+                    holder=held[1] if held is not None else self._opening[execution],
+                )
+            if kind is not None:
+                self._check(self.store.rows.get(execution), execution, kind)
+            self._opening[execution] = _holder()
+        try:
+            yield
+        finally:
+            with self.store.lock:
+                self._opening.pop(execution, None)
+            self.changed.notify()
+
+    def _begin(self, kind: str, prepare: Prepare | None, blocks: list[Block], journal: LiveJournal) -> LiveExecution:
+        store, execution = self.store, journal.execution
         now = store.clock.now_us()
         with store.lock:
             before = store.rows.get(execution)
@@ -232,9 +249,9 @@ class LiveExecutions:
             row = _opened(before, execution, kind, now, store.epoch)
             if before is None and prepare is not None:
                 row = prepare(row)
-            live = LiveExecution(store, journal, Recorded(blocks), row, resumed=bool(blocks))
+            live = LiveExecution(store, journal, _recorded(blocks, row), row, resumed=bool(blocks))
             live.opened = store.change_row(journal, row, Opened(store.epoch, now, row.generation))
-            self._live[execution] = (live, holder)
+            self._live[execution] = (live, self._opening[execution])
         return live
 
     def _check(self, row: ExecutionRow | None, execution: ExecutionId, kind: str) -> None:
@@ -249,6 +266,13 @@ class LiveExecutions:
             raise Invalid(
                 f"this execution is a {row.kind!r}, not a {kind!r} execution={execution}", hint="open it under its kind"
             )
+
+
+def _recorded(blocks: list[Block], row: ExecutionRow) -> Recorded:
+    recorded = Recorded(blocks)
+    if row.parent:  # where a fork's past ends, and with it whose keys its paths have, stands behind that past
+        recorded.all()
+    return recorded
 
 
 def _opened(before: ExecutionRow | None, execution: ExecutionId, kind: str, now: int, epoch: int) -> ExecutionRow:

@@ -19,6 +19,7 @@ from holdfast.execution.journal.entries import (
     Ended,
     Entry,
     Folded,
+    Forked,
     Heartbeat,
     Opened,
     PromiseCreated,
@@ -90,6 +91,8 @@ class Recorded:
         self.signals: dict[bytes, SignalSent] = {}
         """Signals that arrived and that nobody has taken, oldest first."""
         self._taken: set[bytes] = set()
+        self.origins: dict[str, bytes] = {}
+        """Of paths that came with a fork: the execution whose keys they have."""
 
     def look(self, path: str) -> StepRecord | None:
         """What is known of a path; None if nothing was recorded of it."""
@@ -129,6 +132,9 @@ class Recorded:
             case SignalSent():
                 if entry.signal not in self._taken:
                     self.signals[entry.signal] = entry
+            case Forked():
+                for path in self._paths:
+                    self.origins.setdefault(path, entry.origin)
             case Opened() | Ended() | Administered():
                 pass
             case _:
