@@ -148,6 +148,10 @@ class OutcomeUnknown(HoldfastError):
 class ExecutionError(HoldfastError):
     """An execution cannot go on as it is asked to."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Copies and pickles take the fields as they are: a message that has its values already gets them once.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
+
 
 class Diverged(ExecutionError):
     """The program asks for something else than what was recorded at this place; nothing was run."""
