@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock, current_thread
+from threading import Condition, Lock, current_thread
 
 import msgspec
 
-from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, Invalid
+from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, Invalid, NotFound, Unavailable
 from holdfast.execution.journal.entries import ENDED, Ended, Entry, ExecutionRow, Opened, Status
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
@@ -54,6 +54,8 @@ class LiveExecution:
         """Whether it is to leave off, to be gone on with, rather than to end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
+        self.taking = Lock()
+        """Held by whoever takes a signal: each is taken once."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
@@ -141,6 +143,9 @@ class LiveExecutions:
         self.store = store
         self._live: dict[ExecutionId, tuple[LiveExecution, str]] = {}
         self._opening: set[ExecutionId] = set()
+        self._visited: set[ExecutionId] = set()
+        """Nobody runs them, and somebody outside brings them something right now: whoever opens one waits for that."""
+        self._is_free = Condition(store.lock)
         self.changed = Signal()
         """Notified when an execution has ended, or is let go."""
 
@@ -190,9 +195,41 @@ class LiveExecutions:
         finally:
             self._let_go(execution)
 
+    @contextmanager
+    def visit(self, execution: ExecutionId) -> Iterator[LiveExecution]:
+        """An execution that is brought something from outside, whether it is being run here or not.
+
+        If it is not, whoever wants to open it waits meanwhile: wait for what you write before you leave. If it is, it
+        may be let go meanwhile. Raises NotFound, and Unavailable if others are at it for long.
+        """
+        store = self.store
+        timeout = store.settings.ack_timeout_ms / 1000
+        with store.lock:
+            if not self._is_free.wait_for(lambda: self._is_settled(execution), timeout):
+                raise Unavailable(f"this execution is busy execution={execution}", hint="try again")
+            if execution not in store.rows:
+                raise NotFound(f"there is no such execution execution={execution}", hint="it may have been pruned")
+            live = self.get(execution)
+            if live is None:
+                self._visited.add(execution)
+        if live is not None:
+            yield live
+            return
+        try:
+            blocks, journal = store.load(execution)
+            yield LiveExecution(store, journal, Recorded(blocks), store.rows[execution], resumed=True)
+        finally:
+            with store.lock:
+                self._visited.discard(execution)
+                self._is_free.notify_all()
+            self.changed.notify()
+
+    def _is_settled(self, execution: ExecutionId) -> bool:
+        return execution not in self._opening and execution not in self._visited
+
     def is_held(self, execution: ExecutionId) -> bool:
         """Whether somebody here runs it, opens it, or changes it by hand."""
-        return execution in self._live or execution in self._opening
+        return execution in self._live or execution in self._opening or execution in self._visited
 
     def release(self, live: LiveExecution) -> None:
         """Its program is no longer running here."""
@@ -213,6 +250,7 @@ class LiveExecutions:
         self._keep(execution)
 
     def _keep(self, execution: ExecutionId) -> None:
+        self._is_free.wait_for(lambda: execution not in self._visited, self.store.settings.ack_timeout_ms / 1000)
         if self.is_held(execution):
             held = self._live.get(execution)
             holder = held[1] if held is not None else "opening"
@@ -222,6 +260,7 @@ class LiveExecutions:
     def _let_go(self, execution: ExecutionId) -> None:
         with self.store.lock:
             self._opening.discard(execution)
+            self._is_free.notify_all()
         self.changed.notify()
 
 
