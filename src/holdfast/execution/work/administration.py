@@ -152,7 +152,10 @@ class Administration:
         )  # fmt: skip
         where = "its end" if before is None else before
         with self._held(fork) as (_, journal):
-            if fork in self._store.rows:
+            there = self._store.rows.get(fork)
+            if there is not None and there.parent == execution.bytes:
+                return fork  # asked for twice
+            if there is not None:
                 raise Invalid(f"there is an execution of this id already execution={fork}", hint="give another id")
             self._commit(
                 journal, None, made, *kept, Forked(execution.bytes, now), Administered("forked", f"before={where}", now)
@@ -166,7 +169,10 @@ class Administration:
             row = self._row(execution)
             if row.status == "canceled":
                 raise ExecutionCanceled(f"this execution was canceled execution={execution}")
-            kept = _kept(list(unfolded(in_order(blocks))), before, repeat_guarded=repeat_guarded)
+            entries = list(unfolded(in_order(blocks)))
+            if row.status == "queued" and _was_just_rewound(entries, before):
+                return  # asked for twice
+            kept = _kept(entries, before, repeat_guarded=repeat_guarded)
             self._requeue(journal, row, row.queue, "rewound", f"before={before}", kept)
 
     def settle(self, execution: ExecutionId, path: str, payload: bytes, *, is_error: bool) -> None:
@@ -268,6 +274,11 @@ class Administration:
 def unknown(execution: ExecutionId) -> NotFound:
     """There is no such execution."""
     return NotFound(f"no such execution is kept here execution={execution}", hint="'holdfast execution list' has them")
+
+
+def _was_just_rewound(entries: Sequence[Entry], before: str) -> bool:
+    last = entries[-1] if entries else None
+    return isinstance(last, Administered) and (last.action, last.detail) == ("rewound", f"before={before}")
 
 
 def _kept(entries: Sequence[Entry], before: str | None, *, repeat_guarded: bool) -> list[Entry]:

@@ -115,7 +115,7 @@ def details(row: ExecutionRow, entries: Iterable[Entry], *, reveal: bool) -> Exe
     steps = [_step(path, record, recorded, reveal) for path, record in recorded.all().items()]
     ended = last_end(flat)
     return ExecutionDetails(
-        summary=summary(row),
+        summary=msgspec.structs.replace(summary(row), entries=len(flat)),
         steps=tuple(steps),
         events=tuple(filter(None, map(_event, flat))),
         input=plain(row.input) if reveal and row.input else msgspec.UNSET,

@@ -68,6 +68,10 @@ class Executions:
         rows.sort(key=lambda row: (row.created_us, row.id), reverse=True)
         return [summary(row) for row in rows[:most]]
 
+    def summary(self, execution: ExecutionId | str) -> ExecutionSummary:
+        """One execution, without what happened in it."""
+        return summary(_row(self._stored(), given_id(execution)))
+
     def show(self, execution: ExecutionId | str, *, reveal: bool = False) -> ExecutionDetails:
         """All that is durable of one execution: its steps, and what happened to it. Payloads only with `reveal`."""
         store, found = self._stored(), given_id(execution)
