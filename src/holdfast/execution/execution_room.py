@@ -8,6 +8,8 @@ from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
+from holdfast.execution.work.administration import Administration
+from holdfast.execution.work.work_queue import WorkQueue
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Record
@@ -27,6 +29,10 @@ class ExecutionRoom:
         """Of the topic `_executions`."""
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
+        self.queue = WorkQueue(self.store.rows.get)
+        self.administration = Administration(self.store, self.live, self.queue)
+        for row in self.store.rows.values():
+            self.queue.add(row)
 
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to leave off."""

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from holdfast.channels.participant import Channels
     from holdfast.channels.wire.channel_keys import Keys
     from holdfast.compaction.compaction_report import CompactionReport
+    from holdfast.execution.work.executions import Executions
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Unshipped
@@ -224,6 +225,17 @@ class Log:
     ) -> ChannelData:
         """What is kept of a channel; nothing, if it is not kept here."""
         return self._channels.load(participant_id, channel_id, migrations)
+
+    # -- executions ---------------------------------------------------------------------------------------
+
+    @property
+    def executions(self) -> Executions:
+        """The durable executions of this log: look at them, start some for workers, change them by hand.
+
+        for execution in log.executions.list(status="failed"):
+            print(execution.id, execution.kind, execution.note)
+        """
+        return self._executions.facade()
 
     # -- segments -----------------------------------------------------------------------------------------
 

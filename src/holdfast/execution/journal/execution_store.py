@@ -109,6 +109,17 @@ class ExecutionStore:
         """The present ownership of the log."""
         return self._journal.epoch
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether another process may own the log."""
+        return self._journal.read_only
+
+    def removal(self, execution: ExecutionId) -> list[Operation]:
+        """The operations that remove all blocks that are durable now: others take their place in the same commit."""
+        name = PREFIX + str(execution)
+        keys = [key for key, _, _ in self._journal.spaces.load(name)]
+        return self._journal.spaces.operations(name, [], keys)[0]
+
     def forget(self) -> None:
         """In a forked child."""
         self.rows.lock = self.lock = RLock()
