@@ -3,6 +3,7 @@
     HoldfastError
     ├── Invalid          fix the call or the setting; nothing was written
     ├── NotFound         it is not here (any more)
+    │   └── Expired      retention has removed it; `.first` is what is left
     ├── Unavailable      not now; try again later
     │   └── Full         refused for lack of room; nothing was written
     ├── Closed           this handle is finished: clean, fenced, forked or poisoned
@@ -59,6 +60,14 @@ class Invalid(HoldfastError):
 
 class NotFound(HoldfastError):
     """What was asked for is not here."""
+
+
+class Expired(NotFound):
+    """Retention has removed these records; `first` is the first offset that is left."""
+
+    def __init__(self, message: str, *, first: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.first = first
 
 
 class Unavailable(HoldfastError):

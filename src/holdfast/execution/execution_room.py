@@ -28,9 +28,9 @@ class ExecutionRoom:
         self.live = LiveExecutions(self.store)
 
     def close(self) -> None:
-        """The log is about to be closed: programs that run here are asked to stop."""
+        """The log is about to be closed: programs that run here are asked to leave off."""
         for live in self.live.all():
-            live.cancel("the log is being closed")
+            live.suspend("the log is being closed")
 
     def forget(self) -> None:
         """In a forked child."""

@@ -174,9 +174,17 @@ class Administered(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1
     at_us: int
 
 
+class Forked(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=17):
+    """All before this entry happened in another execution, which this one was forked from: its keys are that one's."""
+
+    origin: bytes
+    at_us: int
+
+
 Entry = (
     StepResult | EffectIntent | PromiseCreated | PromiseResolved | TimerArmed | TimerFired | Folded | SignalSent
     | SignalTaken | AttemptFailed | AmbiguityResolved | VersionMarked | Opened | Ended | Heartbeat | Administered
+    | Forked
 )  # fmt: skip
 """The closed set."""
 

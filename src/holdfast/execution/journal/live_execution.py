@@ -8,7 +8,8 @@ earlier ownership of the log, is proved to have no program running: that, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock, current_thread
 
 import msgspec
@@ -17,9 +18,16 @@ from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, Invalid
 from holdfast.execution.journal.entries import ENDED, Ended, Entry, ExecutionRow, Opened, Status
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
-from holdfast.execution.journal.recorded import Recorded, StepRecord
+from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.signals import Signal
+
+
+class Suspended(BaseException):
+    """The program is to leave off here, and is gone on with later. No error: programs that catch those must not see it.
+
+    Raised before a step, when the log is being closed or a worker drains. The execution stays as it is.
+    """
 
 
 class LiveExecution:
@@ -42,6 +50,10 @@ class LiveExecution:
         """Notified when a promise is settled, a signal comes, or the execution is to end."""
         self.cancel_reason: str | None = None
         """Why the program is asked to stop: it looks before every step."""
+        self.is_suspended = False
+        """Whether it is to leave off, to be gone on with, rather than to end."""
+        self.ending: UnitTicket | None = None
+        """Of the commit that ended it."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
@@ -73,7 +85,8 @@ class LiveExecution:
 
     def key(self, path: str, effect: str, operation: bytes) -> bytes:
         """The fingerprint of what a step at this path is asked to do."""
-        return step_key(self.id, path, effect, operation)
+        origin = self.recorded.origins.get(path)
+        return step_key(self.id if origin is None else ExecutionId(bytes=origin), path, effect, operation)
 
     def look(self, path: str) -> StepRecord | None:
         """What was recorded at a path, by this run or an earlier one."""
@@ -89,19 +102,36 @@ class LiveExecution:
     # -- its end ----------------------------------------------------------------------------------------------
 
     def finish(self, status: Status, payload: bytes = b"", note: str = "") -> UnitTicket | None:
-        """End it; the first end counts, a later one is None and changes nothing."""
+        """End it; the first end counts, a later one is None and changes nothing.
+
+        A program that was asked to leave off and did not complete has no end yet: None, too.
+        """
         now = self.clock.now_us()
         with self.store.lock:
             row = self.row
-            if row.status in ENDED:
+            if row.status in ENDED or (self.is_suspended and status not in ("completed", "canceled")):
                 return None
             row = msgspec.structs.replace(row, status=status, updated_us=now, ended_us=now, note=note)
-            return self.store.change_row(self.journal, row, Ended(status, payload, now))
+            self.ending = self.store.change_row(self.journal, row, Ended(status, payload, now))
+            return self.ending
 
     def cancel(self, reason: str) -> None:
         """Ask the program to stop before its next step."""
         self.cancel_reason = reason
         self.arrived.notify()
+
+    def suspend(self, reason: str) -> None:
+        """Ask the program to leave off before its next step; it can be gone on with."""
+        self.is_suspended = True
+        self.cancel(reason)
+
+    def check(self) -> None:
+        """Raise if the program is asked to stop."""
+        if self.cancel_reason is None:
+            return
+        if self.is_suspended and self.row.status not in ENDED:
+            raise Suspended(self.cancel_reason)
+        raise ExecutionCanceled(f"{self.cancel_reason} execution={self.id}")
 
 
 class LiveExecutions:
@@ -111,6 +141,8 @@ class LiveExecutions:
         self.store = store
         self._live: dict[ExecutionId, tuple[LiveExecution, str]] = {}
         self._opening: set[ExecutionId] = set()
+        self.changed = Signal()
+        """Notified when an execution has ended, or is let go."""
 
     def get(self, execution: ExecutionId) -> LiveExecution | None:
         """The one that is being run here."""
@@ -141,33 +173,63 @@ class LiveExecutions:
                 row = _opened(before, execution, kind, now, store.epoch)
                 if before is None and prepare is not None:
                     row = prepare(row)
-                live = LiveExecution(store, journal, Recorded(blocks), row, resumed=bool(blocks))
+                live = LiveExecution(store, journal, _recorded(blocks, row), row, resumed=bool(blocks))
                 live.opened = store.change_row(journal, row, Opened(store.epoch, now, row.generation))
                 self._live[execution] = (live, holder)
         finally:
-            with store.lock:
-                self._opening.discard(execution)
+            self._let_go(execution)
         return live
+
+    @contextmanager
+    def hold(self, execution: ExecutionId) -> Iterator[tuple[list[Block], LiveJournal]]:
+        """Keep others away from an execution that nobody runs, to change it by hand; what was recorded is proved."""
+        with self.store.lock:
+            self._keep(execution)
+        try:
+            yield self.store.load(execution)
+        finally:
+            self._let_go(execution)
+
+    def is_held(self, execution: ExecutionId) -> bool:
+        """Whether somebody here runs it, opens it, or changes it by hand."""
+        return execution in self._live or execution in self._opening
 
     def release(self, live: LiveExecution) -> None:
         """Its program is no longer running here."""
         with self.store.lock:
             if self.get(live.id) is live:
                 del self._live[live.id]
+        self.changed.notify()
 
     def is_orphan(self, row: ExecutionRow) -> bool:
         """Whether it says that it is running, and nobody can be running it."""
-        return row.status == "running" and row.execution not in self._live and row.execution not in self._opening
+        return row.status == "running" and not self.is_held(row.execution)
 
     def _claim(self, execution: ExecutionId) -> None:
-        held = self._live.get(execution)
-        if held is not None or execution in self._opening:
+        """Become the one who opens it."""
+        row = self.store.rows.get(execution)
+        if row is not None and row.status == "canceled" and not self.is_held(execution):
+            raise ExecutionCanceled(f"this execution was canceled execution={execution}")
+        self._keep(execution)
+
+    def _keep(self, execution: ExecutionId) -> None:
+        if self.is_held(execution):
+            held = self._live.get(execution)
             holder = held[1] if held is not None else "opening"
             raise ExecutionHeld(f"this execution is being run already execution={execution}", holder=f"thread:{holder}")
-        row = self.store.rows.get(execution)
-        if row is not None and row.status == "canceled":
-            raise ExecutionCanceled(f"this execution was canceled execution={execution}")
         self._opening.add(execution)
+
+    def _let_go(self, execution: ExecutionId) -> None:
+        with self.store.lock:
+            self._opening.discard(execution)
+        self.changed.notify()
+
+
+def _recorded(blocks: list[Block], row: ExecutionRow) -> Recorded:
+    recorded = Recorded(blocks)
+    if row.parent:  # where a fork's past ends, and with it whose keys its paths have, stands behind that past
+        recorded.all()
+    return recorded
 
 
 def _opened(before: ExecutionRow | None, execution: ExecutionId, kind: str, now: int, epoch: int) -> ExecutionRow:

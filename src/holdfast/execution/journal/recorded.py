@@ -18,6 +18,7 @@ from holdfast.execution.journal.entries import (
     Ended,
     Entry,
     Folded,
+    Forked,
     Heartbeat,
     Opened,
     PromiseCreated,
@@ -83,6 +84,8 @@ class Recorded:
         self.signals: dict[bytes, SignalSent] = {}
         """Signals that arrived and that nobody has taken, oldest first."""
         self._taken: set[bytes] = set()
+        self.origins: dict[str, bytes] = {}
+        """Of paths that came with a fork: the execution whose keys they have."""
 
     def look(self, path: str) -> StepRecord | None:
         """What is known of a path; None if nothing was recorded of it."""
@@ -117,6 +120,9 @@ class Recorded:
             case SignalSent():
                 if entry.signal not in self._taken:
                     self.signals[entry.signal] = entry
+            case Forked():
+                for path in self._paths:
+                    self.origins.setdefault(path, entry.origin)
             case Opened() | Ended() | Administered():
                 pass
             case _:
