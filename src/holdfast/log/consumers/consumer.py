@@ -120,21 +120,24 @@ class Consumer(Generic[Item]):
         return self
 
     def __next__(self) -> Item:
-        page = self._page
-        while not page:
-            if not self._more():
-                raise StopIteration
-        return page.popleft()
+        # Hazard: another thread empties the page when it takes its partition away, at any moment.
+        while True:
+            try:
+                return self._page.popleft()
+            except IndexError:
+                if not self._more():
+                    raise StopIteration from None
 
     def __aiter__(self) -> AsyncIterator[Item]:
         return self
 
     async def __anext__(self) -> Item:
-        page = self._page
-        while not page:
-            if not await self._more_async():
-                raise StopAsyncIteration
-        return page.popleft()
+        while True:
+            try:
+                return self._page.popleft()
+            except IndexError:
+                if not await self._more_async():
+                    raise StopAsyncIteration from None
 
     def poll(self, limit: int = 100, timeout: float | None = None) -> list[Item]:
         """Up to `limit` records: those that are there, or else the next ones.
@@ -158,8 +161,13 @@ class Consumer(Generic[Item]):
 
     def _taken(self, limit: int) -> list[Item]:
         # Of one page only: between here and the caller nothing is waited for, so nothing that is given out gets lost.
-        page = self._page
-        return [page.popleft() for _ in range(min(limit, len(page)))]
+        taken: list[Item] = []
+        try:
+            for _ in range(min(limit, len(self._page))):
+                taken.append(self._page.popleft())
+        except IndexError:  # its partition was taken away: a commit of what is taken will be refused
+            pass
+        return taken
 
     def _asked_for(self, limit: int) -> int:
         if whole(limit, "limit") < 1:
@@ -263,7 +271,10 @@ class Consumer(Generic[Item]):
             if len(self._page) < self._page_records:
                 slot.items = None
             if self._page or slot.part.durable <= slot.at:
-                return
+                break
+        with self._members.lock:
+            if self._slots.get(slot.part.number) is not slot:  # taken away while it was read
+                self._page.clear()
 
     def _opened(self, slot: _Slot[Item]) -> Iterator[Item]:
         part = slot.part
@@ -437,13 +448,14 @@ class Consumer(Generic[Item]):
     def take(self, part: Partition, at: int) -> None:
         """It has this partition from now on."""
         self._slots[part.number] = _Slot(part, at)
-        self._lost.discard(part.number)
 
     def lose(self, number: int, *, refuse: bool) -> None:
         """It has this partition no more."""
-        self._slots.pop(number, None)
+        slot = self._slots.pop(number, None)
         if refuse:
             self._lost.add(number)
+        if slot is not None and self._paged is slot:
+            self._page.clear()
 
     def _used_by_thread(self) -> None:
         thread = current_thread()
