@@ -163,8 +163,7 @@ class Consumer(Generic[Item]):
         # Of one page only: between here and the caller nothing is waited for, so nothing that is given out gets lost.
         taken: list[Item] = []
         try:
-            for _ in range(min(limit, len(self._page))):
-                taken.append(self._page.popleft())
+            taken.extend(self._page.popleft() for _ in range(min(limit, len(self._page))))
         except IndexError:  # its partition was taken away: a commit of what is taken will be refused
             pass
         return taken
