@@ -127,6 +127,8 @@ def test_seek_moves_what_is_read_next_and_a_commit_makes_it_durable(open_log):
     assert taken(consumer, 1) == [b"0"]
     consumer.seek(position)
     assert taken(consumer, 2) == [b"0", b"1"]
+    consumer.seek("committed")
+    assert consumer.position == '{"0":2}'
     for wrong in (12, '{"0":99}', "last", 1.5):
         with pytest.raises(Invalid):
             consumer.seek(wrong)

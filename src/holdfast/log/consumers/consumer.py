@@ -334,8 +334,9 @@ class Consumer(Generic[Item]):
     def seek(self, to: int | str | datetime, *, partition: int | None = None) -> None:
         """Go on from somewhere else, in all partitions that this member has or in one; `commit()` makes it durable.
 
-        `to` is an offset (a negative one counts from the end), 'first', 'next', a position such as `.position` gives,
-        or a time: then the first record of that time or later.
+        `to` is an offset (a negative one counts from the end), 'first', 'next', 'committed' (what was given out since
+        the last commit comes again), a position such as `.position` gives, or a time: then the first record of that
+        time or later.
         """
         with self._lock:
             self._require_open()
@@ -346,7 +347,8 @@ class Consumer(Generic[Item]):
                         f"this member does not have partition {number} consumer={self.name!r}",
                         hint="consumer.partitions says which it has; name it with partitions=[…] when it is made",
                     )
-            found = {number: self._find(number, to) for number in numbers}
+            place = self._members.committed if to == "committed" else lambda number: self._find(number, to)
+            found = {number: place(number) for number in numbers}
             with self._members.lock:
                 for number in found.keys() & self._slots.keys():
                     self._put_back(self._slots[number], found[number])
