@@ -3,11 +3,20 @@
     HoldfastError
     ├── Invalid          fix the call or the setting; nothing was written
     ├── NotFound         it is not here (any more)
+    │   └── Expired      retention has removed it; `.first` is what is left
     ├── Unavailable      not now; try again later
     │   └── Full         refused for lack of room; nothing was written
     ├── Closed           this handle is finished: clean, fenced, forked or poisoned
     ├── Corrupt          stored data is damaged or was tampered with
-    └── OutcomeUnknown   it may or may not be durable: ask again with the key
+    ├── OutcomeUnknown   it may or may not be durable: ask again with the key
+    └── ExecutionError   an execution cannot go on as it is asked to
+        ├── Diverged               the program is not the one that was recorded
+        ├── AmbiguousEffect        nobody knows whether a guarded effect happened: decide
+        ├── ExecutionHeld          somebody else is running it
+        ├── ExecutionCanceled      it was canceled, for good
+        ├── StepFailed             a step raised something that cannot be raised again as it was
+        ├── PromiseRejected        the token is not the promise's
+        └── UnsupportedEntryKind   a newer version wrote this journal
 
 A kind exists only where the caller would act differently. Every error carries `.hint`, the remedy in
 one line. Values stand at the end of a message as `key=value`; no payload, key or nonce ever does.
@@ -20,7 +29,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Literal, Self
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.ticket import Ticket
+    from holdfast.journal.commit.ticket import Ticket, UnitTicket
 
 ClosedReason = Literal["clean", "fenced", "forked", "poisoned"]
 
@@ -51,6 +60,14 @@ class Invalid(HoldfastError):
 
 class NotFound(HoldfastError):
     """What was asked for is not here."""
+
+
+class Expired(NotFound):
+    """Retention has removed these records; `first` is the first offset that is left."""
+
+    def __init__(self, message: str, *, first: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.first = first
 
 
 class Unavailable(HoldfastError):
@@ -114,7 +131,7 @@ class OutcomeUnknown(HoldfastError):
         message: str,
         *,
         idempotency_key: bytes | None = None,
-        ticket: Ticket | None = None,
+        ticket: Ticket | UnitTicket | None = None,
         hint: str | None = None,
     ) -> None:
         if hint is None:
@@ -126,3 +143,83 @@ class OutcomeUnknown(HoldfastError):
         super().__init__(message, hint=hint)
         self.idempotency_key = idempotency_key
         self.ticket = ticket
+
+
+class ExecutionError(HoldfastError):
+    """An execution cannot go on as it is asked to."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Copies and pickles take the fields as they are: a message that has its values already gets them once.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
+
+
+class Diverged(ExecutionError):
+    """The program asks for something else than what was recorded at this place; nothing was run."""
+
+    def __init__(self, message: str, *, path: str, recorded: bytes, asked: bytes, hint: str | None = None) -> None:
+        super().__init__(f"{message} step={path} recorded={recorded[:8].hex()} asked={asked[:8].hex()}", hint=hint)
+        self.path, self.recorded, self.asked = path, recorded, asked
+
+    default_hint = (
+        "run the program that began this execution, or mark the change with ctx.version(…), or fork the execution"
+        " before this step"
+    )
+
+
+class AmbiguousEffect(ExecutionError):
+    """A guarded effect was begun and nobody knows whether it happened; the step was not run again."""
+
+    def __init__(self, message: str, *, path: str, key: bytes, hint: str | None = None) -> None:
+        super().__init__(f"{message} step={path} key={key[:8].hex()}", hint=hint)
+        self.path, self.key = path, key
+
+    default_hint = (
+        "find out whether the effect happened, then record its result with `holdfast execution settle`, or run again"
+        " with on_ambiguous='rerun' or 'skip'"
+    )
+
+
+class ExecutionHeld(ExecutionError):
+    """Somebody else runs this execution right now."""
+
+    def __init__(self, message: str, *, holder: str, hint: str | None = None) -> None:
+        super().__init__(f"{message} holder={holder}", hint=hint)
+        self.holder = holder
+
+    default_hint = "wait for its end, or cancel it first"
+
+
+class ExecutionCanceled(ExecutionError):
+    """The execution was canceled and never goes on."""
+
+    default_hint = "begin another one, or fork it"
+
+
+class StepFailed(ExecutionError):
+    """A step raised, and what it raised cannot be made again here: its type and message are all there is."""
+
+    def __init__(self, message: str, *, path: str, type_name: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.path, self.type_name = path, type_name
+
+
+class PromiseRejected(ExecutionError):
+    """The token does not belong to this promise; nothing was changed."""
+
+    default_hint = "settle it with the token that was given out when it was made"
+
+
+class PromiseFailed(ExecutionError):
+    """Whoever had the promise's token rejected it; `reason` is what they said."""
+
+    def __init__(self, message: str, *, reason: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class WaitTimedOut(ExecutionError, TimeoutError):
+    """What the program waited for did not come in time; that is recorded, and every later run gets the same."""
+
+
+class UnsupportedEntryKind(ExecutionError):
+    """The journal has a kind of entry that this version does not know; nothing was run."""

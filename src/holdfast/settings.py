@@ -20,6 +20,7 @@ from holdfast.arguments import path_of
 from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.crypto.encryption_settings import CryptoSettings
 from holdfast.errors import Invalid, NotFound
+from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.publish.publish_settings import PublishSettings
 from holdfast.quantity import parse_bytes, parse_seconds
@@ -51,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True):
     shipping: ShippingSettings = ShippingSettings()
     publish: PublishSettings = PublishSettings()
     channels: ChannelSettings = ChannelSettings()
+    executions: ExecutionSettings = ExecutionSettings()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Settings:

@@ -1,8 +1,8 @@
 """How an open log ends: closed by its owner, at the end of the process, when nobody holds it, or in a forked child.
 
-Records come first: channels are closed, then the queue is drained, sealed and shipped, tables are brought up to date,
-then the journal is closed, and the directory is released last. A log that was forgotten warns, and is closed all the
-same. A forked child's copy lets go of what it inherited and refuses everything.
+Records come first: executions and channels are closed, then the queue is drained, sealed and shipped, tables are
+brought up to date, then the journal is closed, and the directory is released last. A log that was forgotten warns, and
+is closed all the same. A forked child's copy lets go of what it inherited and refuses everything.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import warnings
 
 from holdfast import process_lifetime
 from holdfast.errors import HoldfastError
+from holdfast.log.consumers.log_consumers import LogConsumers
 from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
+from holdfast.log.log_executions import LogExecutions
 from holdfast.log.maintenance import Maintenance
 from holdfast.log.store_binding import StoreBinding
 from holdfast.log.topic_catalog import Catalog
@@ -30,6 +32,8 @@ class Lifetime:
         context: LogContext,
         topics: Catalog,
         channels: LogChannels,
+        consumers: LogConsumers,
+        executions: LogExecutions,
         maintenance: Maintenance,
         store: StoreBinding,
         tables: KeptTables,
@@ -37,6 +41,8 @@ class Lifetime:
         self._context = context
         self._topics = topics
         self._channels = channels
+        self._consumers = consumers
+        self._executions = executions
         self._maintenance = maintenance
         self._store = store
         self._tables = tables
@@ -56,7 +62,9 @@ class Lifetime:
         journal, clock = self._context.journal, self._context.clock
         wait_seconds = self._wait_seconds if timeout is None else timeout
         deadline = clock.monotonic() + wait_seconds
+        self._executions.close()
         self._channels.close()
+        self._consumers.close()
         try:
             self._maintenance.close(wait_seconds)
             self._store.close()
@@ -96,7 +104,10 @@ class Lifetime:
     def forget(self) -> None:
         """In a forked child: never touch what is the parent's."""
         self.is_open = False
-        for part in (self._topics, self._channels, self._tables, self._store, self._maintenance, self._context.journal):
+        for part in (
+            self._topics, self._executions, self._channels, self._consumers, self._tables, self._store,
+            self._maintenance, self._context.journal,
+        ):  # fmt: skip
             part.forget()
         self._context.directory.release()
 

@@ -19,6 +19,7 @@ from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal, JournalContext
+from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
@@ -124,7 +125,8 @@ def _compose(asked: _Asked, journal: Journal) -> Log:
     try:
         store = StoreBinding(context)  # first: where another store is bound, the log's own directory is none
         tables = KeptTables(context)
-        maintenance = Maintenance(context, tables.before_removal)
+        positions = KeptPositions(context)
+        maintenance = Maintenance(context, tables.before_removal, positions)
         try:
             store.start()
         except BaseException:
@@ -136,4 +138,4 @@ def _compose(asked: _Asked, journal: Journal) -> Log:
             journal.close(settings.journal.close_timeout_ms / 1000)
         directory.release()
         raise
-    return Log(context, maintenance, store, tables)
+    return Log(context, maintenance, store, tables, positions)

@@ -96,7 +96,7 @@ class Columns:
 class Encoded:
     """Rows of a typed topic, already as the bytes of an entry's body; the caller knows their schema."""
 
-    __slots__ = ("body", "count", "key", "schema", "time_max", "time_min")
+    __slots__ = ("batch", "body", "count", "key", "schema", "time_max", "time_min")
 
     def __init__(self, count: int, time_min: int, time_max: int, body: bytes | memoryview, schema: bytes) -> None:
         self.count = count
@@ -106,6 +106,8 @@ class Encoded:
         self.schema = schema
         self.key: bytes | None = None
         """The hash of the batch's idempotency key, followed by the digest of its rows."""
+        self.batch: bytes | None = None
+        """The same of the whole batch, where it lies in several partitions and this is a part: one object for all."""
 
     def __len__(self) -> int:
         return self.count

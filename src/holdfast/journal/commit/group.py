@@ -8,7 +8,7 @@ is it `done`, and never again changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError, Unavailable
@@ -51,6 +51,11 @@ class Run:
         position was refused: its key stands for something else."""
         self.slots: list[int] | None = None
         """Where each position ended up, when repeats left gaps."""
+
+    @classmethod
+    def unplaced(cls, partition: Partition, columns: Columns | Encoded | None = None) -> Run:
+        """Records of a unit that is still to be queued: it gets its group there."""
+        return cls(NO_GROUP, partition, columns)
 
     def release(self) -> None:
         """Let go of the records; a ticket that is kept must not keep a whole group's payloads alive."""
@@ -95,7 +100,7 @@ class Unit:
     that); then `make` is called, by the writer and once, and says what they come to.
     """
 
-    __slots__ = ("error", "group", "make", "operations", "parts", "promised", "reissue", "scope")
+    __slots__ = ("alone", "error", "group", "make", "operations", "parts", "promised", "reissue", "scope")
 
     def __init__(
         self,
@@ -111,6 +116,8 @@ class Unit:
         self.scope = scope
         self.reissue = reissue
         self.make = make
+        self.alone = False
+        """Its records are entries of their own: what cannot be packed or encrypted of it fails alone."""
         self.parts: list[Any] = []
         self.promised: dict[Partition, int] = {}
         """How many records the parts of a unit that gathers will become."""
@@ -118,8 +125,10 @@ class Unit:
 
     @classmethod
     def of(cls, group: Group, batches: Sequence[tuple[Partition, Columns | Encoded]]) -> Unit:
-        """Records that commit together: one run per partition."""
-        return cls(group, [Run(group, partition, columns) for partition, columns in batches])
+        """A batch, of records that commit together: one run per partition."""
+        unit = cls(group, [Run(group, partition, columns) for partition, columns in batches])
+        unit.alone = True
+        return unit
 
     def runs(self) -> list[Run]:
         """The records among the operations."""
@@ -137,6 +146,17 @@ class Unit:
         if partition is not None:
             self.promised[partition] = self.promised.get(partition, 0) + records
 
+    def promise(self, others: Mapping[Partition, int]) -> None:
+        """The newest part becomes so many records of other partitions, too."""
+        for partition, records in others.items():
+            self.promised[partition] = self.promised.get(partition, 0) + records
+
+    def place_runs(self, group: Group) -> None:
+        """Its records go with this group, and their receipts come from it."""
+        for operation in self.operations:
+            if isinstance(operation, Run):
+                operation.group = group
+
     def fail(self, error: HoldfastError) -> None:
         """Nothing of this unit was stored."""
         self.error = error
@@ -145,13 +165,23 @@ class Unit:
 
     @property
     def is_light(self) -> bool:
-        """Whether it only changes a space, with or without records: that is staged without a savepoint."""
+        """Whether it changes spaces, each once, and appends plain records: that is staged without a savepoint.
+
+        Rows with idempotency keys, typed ones and control operations may fail half-way; these cannot, once the changes
+        of spaces are prepared.
+        """
         operations = self.operations
-        return (
-            0 < len(operations) <= 2
-            and isinstance(operations[0], ChangeSpace)
-            and (len(operations) == 1 or isinstance(operations[1], Run))
-        )
+        if self.alone or not operations:
+            return False
+        names: set[bytes] = set()
+        for operation in operations:
+            if isinstance(operation, ChangeSpace):
+                if operation.name in names:
+                    return False
+                names.add(operation.name)
+            elif not (isinstance(operation, Run) and isinstance(operation.columns, Columns)):
+                return False
+        return True
 
     def release(self) -> None:
         """Let go of records, bodies and parts."""
@@ -170,6 +200,28 @@ class Unit:
         error = self.error or self.group.error
         if error is not None:
             raise error.again()
+
+
+class Gathering:
+    """What one scope hands over, part after part, by any number of threads: the unit that the next part may join.
+
+    Guarded by the queue's lock, so that parts are stored in the order in which they came. Its first unit repairs the
+    scope; once it has ended, it takes no more.
+    """
+
+    __slots__ = ("end", "unit")
+
+    def __init__(self) -> None:
+        self.unit: Unit | None = None
+        """The one that was handed over last."""
+        self.end: HoldfastError | None = None
+        """Why it takes no more parts."""
+
+    def joined(self, *, alone: bool = False) -> Unit | None:
+        """The unit that a part may go with; raises if it has ended. By the queue."""
+        if self.end is not None:
+            raise self.end.again()
+        return None if alone else self.unit
 
 
 class Group:

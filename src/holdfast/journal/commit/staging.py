@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 from holdfast.crypto import digests
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
-from holdfast.journal.commit.group import NO_GROUP, Run, Unit
+from holdfast.journal.commit.group import Run, Unit
 from holdfast.journal.commit.space_changes import Saved, SpaceChanges
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
@@ -60,7 +60,7 @@ class Staging:
         """Idempotency keys that this group remembers."""
         self._keys_stored = 0
         self.spaces = SpaceChanges(state.spaces, backend, state.vault)
-        self._gathered: dict[Partition, list[Columns]] = {}
+        self._gathered: dict[Partition, list[Run]] = {}
         self.units: list[Unit] = []
         """Units that succeeded; what they declare is published after the commit."""
         self.records = 0
@@ -81,21 +81,29 @@ class Staging:
 
     def gather(self, run: Run) -> None:
         """Take plain records of a unit that cannot fail any more; those of many units become one entry."""
-        assert isinstance(run.columns, Columns)
-        self._gathered.setdefault(run.partition, []).append(run.columns)
+        runs = self._gathered.get(run.partition)
+        if runs is None:
+            self._gathered[run.partition] = [run]
+        else:
+            runs.append(run)
 
     def settle(self) -> None:
         """Stage what was gathered, before anything else comes; a failure here is the whole group's."""
         if not self._gathered:
             return
         gathered, self._gathered = self._gathered, {}
-        for partition, parts in gathered.items():
+        for partition, runs in gathered.items():
+            whole = runs[0] if len(runs) == 1 else Run.unplaced(partition, _joined(runs))
             try:
-                self.add(Run(NO_GROUP, partition, Columns.joined(parts)))
+                self.add(whole)
             except Unavailable:
                 raise
             except HoldfastError as error:
                 raise Unavailable(f"records could not be packed: {error.message}", hint=error.hint) from error
+            first = whole.first
+            for run in runs:
+                run.first, run.seq = first, whole.seq
+                first += len(run)
 
     def add(self, run: Run) -> None:
         """Stage a run; raises if it cannot be packed or encrypted, leaving nothing staged."""
@@ -224,6 +232,10 @@ def _misused(known: Keyed) -> Invalid:
         f" nothing was written topic={partition.topic} partition={partition.number} offset={offset}",
         hint="a key stands for one append: repeat it with the same content, or give other content a key of its own",
     )
+
+
+def _joined(runs: Iterable[Run]) -> Columns:
+    return Columns.joined([cast("Columns", run.columns) for run in runs])
 
 
 def _packed(columns: Columns | Encoded) -> tuple[int, bytes, int, int, bytes | memoryview]:

@@ -5,8 +5,9 @@ and units in order of arrival, stores entries, heads and the log's counters, and
 Only then are the marks published, then the group, and with it every ticket in it.
 
 Failing alone. A run that cannot be packed or encrypted, and a unit whose operations fail, get no offset; the
-rest of the group commits. Units run behind a savepoint, but for those that only change a space: they fail before they
-have changed anything. Records that such units append are gathered into one entry, whose failure is the whole group's.
+rest of the group commits. Units run behind a savepoint, but for those that only change spaces and append plain records:
+they fail before they have changed anything. Records that such units append to a partition are gathered into one entry,
+whose failure is the whole group's; each run learns its place in it.
 
 Failing together. A full or locked disk refuses the whole group, nothing was written, and the next group is
 tried as if nothing had happened. Everything else that goes wrong while storing *poisons* the writer: an
@@ -48,6 +49,7 @@ from holdfast.journal.state.operations import (
 )
 from holdfast.journal.state.state_digest import StateDigest, Vouched
 from holdfast.model.control_rows import HeadRow, LogRow, stamped
+from holdfast.model.record_columns import Encoded
 from holdfast.signals import Signal
 
 _KEYS_TRIMMED_PER_GROUP = 1000
@@ -184,6 +186,8 @@ class Writer:
             failure = Unavailable("a change could not be made; nothing of it was written", hint="see the cause")
             failure.__cause__ = error
             self._fail_unit(unit, failure)
+        else:
+            unit.place_runs(unit.group)
         return unit.error is None
 
     def _stage_unit(self, unit: Unit, staging: Staging) -> None:
@@ -193,7 +197,9 @@ class Writer:
         try:
             for operation in unit.operations:
                 self._apply(operation, staging)
-            _refuse_half_known(unit.runs())
+            runs = unit.runs()
+            _refuse_misused(runs)
+            _refuse_half_known(runs)
             staging.flush()
         except HoldfastError as error:
             if self._backend.transaction_ended():  # the database undid all of it: this is not the unit's own failure
@@ -207,20 +213,24 @@ class Writer:
             self._restore_scope(unit)
 
     def _stage_light(self, unit: Unit, staging: Staging) -> None:
-        """A change of a space, with or without records: all that may fail is done before anything is staged."""
-        change, *runs = unit.operations
-        assert isinstance(change, ChangeSpace)
+        """Changes of spaces, with or without records: all that may fail is done before anything is staged."""
+        spaces = staging.spaces
         try:
-            encrypted = staging.spaces.prepare(change, staging.encrypt)
+            prepared = [
+                (operation, spaces.prepare(operation, staging.encrypt))
+                for operation in unit.operations
+                if isinstance(operation, ChangeSpace)
+            ]
         except HoldfastError as error:
             if self._backend.transaction_ended():
                 raise
             self._fail_unit(unit, error)
             return
-        staging.spaces.apply(change, encrypted)
-        for run in runs:
-            assert isinstance(run, Run)
-            staging.gather(run)
+        for change, encrypted in prepared:
+            spaces.apply(change, encrypted)
+        for operation in unit.operations:
+            if isinstance(operation, Run):
+                staging.gather(operation)
         self._restore_scope(unit)
 
     def _restore_scope(self, unit: Unit) -> None:
@@ -343,13 +353,24 @@ class Writer:
         self._topics.ring_all()
 
 
+def _refuse_misused(runs: list[Run]) -> None:
+    """A record whose idempotency key stands for something else is refused with the whole unit that it belongs to."""
+    for run in runs:
+        for repeat in run.repeats.values():
+            if isinstance(repeat, HoldfastError):
+                raise repeat.again()
+
+
 def _refuse_half_known(runs: list[Run]) -> None:
     """Rows of one batch in several partitions have a key each; at the edge of the window some may be forgotten."""
-    if any(run.repeated for run in runs) and not all(run.repeated for run in runs):
-        raise Invalid(
-            f"the idempotency key is known of a part of this batch only topic={runs[0].partition.topic}",
-            hint="it is about to leave the window of keys; see journal.idempotency_keys_max",
-        )
+    known: dict[int, bool] = {}
+    for run in runs:
+        batch = run.columns.batch if isinstance(run.columns, Encoded) else None
+        if batch is not None and known.setdefault(id(batch), run.repeated) is not run.repeated:
+            raise Invalid(
+                f"the idempotency key is known of a part of this batch only topic={run.partition.topic}",
+                hint="it is about to leave the window of keys; see journal.idempotency_keys_max",
+            )
 
 
 def _unknown(poison: Closed) -> OutcomeUnknown:

@@ -9,22 +9,27 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from holdfast.arguments import flag, seconds, whole
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Invalid
-from holdfast.journal.commit.ticket import ShippedTicket
+from holdfast.journal.commit.receipts import Receipts
+from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.following import Follower
 from holdfast.log.topics.partition_stream import ALWAYS, Times
+from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import Reading, Shape, Span
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Validation, time_of
 from holdfast.log.topics.wanted_key import Key, WantedKey
 from holdfast.log.topics.watching import Watch
 from holdfast.model.record import Durability, Marks, Watermark
+
+if TYPE_CHECKING:
+    from holdfast.log.consumers.consumer import Consumer
 
 Item = TypeVar("Item")
 Given = TypeVar("Given")
@@ -52,6 +57,8 @@ class AnyTopic(Generic[Item]):
         self._monotonic = clock.monotonic
         self._wait_seconds = self._journal.settings.ack_timeout_ms / 1000
         self._checks = Validation(name, self._journal.settings)
+        self.open_consumer: Callable[..., Consumer[Item]] | None = None
+        """How the log opens a consumer of it."""
 
     @property
     def partitions(self) -> int:
@@ -85,6 +92,10 @@ class AnyTopic(Generic[Item]):
         wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
         ticket = await self._journal.when_room(put, wait_seconds)
         return await (ticket if durability == "durable" else ticket.when_shipped)
+
+    def _submit_batch(self, batch: PreparedBatch, wait_seconds: float) -> BatchTicket:
+        unit = self._journal.put_runs(batch.parts, batch.size, wait_seconds)
+        return BatchTicket(unit, Receipts(unit.runs(), batch.positions, batch.starts), wait_seconds)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
@@ -169,10 +180,34 @@ class AnyTopic(Generic[Item]):
         """
         self._journal.refresh()
 
-        def items(part: Partition, first: int, end: int) -> Iterator[Item]:
-            return self._shape().items(Span(self._partitions.stream(part), first, end), ALWAYS, False)
+        return Follower(self._journal, self._partitions.positions(partition, start), self._items)
 
-        return Follower(self._journal, self._partitions.positions(partition, start), items)
+    def _items(self, part: Partition, first: int, end: int) -> Iterator[Item]:
+        return self._shape().items(Span(self._partitions.stream(part), first, end), ALWAYS, False)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        start: int | str | datetime = "first",
+        partitions: int | Iterable[int] | None = None,
+        on_expired: Literal["fail", "first"] = "fail",
+        patience: float = 30.0,
+    ) -> Consumer[Item]:
+        """A named reader whose position lives in the log: `for record in topic.consumer("billing")`.
+
+        It goes on behind what a consumer of this name has committed. A new one begins at `start`: 'first', 'next', an
+        offset, a position, or a time. Several consumers of one name share the partitions, unless they name them;
+        one that wants a partition waits at most `patience` seconds until its holder commits. Where retention has
+        removed what comes next it raises Expired, or goes on with what is left (`on_expired="first"`).
+        """
+        if self.open_consumer is None:
+            raise Invalid("this topic has no consumers", hint="get it from an open log: log.topic(name)")
+        reader = (self.name, self._partitions.parts, self._items, self._since)
+        return self.open_consumer(reader, name, start, partitions, on_expired, patience)
+
+    def _since(self, partition: int, time: datetime) -> Reading[Item]:
+        return self.read(partition=partition, since=time, limit=1)
 
     # -- how far it got -----------------------------------------------------------------------------------
 

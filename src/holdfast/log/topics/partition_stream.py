@@ -2,7 +2,7 @@
 
 The border between the two moves while we read: the roller seals, then trims. So the border is looked up afresh at
 every step; entries that are gone from the tail are in a segment by then, because the watermark moves before anything
-is trimmed. A segment that retention removed in mid-read is `NotFound` with the first offset that is left; one that is
+is trimmed. A segment that retention removed in mid-read is `Expired` with the first offset that is left; one that is
 missing otherwise, or damaged, is `Corrupt` with its path and span, and what can be read behind it.
 
 Each step is one short read transaction; files are opened outside of it.
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.errors import Corrupt, NotFound
+from holdfast.errors import Corrupt, Expired
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, LOST, SegmentRow
@@ -226,7 +226,7 @@ class Stream:
             raise self._expired(first, offset)
 
     def _check_kept(self, piece: SegmentPiece, path: Path) -> None:
-        """Raise NotFound where a file is not damaged but expired, or emptied on a full disk to be expired next."""
+        """Raise Expired where a file is not damaged but expired, or emptied on a full disk to be expired next."""
         # In this order: the emptied file goes only after the commit that moves the first offset.
         emptied = path.with_name(path.name + layout.EXPIRED).exists() and not path.exists()
         self._journal.refresh()
@@ -234,10 +234,11 @@ class Stream:
         if emptied:
             raise self._expired(piece.row.end, piece.start)
 
-    def _expired(self, first: int, offset: int) -> NotFound:
-        return NotFound(
+    def _expired(self, first: int, offset: int) -> Expired:
+        return Expired(
             f"records below offset {first} have expired topic={self.partition.topic}"
             f" partition={self.partition.number} offset={offset}",
+            first=first,
             hint=f"read from start={first}, or leave start out to begin with the first that is left",
         )
 

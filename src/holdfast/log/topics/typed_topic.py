@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.arguments import seconds, texts
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
-from holdfast.journal.commit.receipts import Receipts
 from holdfast.journal.commit.ticket import BatchTicket
 from holdfast.log.topics.any_topic import AnyTopic
 from holdfast.log.topics.partition_stream import Times
+from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import Reading, Span
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.wanted_key import Key, WantedKey
@@ -125,29 +125,33 @@ class TypedTopic(AnyTopic[Row]):
         timeout: float | None = None,
     ) -> BatchTicket:
         """Queue rows as one unit and return its ticket; `ticket.result()` or `await ticket`."""
-        schema, batch = self._conformed(rows)
         wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
+        return self._submit_batch(self._prepared(rows, time, partition, idempotency_key), wait_seconds)
+
+    def _prepared(
+        self,
+        rows: object,
+        time: int | datetime | str | None,
+        partition: int | None,
+        idempotency_key: bytes | str | None,
+    ) -> PreparedBatch:
+        """Rows as one batch; for transactions, too."""
+        schema, batch = self._conformed(rows)
         unique: bytes | None = None
         if idempotency_key is not None:
             from holdfast.segments.typed.row_times import content_of
 
             _, unique = self._checks.unique(idempotency_key, content_of(batch))
         if partition is None and self._partitions.only is None and self.key is not None:
-            return self._submit_parts(schema, batch, time, unique, wait_seconds)
+            return self._prepared_parts(schema, batch, time, unique)
         encoded, size = self._encode(schema, batch, time)
         encoded.key = unique
         part = self._partitions.choose(partition, None)
-        unit = self._journal.put_runs([(part, encoded)], size, wait_seconds)
-        return BatchTicket(unit, Receipts(unit.runs(), range(encoded.count)), wait_seconds)
+        return PreparedBatch([(part, encoded)], size, range(encoded.count))
 
-    def _submit_parts(
-        self,
-        schema: TopicSchema,
-        batch: pa.RecordBatch,
-        time: int | datetime | str | None,
-        unique: bytes | None,
-        wait_seconds: float,
-    ) -> BatchTicket:
+    def _prepared_parts(
+        self, schema: TopicSchema, batch: pa.RecordBatch, time: int | datetime | str | None, unique: bytes | None
+    ) -> PreparedBatch:
         """Rows by their keys, as one unit. Those without a key stay together; a repeat sends them to the same place."""
         from holdfast.segments.typed.key_column import split
 
@@ -160,11 +164,11 @@ class TypedTopic(AnyTopic[Row]):
             encoded, weight = self._encode(schema, rows, moment)
             if unique is not None:  # the first part has the key itself, so that a repeat always meets it
                 encoded.key = self._checks.unique_part(unique, number) if at else unique
+                encoded.batch = unique
             runs.append((self._partitions.explicit(number), encoded))
             size += weight
         self._checks.batch_size(size)
-        unit = self._journal.put_runs(runs, size, wait_seconds)
-        return BatchTicket(unit, Receipts(unit.runs(), parts.positions, parts.starts), wait_seconds)
+        return PreparedBatch(runs, size, parts.positions, parts.starts)
 
     def offer(
         self, rows: object, *, time: int | datetime | str | None = None, partition: int | None = None

@@ -1,0 +1,63 @@
+"""What can be set about durable executions, with defaults and bounds in one place."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import Invalid
+
+TOPIC = "_executions"
+"""Where a log records what happens in its executions."""
+
+
+class ExecutionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits and times of durable executions.
+
+    >>> ExecutionSettings(steps_max=500).steps_max
+    500
+    """
+
+    payload_bytes_max: int = 2**20
+    """The largest result, argument or value that is kept with an entry; larger ones go beside it, by reference."""
+
+    steps_max: int = 10_000
+    """Steps of one execution; at nine tenths of that its prefix is folded and counts no more. 0 = no limit."""
+
+    executions_max: int = 10_000
+    """Executions that are kept; beyond that the oldest that have ended go, and if none has, new ones are refused."""
+
+    journal_bytes_max: int = 2**30
+    """Bytes of entries of all executions together; beyond that as above."""
+
+    ack_timeout_ms: int = 5_000
+    """How long an entry that must be durable is waited for."""
+
+    keep_completed_ms: int = 7 * 86_400_000
+    """How long an execution that completed is kept."""
+
+    keep_failed_ms: int = 30 * 86_400_000
+    """How long one is kept that failed, was aborted or canceled."""
+
+    prune_interval_ms: int = 3_600_000
+    """How often ended executions are looked at."""
+
+    prune_batch: int = 500
+    """Executions that are removed in one commit."""
+
+    poll_interval_ms: int = 500
+    """How often a log looks for messages of other processes, and for timers that are due."""
+
+    waiting_max: int = 1_000
+    """Promises and signals that may be waited for at once."""
+
+    topic_bytes_max: int = 2**30
+    """Bytes of segments that the topic `_executions` keeps, unless it has a policy of its own; 0 = no limit."""
+
+    topic_age_max_ms: int = 90 * 86_400_000
+    """How long the topic `_executions` keeps a sealed segment, likewise; 0 = no limit."""
+
+    def __post_init__(self) -> None:
+        least = {"steps_max": 0, "topic_bytes_max": 0, "topic_age_max_ms": 0}
+        for name in self.__struct_fields__:
+            if getattr(self, name) < least.get(name, 1):
+                raise Invalid(f"executions.{name} must be at least {least.get(name, 1)}", hint="see the settings' page")

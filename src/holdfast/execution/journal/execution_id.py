@@ -1,0 +1,95 @@
+"""Names of executions and of what happens in them: ids, paths of steps, fingerprints.
+
+An execution's id is a UUID: fresh ones carry the time (version 7); one that is derived from a domain and a payload
+(version 8) is the same wherever it is derived, so that whoever comes second finds the first one's work.
+
+A step is named by its *path*: its name, with `#2` behind it the second time, below the path of the scope it runs in. A
+path does not depend on how many other steps there are. Its *key* is a fingerprint over execution, path and what the
+step does; it decides whether what was recorded is what is asked for, and is what an effect can be deduplicated by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from blake3 import blake3
+
+from holdfast.clock import Clock
+from holdfast.errors import Invalid
+
+NAME_BYTES_MAX = 200
+PATH_BYTES_MAX = 1_000
+KEY_BYTES = 32
+
+_DERIVE = "holdfast 2026-11 execution id"
+_KEY = "holdfast 2026-11 step key"
+_INNER = "holdfast 2026-11 id inside an execution"
+
+ExecutionId = UUID
+
+
+def fresh_id(clock: Clock) -> ExecutionId:
+    """A new id, UUID version 7: ids sort by the time they were made."""
+    millis = max(0, clock.now_us() // 1000) & (2**48 - 1)
+    random = int.from_bytes(clock.random_bytes(10), "big")
+    number = millis << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & (2**62 - 1)
+    return UUID(int=number)
+
+
+def derived_id(domain: str, payload: bytes | str) -> ExecutionId:
+    """The id that this domain and payload always have."""
+    body = payload.encode() if isinstance(payload, str) else payload
+    return _version_8(blake3(_framed([domain.encode(), body]), derive_key_context=_DERIVE).digest()[:16])
+
+
+def inner_id(execution: ExecutionId, path: str, purpose: str) -> UUID:
+    """The id of a promise, timer … at a path: the same on every run."""
+    framed = _framed([execution.bytes, path.encode(), purpose.encode()])
+    return _version_8(blake3(framed, derive_key_context=_INNER).digest()[:16])
+
+
+def given_id(given: object) -> ExecutionId:
+    """What a caller says is an id."""
+    if isinstance(given, UUID):
+        return given
+    if isinstance(given, str):
+        try:
+            return UUID(given)
+        except ValueError:
+            pass
+    raise Invalid(
+        f"this is no execution id: {given!r}"[:200],
+        hint="a UUID; holdfast.execution_id('domain', 'payload') derives one",
+    )
+
+
+def step_key(execution: ExecutionId, path: str, effect: str, operation: bytes) -> bytes:
+    """The fingerprint of a step: 32 bytes over execution, path, effect class and what it is called with."""
+    framed = _framed([execution.bytes, path.encode(), effect.encode(), operation])
+    return blake3(framed, derive_key_context=_KEY).digest()
+
+
+def checked_name(name: object, what: str = "step") -> str:
+    """A name that may be part of a path."""
+    if not isinstance(name, str) or not name or len(name.encode("utf-8", "replace")) > NAME_BYTES_MAX:
+        raise Invalid(f"a {what}'s name is text of 1 to {NAME_BYTES_MAX} bytes", hint=f"for instance '{what}-1'")
+    if "/" in name or "#" in name or not name.isprintable():
+        raise Invalid(f"a {what}'s name has no '/', '#' or control characters: {name!r}", hint="they make up paths")
+    return name
+
+
+def joined(parent: str, name: str, occurrence: int) -> str:
+    """A path: where, what, and the how-manieth of that name there."""
+    own = name if occurrence == 1 else f"{name}#{occurrence}"
+    return f"{parent}/{own}" if parent else own
+
+
+def _framed(parts: Iterable[bytes]) -> bytes:
+    """Parts with their lengths: no two lists of parts have the same bytes."""
+    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+
+
+def _version_8(digest: bytes) -> UUID:
+    number = int.from_bytes(digest, "big")
+    return UUID(int=number & ~(0xF << 76) & ~(0b11 << 62) | 0x8 << 76 | 0b10 << 62)

@@ -1,0 +1,1 @@
+"""How a program runs: steps, their effects, replay."""

@@ -1,0 +1,1 @@
+"""What a program may wait for: promises, timers, signals, schedules."""

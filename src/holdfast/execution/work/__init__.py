@@ -1,0 +1,1 @@
+"""Who runs executions, and who looks after them."""
