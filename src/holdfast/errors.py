@@ -13,6 +13,7 @@
         ├── AmbiguousEffect        nobody knows whether a guarded effect happened: decide
         ├── ExecutionHeld          somebody else is running it
         ├── ExecutionCanceled      it was canceled, for good
+        ├── ExecutionPaused        it stops here, and goes on when it is opened again
         ├── StepFailed             a step raised something that cannot be raised again as it was
         ├── PromiseRejected        the token is not the promise's
         └── UnsupportedEntryKind   a newer version wrote this journal
@@ -180,6 +181,12 @@ class ExecutionCanceled(ExecutionError):
     """The execution was canceled and never goes on."""
 
     default_hint = "begin another one, or fork it"
+
+
+class ExecutionPaused(ExecutionError):
+    """The program is asked to stop before its next step: the log is being closed, or a worker ends."""
+
+    default_hint = "open the execution again, here or elsewhere: it goes on with the step that comes next"
 
 
 class StepFailed(ExecutionError):

@@ -30,7 +30,7 @@ class ExecutionRoom:
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to stop."""
         for live in self.live.all():
-            live.cancel("the log is being closed")
+            live.pause("the log is being closed")
 
     def forget(self) -> None:
         """In a forked child."""

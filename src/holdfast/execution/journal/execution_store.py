@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from threading import RLock
+from threading import Lock, RLock
 from typing import NamedTuple
 
 import msgspec
 
 from holdfast.clock import Clock
+from holdfast.errors import Invalid
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.journal.entries import (
     Entry,
@@ -37,7 +38,7 @@ from holdfast.execution.journal.entries import (
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.recorded import Block
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Journal, Operation, Unit
+from holdfast.journal.journal import Journal, Make, Operation, Unit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Extra
@@ -71,10 +72,16 @@ class LiveJournal:
         self.next_entry = next_entry
         """By the writer alone, which makes block after block."""
         self.size = size
+        self.make: Make
+        """What the writer makes of the parts of a commit."""
         self.last: UnitTicket | None = None
         """Of what was handed over last: the next part may go with it."""
         self.is_fresh = True
         """Nothing was handed over yet: the first part repairs a scope that failed before."""
+        self.is_released = False
+        """Its program has ended here: somebody else may write now."""
+        self.lock = Lock()
+        """Guards the order of parts: what is handed over later never stands before what was there."""
 
 
 class ExecutionStore:
@@ -110,7 +117,13 @@ class ExecutionStore:
             end, size = first, size + len(body)
         if blocks:
             end += len(blocks[-1]())
-        return blocks, LiveJournal(execution, end, size)
+        return blocks, self.journal_of(execution, end, size)
+
+    def journal_of(self, execution: ExecutionId, next_entry: int = 0, size: int = 0) -> LiveJournal:
+        """Where the entries of an execution go from now on."""
+        live = LiveJournal(execution, next_entry, size)
+        live.make = partial(self._made, live)
+        return live
 
     def write(
         self,
@@ -127,17 +140,24 @@ class ExecutionStore:
         """
         part: object = parts[0] if len(parts) == 1 else parts
         size += sum(map(_size, parts))
-        live.last = self._journal.spaces.gather(
-            part, partial(self._made, live), append=(None, 0), size=size, scope=live.space, reissue=live.is_fresh,
-            join=None if alone else live.last, acked=acked, timeout=self._timeout,
-        )  # fmt: skip
-        live.is_fresh = False
-        return live.last
+        with live.lock:
+            if live.is_released:
+                raise Invalid(
+                    f"this execution's program has ended here; nothing was written execution={live.execution}",
+                    hint="finish all steps inside the block, and await all that was begun there",
+                )
+            live.last = ticket = self._journal.spaces.gather(
+                part, live.make, append=(None, 0), size=size, scope=live.space, reissue=live.is_fresh,
+                join=None if alone else live.last, acked=acked, timeout=self._timeout,
+            )  # fmt: skip
+            live.is_fresh = False
+        return ticket
 
     def change_row(self, live: LiveJournal, row: ExecutionRow, *entries: Entry) -> UnitTicket:
         """Change an execution's row, with entries; others see it at once. Call with the lock held."""
+        ticket = self.write(live, *entries, row)
         self.rows[row.execution] = row
-        return self.write(live, *entries, row)
+        return ticket
 
     # -- by the journal's writer ------------------------------------------------------------------------------
 

@@ -13,11 +13,11 @@ from threading import Lock, current_thread
 
 import msgspec
 
-from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, Invalid
+from holdfast.errors import ExecutionCanceled, ExecutionHeld, ExecutionPaused, Full, Invalid, Unavailable
 from holdfast.execution.journal.entries import ENDED, Ended, Entry, ExecutionRow, Opened, Status
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
-from holdfast.execution.journal.recorded import Recorded, StepRecord
+from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.signals import Signal
 
@@ -41,7 +41,11 @@ class LiveExecution:
         self.arrived = Signal()
         """Notified when a promise is settled, a signal comes, or the execution is to end."""
         self.cancel_reason: str | None = None
-        """Why the program is asked to stop: it looks before every step."""
+        """Why the program is asked to stop, for good: it looks before every step."""
+        self.pause_reason: str | None = None
+        """Why it is asked to stop here; whoever opens the execution next goes on."""
+        self.is_stopping = False
+        """Whether there is such a reason."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
@@ -99,9 +103,23 @@ class LiveExecution:
             return self.store.change_row(self.journal, row, Ended(status, payload, now))
 
     def cancel(self, reason: str) -> None:
-        """Ask the program to stop before its next step."""
+        """Ask the program to stop before its next step; then the execution is canceled, and never goes on."""
         self.cancel_reason = reason
+        self.is_stopping = True
         self.arrived.notify()
+
+    def pause(self, reason: str) -> None:
+        """Ask the program to stop before its next step; the execution can be opened again and goes on."""
+        self.pause_reason = reason
+        self.is_stopping = True
+        self.arrived.notify()
+
+    def check_stop(self) -> None:
+        """Raise why the program is to stop, if it is."""
+        if self.cancel_reason is not None:
+            raise ExecutionCanceled(f"this execution was canceled: {self.cancel_reason} execution={self.id}")
+        if self.pause_reason is not None:
+            raise ExecutionPaused(f"this execution stops here: {self.pause_reason} execution={self.id}")
 
 
 class LiveExecutions:
@@ -111,6 +129,8 @@ class LiveExecutions:
         self.store = store
         self._live: dict[ExecutionId, tuple[LiveExecution, str]] = {}
         self._opening: set[ExecutionId] = set()
+        self._last: dict[ExecutionId, UnitTicket] = {}
+        """What was on its way to the disk when an execution was released: whoever comes next must see it."""
 
     def get(self, execution: ExecutionId) -> LiveExecution | None:
         """The one that is being run here."""
@@ -134,7 +154,7 @@ class LiveExecutions:
         with store.lock:
             self._claim(execution)
         try:
-            blocks, journal = store.load(execution)
+            blocks, journal = self._load(execution)
             now = store.clock.now_us()
             with store.lock:
                 before = store.rows.get(execution)
@@ -149,11 +169,33 @@ class LiveExecutions:
                 self._opening.discard(execution)
         return live
 
+    def is_quick(self, execution: ExecutionId) -> bool:
+        """Whether it can be opened without waiting for the disk: nothing is stored of it."""
+        return execution not in self.store.rows and execution not in self._last
+
     def release(self, live: LiveExecution) -> None:
-        """Its program is no longer running here."""
+        """Its program is no longer running here; it can write nothing more."""
+        journal = live.journal
+        with journal.lock:
+            journal.is_released = True
         with self.store.lock:
             if self.get(live.id) is live:
                 del self._live[live.id]
+                if journal.last is not None and not journal.last.done:
+                    self._last = {one: ticket for one, ticket in self._last.items() if not ticket.done}
+                    self._last[live.id] = journal.last
+
+    def _load(self, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
+        """What is stored of an execution that nobody else can open now."""
+        store = self.store
+        last = self._last.pop(execution, None)
+        if last is not None and not last.wait(store.settings.ack_timeout_ms / 1000):
+            self._last[execution] = last
+            raise Unavailable(
+                f"the end of this execution's last run is still on its way to the disk execution={execution}",
+                hint="try again; the disk may be stalled",
+            )
+        return store.load(execution) if execution in store.rows else ([], store.journal_of(execution))
 
     def is_orphan(self, row: ExecutionRow) -> bool:
         """Whether it says that it is running, and nobody can be running it."""

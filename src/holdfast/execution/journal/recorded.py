@@ -2,7 +2,8 @@
 
 Blocks are decoded one after the other, when a step is looked for that none of the decoded ones has: a program that
 goes the way it went before never decodes more than it needs, and one that takes a new turn looks at all of it once.
-What a path has is the last word on it: a result beats an intent.
+What a path has is the last word on it: a result beats an intent. An error that ended a run is taken back by the
+`AttemptFailed` behind it: the next run tries again.
 """
 
 from __future__ import annotations
@@ -69,12 +70,19 @@ class StepRecord:
         self.signal: SignalTaken | None = None
         self.version: VersionMarked | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a later entry may change what it comes to: there is no result, or one that may be taken back."""
+        return self.result is None or self.result.is_error
+
 
 class Recorded:
     """The journal of one execution as it was when it was opened; what is written later is `add`ed."""
 
     def __init__(self, blocks: Sequence[Block] = ()) -> None:
         self._blocks = iter(blocks)
+        self._is_read = False
+        """Whether all blocks were taken apart."""
         self._lock = Lock()
         self._paths: dict[str, StepRecord] = {}
         self.results_by_key: dict[bytes, StepResult] = {}
@@ -87,10 +95,10 @@ class Recorded:
     def look(self, path: str) -> StepRecord | None:
         """What is known of a path; None if nothing was recorded of it."""
         found = self._paths.get(path)
-        if found is None or found.result is None:
+        if (found is None or found.is_open) and not self._is_read:
             with self._lock:
                 found = self._paths.get(path)
-                while (found is None or found.result is None) and self._decode_next():
+                while (found is None or found.is_open) and self._decode_next():
                     found = self._paths.get(path)
         return found
 
@@ -133,6 +141,9 @@ class Recorded:
                 self._taken.add(entry.signal)
             case AttemptFailed():
                 record.attempts.append(entry)
+                if record.result is not None and record.result.is_error:  # it ended a run: the next one tries again
+                    self.results_by_key.pop(record.result.key, None)
+                    record.result = None
             case AmbiguityResolved():
                 record.policies.append(entry)
             case TimerArmed():
@@ -150,6 +161,7 @@ class Recorded:
         """Take the next block apart; whether there was one."""
         block = next(self._blocks, None)
         if block is None:
+            self._is_read = True
             return False
         for entry in block():
             self.add(entry)
