@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.errors import (
         Closed,
         Corrupt,
+        Expired,
         Full,
         HoldfastError,
         Invalid,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from holdfast.journal.commit.ticket import Ticket
+    from holdfast.log.consumers.consumer import Consumer
     from holdfast.log.log import Log, Stats
     from holdfast.log.open_log import open_log as open
     from holdfast.log.table_verbs import publish_tables, unpublish_tables
@@ -48,7 +50,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Closed": "errors",
+    "Consumer": "log.consumers.consumer",
     "Corrupt": "errors",
+    "Expired": "errors",
     "Full": "errors",
     "HoldfastError": "errors",
     "Invalid": "errors",
@@ -88,7 +92,9 @@ _MOVED = {
 
 __all__ = [
     "Closed",
+    "Consumer",
     "Corrupt",
+    "Expired",
     "Full",
     "HoldfastError",
     "Invalid",

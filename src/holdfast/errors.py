@@ -3,6 +3,7 @@
     HoldfastError
     ├── Invalid          fix the call or the setting; nothing was written
     ├── NotFound         it is not here (any more)
+    │   └── Expired      retention has removed it; `.first` is what is left
     ├── Unavailable      not now; try again later
     │   └── Full         refused for lack of room; nothing was written
     ├── Closed           this handle is finished: clean, fenced, forked or poisoned
@@ -13,7 +14,6 @@
         ├── AmbiguousEffect        nobody knows whether a guarded effect happened: decide
         ├── ExecutionHeld          somebody else is running it
         ├── ExecutionCanceled      it was canceled, for good
-        ├── ExecutionPaused        it stops here, and goes on when it is opened again
         ├── StepFailed             a step raised something that cannot be raised again as it was
         ├── PromiseRejected        the token is not the promise's
         └── UnsupportedEntryKind   a newer version wrote this journal
@@ -29,7 +29,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Literal, Self
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.ticket import Ticket
+    from holdfast.journal.commit.ticket import Ticket, UnitTicket
 
 ClosedReason = Literal["clean", "fenced", "forked", "poisoned"]
 
@@ -60,6 +60,14 @@ class Invalid(HoldfastError):
 
 class NotFound(HoldfastError):
     """What was asked for is not here."""
+
+
+class Expired(NotFound):
+    """Retention has removed these records; `first` is the first offset that is left."""
+
+    def __init__(self, message: str, *, first: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.first = first
 
 
 class Unavailable(HoldfastError):
@@ -123,7 +131,7 @@ class OutcomeUnknown(HoldfastError):
         message: str,
         *,
         idempotency_key: bytes | None = None,
-        ticket: Ticket | None = None,
+        ticket: Ticket | UnitTicket | None = None,
         hint: str | None = None,
     ) -> None:
         if hint is None:
@@ -139,6 +147,10 @@ class OutcomeUnknown(HoldfastError):
 
 class ExecutionError(HoldfastError):
     """An execution cannot go on as it is asked to."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Copies and pickles take the fields as they are: a message that has its values already gets them once.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class Diverged(ExecutionError):
@@ -183,12 +195,6 @@ class ExecutionCanceled(ExecutionError):
     default_hint = "begin another one, or fork it"
 
 
-class ExecutionPaused(ExecutionError):
-    """The program is asked to stop before its next step: the log is being closed, or a worker ends."""
-
-    default_hint = "open the execution again, here or elsewhere: it goes on with the step that comes next"
-
-
 class StepFailed(ExecutionError):
     """A step raised, and what it raised cannot be made again here: its type and message are all there is."""
 
@@ -201,6 +207,18 @@ class PromiseRejected(ExecutionError):
     """The token does not belong to this promise; nothing was changed."""
 
     default_hint = "settle it with the token that was given out when it was made"
+
+
+class PromiseFailed(ExecutionError):
+    """Whoever had the promise's token rejected it; `reason` is what they said."""
+
+    def __init__(self, message: str, *, reason: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class WaitTimedOut(ExecutionError, TimeoutError):
+    """What the program waited for did not come in time; that is recorded, and every later run gets the same."""
 
 
 class UnsupportedEntryKind(ExecutionError):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
+from holdfast.execution.work.administration import Administration
+from holdfast.execution.work.work_queue import WorkQueue
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Record
@@ -26,11 +29,16 @@ class ExecutionRoom:
         """Of the topic `_executions`."""
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
+        self.queue = WorkQueue(self.store.rows.get)
+        self.administration = Administration(self.store, self.live, self.queue)
+        for row in self.store.rows.values():
+            self.queue.add(row)
 
     def close(self) -> None:
-        """The log is about to be closed: programs that run here are asked to stop."""
-        for live in self.live.all():
-            live.pause("the log is being closed")
+        """The log is about to be closed: programs that run here are asked to leave off."""
+        self.live.close()
 
     def forget(self) -> None:
-        """In a forked child."""
+        """In a forked child: locks may have been held by threads that are not here."""
+        self.store.forget()
+        self.live.closed = Closed("this log was opened before a fork", reason="forked")

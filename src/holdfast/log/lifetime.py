@@ -12,6 +12,7 @@ import warnings
 
 from holdfast import process_lifetime
 from holdfast.errors import HoldfastError
+from holdfast.log.consumers.log_consumers import LogConsumers
 from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
@@ -31,6 +32,7 @@ class Lifetime:
         context: LogContext,
         topics: Catalog,
         channels: LogChannels,
+        consumers: LogConsumers,
         executions: LogExecutions,
         maintenance: Maintenance,
         store: StoreBinding,
@@ -39,6 +41,7 @@ class Lifetime:
         self._context = context
         self._topics = topics
         self._channels = channels
+        self._consumers = consumers
         self._executions = executions
         self._maintenance = maintenance
         self._store = store
@@ -61,6 +64,7 @@ class Lifetime:
         deadline = clock.monotonic() + wait_seconds
         self._executions.close()
         self._channels.close()
+        self._consumers.close()
         try:
             self._maintenance.close(wait_seconds)
             self._store.close()
@@ -101,8 +105,8 @@ class Lifetime:
         """In a forked child: never touch what is the parent's."""
         self.is_open = False
         for part in (
-            self._topics, self._executions, self._channels, self._tables, self._store, self._maintenance,
-            self._context.journal,
+            self._topics, self._executions, self._channels, self._consumers, self._tables, self._store,
+            self._maintenance, self._context.journal,
         ):  # fmt: skip
             part.forget()
         self._context.directory.release()

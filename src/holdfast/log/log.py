@@ -1,7 +1,8 @@
 """A log: one directory, one owner, its topics. Composition, nothing else.
 
-The verbs live in the parts: `topic_catalog` (topics), `log_channels` (channels), `maintenance` (sealing, retention,
-reconciliation), `store_binding` (shipping), `lifetime` (the end). `open_log` puts them together.
+The verbs live in the parts: `topic_catalog` (topics), `log_channels` (channels), `consumers/` (consumers),
+`maintenance` (sealing, retention, reconciliation), `store_binding` (shipping), `lifetime` (the end). `open_log` puts
+them together.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from holdfast.arguments import flag, seconds, whole
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.journal.journal_stats import JournalStats
+from holdfast.log.consumers.consumer_status import ConsumerStats, ConsumerStatus
+from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.consumers.log_consumers import LogConsumers
+from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS_TOPIC
 from holdfast.log.kept_tables import KeptTables, TableStats
 from holdfast.log.lifetime import Lifetime
 from holdfast.log.log_channels import LogChannels
@@ -28,14 +33,17 @@ from holdfast.log.store_binding import StoreBinding
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
-from holdfast.model.record import Marks
+from holdfast.log.transactions.space import Space, space_names
+from holdfast.log.transactions.transaction import Transaction
+from holdfast.model.record import Durability, Marks
+from holdfast.model.topic_name import check_name
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.retention.retention import RetentionReport
 from holdfast.segments.segment_stats import SegmentStats
 from holdfast.shipping.shipping_stats import ShippingStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
     import pyarrow as pa
@@ -47,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
     from holdfast.execution.steps.execution_block import ExecutionBlock
     from holdfast.execution.steps.program_run import OnJournalLoss
+    from holdfast.execution.work.executions import Executions
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Unshipped
@@ -62,12 +71,16 @@ class Stats(msgspec.Struct, frozen=True):
     shipping: ShippingStats | None = None
     """None where no store is configured."""
     tables: TableStats = TableStats(0, {}, {})
+    consumers: ConsumerStats = ConsumerStats()
 
 
 class Log:
     """An open log; use it as a context manager, or call `close()`."""
 
-    def __init__(self, context: LogContext, maintenance: Maintenance, store: StoreBinding, tables: KeptTables) -> None:
+    def __init__(
+        self, context: LogContext, maintenance: Maintenance, store: StoreBinding, tables: KeptTables,
+        positions: KeptPositions,
+    ) -> None:  # fmt: skip
         self.settings = context.settings
         self._context = context
         self._journal = context.journal
@@ -75,9 +88,14 @@ class Log:
         self._store = store
         self._topics = Catalog(context, maintenance, store.require_free)
         self._channels = LogChannels(context)
+        topics = self._topics  # not by way of the log: nothing that it holds may hold it
+        self._consumers = LogConsumers(context, positions, lambda name: topics.topic(name, None, 1, None, 0))
+        topics.open_consumer = self._consumers.open
         self._executions = LogExecutions(context, self._topics)
         self._tables = tables
-        self._lifetime = Lifetime(context, self._topics, self._channels, self._executions, maintenance, store, tables)
+        self._lifetime = Lifetime(
+            context, self._topics, self._channels, self._consumers, self._executions, maintenance, store, tables
+        )  # fmt: skip
 
     @property
     def path(self) -> Path:
@@ -137,6 +155,46 @@ class Log:
     def marks(self, topic: str) -> tuple[Marks, ...]:
         """How far each partition of a topic got: appended, durable, sealed, shipped, settled."""
         return self._topics.known(topic).marks()
+
+    # -- transactions -------------------------------------------------------------------------------------
+
+    def transaction(self, *, timeout: float | None = None, durability: Durability = "durable") -> Transaction:
+        """Appends to any topics, changes of spaces and positions of consumers that commit together, or not at all.
+
+            with log.transaction() as tx:           # or: async with
+                order = tx.append("orders", b"two chairs", key="c-42")
+                tx.put("stock", "chairs", b"12")
+            print(order.receipt.offset)
+
+        The block is left once all of it survives power loss, with `durability="shipped"` once its records survive the
+        loss of this machine. If it raises, nothing is written. For `timeout` and what is raised see `Topic.append`.
+        """
+        return Transaction(self._journal, self._topics, timeout=timeout, durability=durability)
+
+    def space(self, name: str) -> Space:
+        """The space of this name: small state, kept beside the records, that can change with them in one commit."""
+        return Space(name, self._journal)
+
+    def spaces(self) -> list[str]:
+        """The names of all spaces that were got with `space` and have had an item, sorted."""
+        return space_names(self._journal)
+
+    # -- consumers ----------------------------------------------------------------------------------------
+
+    def consumers(self, topic: str | None = None) -> list[ConsumerStatus]:
+        """How far all consumers are, or those of one topic: what is committed, and how many records they lag behind.
+
+        Also of a log that another process owns, with `read_only=True`. A consumer itself comes from its topic:
+        `topic.consumer(name)`.
+        """
+        return self._consumers.status(None if topic is None else check_name(topic))
+
+    def forget_consumer(self, name: str, topic: str) -> None:
+        """Let go of a consumer's position in a topic, durably; NotFound where there is none, Invalid while it is used.
+
+        Nothing waits for it any more, and one of that name begins anew.
+        """
+        self._consumers.forget_consumer(name, topic)
 
     # -- channels -----------------------------------------------------------------------------------------
 
@@ -198,6 +256,15 @@ class Log:
             self._executions.room(), kind, id=id, always_replay=always_replay, on_journal_loss=on_journal_loss
         )
 
+    @property
+    def executions(self) -> Executions:
+        """The durable executions of this log: look at them, start some for workers, change them by hand.
+
+        for execution in log.executions.list(status="failed"):
+            print(execution.id, execution.kind, execution.note)
+        """
+        return self._executions.facade()
+
     # -- segments -----------------------------------------------------------------------------------------
 
     def seal(self, topic: str | None = None, *, timeout: float | None = None) -> None:
@@ -232,15 +299,20 @@ class Log:
 
     def set_retention(
         self, topic: str, *, bytes_max: int | None = None, age_max: timedelta | None = None,
-        records_max: int | None = None,
+        records_max: int | None = None, wait_for: Iterable[str] = (), wait_limit: timedelta | int | None = None,
     ) -> None:  # fmt: skip
         """Give a topic a retention policy of its own, durably; limits hold per partition, None is no limit.
 
         The oldest segments are removed while the rest still holds `bytes_max` or `records_max`, and once they were
         sealed longer than `age_max` ago. This replaces what the settings say under `retention`.
+
+        With `wait_for`, a segment stays until these consumers have committed past it, but never longer than
+        `wait_limit` after it was sealed (a timedelta), or while the rest still holds so many bytes (an int).
         """
         self._topics.known(topic)
-        self._maintenance.set_retention(topic, bytes_max, age_max, records_max)
+        if not self.read_only and wait_for:
+            self.topic(POSITIONS_TOPIC, partitions=1)
+        self._maintenance.set_retention(topic, bytes_max, age_max, records_max, wait_for, wait_limit)
 
     def reconcile(
         self, *, remote: bool = False, fix: bool = False, deep: bool = False, limit: int | None = None
@@ -312,7 +384,10 @@ class Log:
 
     def stats(self) -> Stats:
         """Counters and levels, as one frozen snapshot."""
-        return Stats(self._journal.stats(), self._maintenance.stats(), self._store.stats(), self._tables.stats())
+        return Stats(
+            self._journal.stats(), self._maintenance.stats(), self._store.stats(), self._tables.stats(),
+            self._consumers.stats(),
+        )  # fmt: skip
 
     def close(self, timeout: float | None = None) -> None:
         """Make everything queued durable, seal it, ship it, and let go of the directory; closing again does nothing.

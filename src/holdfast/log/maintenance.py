@@ -6,17 +6,21 @@ It composes the parts in `segments/` and `reconcile/`. An owner has all of them;
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.arguments import whole
+from holdfast.arguments import texts, whole
 from holdfast.channels.channel_settings import TOPIC
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
+from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log.local_compaction import LocalCompaction
 from holdfast.log.log_context import LogContext
+from holdfast.model.topic_name import check_name
 from holdfast.reconcile.local_side import LocalSide
 from holdfast.reconcile.reconcile_loop import ReconcileLoop
 from holdfast.reconcile.reconcile_pass import Reconciler
@@ -24,7 +28,7 @@ from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.local_root import Publishing
 from holdfast.segments.retention.retention import Retention, RetentionReport
-from holdfast.segments.retention.retention_plan import Policy
+from holdfast.segments.retention.retention_plan import Policy, Waiting
 from holdfast.segments.sealing import leftovers
 from holdfast.segments.sealing.disk_guard import Guard
 from holdfast.segments.sealing.roller import Roller
@@ -37,12 +41,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
+_WAIT_FOR_MAX = 100
+
 
 class Maintenance:
     """The chores of one open log."""
 
-    def __init__(self, context: LogContext, before_removal: Callable[[str], None] | None = None) -> None:
-        """`before_removal` is called with a topic whose files are about to go from the log's own directory."""
+    def __init__(
+        self, context: LogContext, before_removal: Callable[[str], None] | None = None,
+        positions: KeptPositions | None = None,
+    ) -> None:  # fmt: skip
+        """`before_removal` is called with a topic whose files are about to go from the log's own directory.
+
+        `positions` are those of consumers: retention may wait for them.
+        """
+        self._positions = KeptPositions(context) if positions is None else positions
         directory, settings, clock, journal, manifest = context
         self._journal = journal
         self._settings = settings
@@ -55,7 +68,7 @@ class Maintenance:
             emptied = leftovers.clear(journal, manifest)
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
-            self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
+            self._retention = self._make_retention(context, counters)
             self._compaction = LocalCompaction(context, self._retention)
             if journal.shipping is None:
                 self._publish(journal, manifest, self._roller, self._retention)
@@ -68,7 +81,7 @@ class Maintenance:
             self._roller.chores.append(self._retention.check)
             self._roller.start()
         else:  # only to say what would be removed
-            self._retention = Retention(journal, manifest, settings.retention, clock, counters, _topics(settings))
+            self._retention = self._make_retention(context, counters)
         self._counters = counters
         side = LocalSide(journal, manifest, directory, self._roller)
         self._reconciler = Reconciler(side, settings.reconcile, clock)
@@ -76,6 +89,20 @@ class Maintenance:
         if self._roller is not None and settings.reconcile.pass_interval_ms:
             self._loop = ReconcileLoop(self._reconciler, settings.reconcile, clock)
             self._loop.start()
+
+    def _make_retention(self, context: LogContext, counters: Counters) -> Retention:
+        return Retention(
+            context.journal, context.manifest, context.settings.retention, context.clock, counters,
+            _topics(context.settings), self._waits,
+        )  # fmt: skip
+
+    def _waits(self, partition: Partition) -> Waiting | None:
+        """Which consumers retention waits for, and how far they are."""
+        wait = self._positions.wait(partition.topic)
+        if wait is None:
+            return None
+        floor = self._positions.floor(partition.topic, partition.number, wait.consumers)
+        return Waiting(floor, Policy(wait.bytes_max or None, wait.age_max_us or None), wait.consumers)
 
     def _publish(self, journal: Journal, manifest: Manifest, roller: Roller, retention: Retention) -> None:
         """Without a store, readers find the log in its own directory: its manifest is published there."""
@@ -115,9 +142,10 @@ class Maintenance:
         return self._compaction.run(partitions, target, progress, dry_run=dry_run)
 
     def set_retention(
-        self, topic: str, bytes_max: int | None, age_max: timedelta | None, records_max: int | None
-    ) -> None:
-        """Give a topic a policy of its own, durably."""
+        self, topic: str, bytes_max: int | None, age_max: timedelta | None, records_max: int | None,
+        wait_for: Iterable[str] = (), wait_limit: timedelta | int | None = None,
+    ) -> None:  # fmt: skip
+        """Give a topic a policy of its own, durably, and have it wait for consumers."""
         if age_max is not None and not isinstance(age_max, timedelta):
             raise Invalid(
                 f"age_max is a timedelta, not {type(age_max).__name__}", hint="for instance timedelta(days=7)"
@@ -127,7 +155,16 @@ class Maintenance:
             None if age_max is None else age_max // timedelta(microseconds=1),
             None if records_max is None else whole(records_max, "records_max"),
         )
+        consumers, limit = _wait(wait_for, wait_limit, policy)
+        if self._journal.read_only:
+            raise _only_reading()
+        # Of two commits, the one that keeps more comes first.
+        wait = partial(self._positions.set_wait, topic, consumers, limit.age_max_us or 0, limit.bytes_max or 0)
+        if consumers:
+            wait()
         self._journal.set_policy(topic, policy.bytes_max or 0, policy.age_max_us or 0, policy.records_max or 0)
+        if not consumers:
+            wait()
 
     def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
         """Compare manifest and files."""
@@ -194,10 +231,30 @@ class Maintenance:
         self._roller = self._retention = self._loop = self._compaction = None
 
 
+def _wait(
+    wait_for: Iterable[str], wait_limit: timedelta | int | None, policy: Policy
+) -> tuple[tuple[str, ...], Policy]:  # fmt: skip
+    """For whom a policy waits, and up to which limit; checked."""
+    consumers = tuple(check_name(name, "consumer") for name in texts(wait_for, "wait_for", "billing"))
+    if bool(consumers) != (wait_limit is not None) or len(consumers) > _WAIT_FOR_MAX:
+        raise Invalid(
+            f"retention waits for up to {_WAIT_FOR_MAX} consumers, and always with a limit",
+            hint="for instance wait_for=['billing'], wait_limit=timedelta(days=30); a number is one of bytes",
+        )
+    if consumers and policy == Policy():
+        raise Invalid("without a limit nothing is removed, and nothing has to wait", hint="give bytes_max, age_max …")
+    if isinstance(wait_limit, timedelta):
+        return consumers, Policy(age_max_us=wait_limit // timedelta(microseconds=1))
+    return consumers, Policy(bytes_max=None if wait_limit is None else whole(wait_limit, "wait_limit"))
+
+
 def _topics(settings: Settings) -> dict[str, Policy]:
     """Policies of topics that are not the application's: `_channels` grows with everything that strangers send."""
     channels = settings.channels
-    return {TOPIC: Policy(channels.topic_bytes_max or None, int(channels.topic_age_max_ms * 1000) or None)}
+    return {
+        TOPIC: Policy(channels.topic_bytes_max or None, int(channels.topic_age_max_ms * 1000) or None),
+        POSITIONS: Policy(settings.retention.consumers_bytes_max or None),
+    }
 
 
 def _only_reading() -> Invalid:

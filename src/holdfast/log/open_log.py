@@ -19,6 +19,7 @@ from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal, JournalContext
+from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
@@ -119,11 +120,13 @@ def _read(asked: _Asked) -> Journal:
 
 def _compose(asked: _Asked, journal: Journal) -> Log:
     directory, settings = asked.directory, asked.settings
-    context = LogContext(directory, settings, asked.clock, journal, Manifest(journal, directory.segments))
+    manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
+    context = LogContext(directory, settings, asked.clock, journal, manifest)
     try:
         store = StoreBinding(context)  # first: where another store is bound, the log's own directory is none
         tables = KeptTables(context)
-        maintenance = Maintenance(context, tables.before_removal)
+        positions = KeptPositions(context)
+        maintenance = Maintenance(context, tables.before_removal, positions)
         try:
             store.start()
         except BaseException:
@@ -135,4 +138,4 @@ def _compose(asked: _Asked, journal: Journal) -> Log:
             journal.close(settings.journal.close_timeout_ms / 1000)
         directory.release()
         raise
-    return Log(context, maintenance, store, tables)
+    return Log(context, maintenance, store, tables, positions)

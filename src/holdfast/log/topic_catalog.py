@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.arguments import whole
 from holdfast.errors import Invalid
@@ -22,6 +22,8 @@ from holdfast.model.topic_name import check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from holdfast.log.consumers.consumer import Consumer
 
 Schema: TypeAlias = "pa.Schema | Literal['latest'] | None"
 
@@ -38,6 +40,8 @@ class Catalog:
         self._maintenance = maintenance
         self._require_free = require_free
         self._topics: dict[str, Topic | TypedTopic] = {}
+        self.open_consumer: Callable[..., Consumer[Any]] | None = None
+        """How topics open their consumers."""
         self._lock = Lock()
 
     def names(self) -> list[str]:
@@ -81,11 +85,19 @@ class Catalog:
             _check_key(topic, key)
         return topic
 
+    def raw(self, name: str) -> Topic:
+        """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
+        topic = self.topic(name, None, None, None, 0)
+        assert isinstance(topic, Topic)  # a typed one was refused
+        return topic
+
     def _handle(self, name: str) -> Topic | TypedTopic:
         journal = self._journal
         partitions = Partitions(name, journal.topics[name], journal, self._context.manifest)
         kind = TypedTopic if name in journal.schemas else Topic
-        return kind(name, partitions, self._context.clock)
+        topic = kind(name, partitions, self._context.clock)
+        topic.open_consumer = self.open_consumer
+        return topic
 
     def _require(self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int) -> None:
         journal = self._journal

@@ -1,4 +1,4 @@
-"""Names of topics: each is also a valid object key and directory name everywhere."""
+"""Names of topics, consumers and spaces: each is also a valid object key and directory name everywhere."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from holdfast.errors import Invalid
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
 
 
-def check_name(name: str) -> str:
-    """A topic's name, or Invalid; '007' stays '007', and no name is a path."""
+def check_name(name: str, what: str = "topic") -> str:
+    """A topic's name (or a consumer's, a space's …), or Invalid; '007' stays '007', and no name is a path."""
     if not isinstance(name, str) or not _NAME.match(name) or ".." in name:
         raise Invalid(
-            f"not a topic name: {name!r}",
+            f"not a {what} name: {name!r}",
             hint="use 1 to 200 ASCII letters, digits, '.', '_' or '-', not starting with '.' or '-', no '..'",
         )
     return name

@@ -43,8 +43,13 @@ class SegmentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_ratio: float = 1
     """Rest between pieces of sealing while records are appended, as a multiple of the work; 0 = no rest."""
 
+    key_index_bytes_max: int = 64 * 2**20
+    """Memory for indexes of keys that lookups have read, about 6 bytes for each key of a segment; 0 = keep none."""
+
     def __post_init__(self) -> None:
-        problems = _not_positive("segments", self, except_for=("seal_on_close", "idle_ratio"))
+        problems = _not_positive("segments", self, except_for=("seal_on_close", "idle_ratio", "key_index_bytes_max"))
+        if self.key_index_bytes_max < 0:
+            problems.append("segments.key_index_bytes_max must not be negative")
         if self.idle_ratio < 0:
             problems.append("segments.idle_ratio must not be negative")
         refuse("segments", problems)
@@ -67,6 +72,9 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     headroom_bytes: int = 512 * 2**20
     """Room that is kept free below `disk_bytes_max`, for the tail and for segments being written."""
+
+    consumers_bytes_max: int = 64 * 2**20
+    """Bytes that `_consumers` keeps, where positions of consumers are recorded, and repeated now and then."""
 
     interval_ms: float = 60_000
     """How often the owner applies retention; it also does after sealing."""

@@ -63,7 +63,7 @@ class AnyContext:
     @property
     def cancelled(self) -> bool:
         """Whether the program is asked to stop; it is told so (an exception) at its next step."""
-        return self._run.live.is_stopping
+        return self._run.live.cancel_reason is not None
 
     @property
     def is_undurable(self) -> bool:
@@ -157,14 +157,14 @@ class AnyContext:
     def heartbeat(self, value: Any = None) -> None:
         """Say from inside of a step that it is alive, and how far it is; the next attempt finds it as `current`'s.
 
-        Raises ExecutionCanceled, ExecutionPaused or TimeoutError if the step should end: functions that do not await
-        can be stopped in no other way.
+        Raises ExecutionCanceled or TimeoutError if the step should end: functions that do not await can be stopped in
+        no other way.
         """
         step, run = self.current, self._run
         payload, _ = PLAIN.encode(value, step.path)
         run.write_later(Heartbeat(step.path, payload, run.clock.now_us()))
-        if run.live.is_stopping:
-            run.live.check_stop()
+        if run.live.cancel_reason is not None:
+            run.live.check()
         if step.deadline is not None and run.clock.monotonic() > step.deadline:
             raise TimeoutError(f"the step {step.path!r} took longer than {step.options.timeout:g} s")
 

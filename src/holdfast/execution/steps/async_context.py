@@ -150,16 +150,15 @@ class AsyncContext(AnyContext):
         try:
             return run.write(*request.entries, acked=request.acked)
         except Full:
-            timeout = run.live.store.settings.ack_timeout_ms / 1000
-            return await run.journal.when_room(lambda _: run.write(*request.entries, acked=request.acked), timeout)
+            return await run.live.store.when_room(lambda: run.write(*request.entries, acked=request.acked))
 
     async def _pause(self, request: Pause) -> None:
         live, loop = self._run.live, asyncio.get_running_loop()
-        while not live.is_stopping and (left := request.until_us - live.clock.now_us()) > 0:
+        while live.cancel_reason is None and (left := request.until_us - live.clock.now_us()) > 0:
             future = live.arrived.future(loop, left / 1e6)
-            if not live.is_stopping:
+            if live.cancel_reason is None:
                 await future
-        live.check_stop()
+        live.check()
 
 
 async def _called(step: StepHandle, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -146,6 +146,6 @@ class Context(AnyContext):
 
     def _pause(self, request: Pause) -> None:
         live = self._run.live
-        while not live.is_stopping and (left := request.until_us - live.clock.now_us()) > 0:
-            live.arrived.sleep(lambda: live.is_stopping, left / 1e6)
-        live.check_stop()
+        while live.cancel_reason is None and (left := request.until_us - live.clock.now_us()) > 0:
+            live.arrived.sleep(lambda: live.cancel_reason is not None, left / 1e6)
+        live.check()

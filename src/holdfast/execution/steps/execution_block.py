@@ -5,7 +5,7 @@ It returns from its beginning when the execution is durable, and from its end wh
     normally                         completed
     with an exception                failed; the step that raised it is tried again when the execution is opened again
     canceled                         canceled, for good
-    paused, diverged                 as it is: whoever opens it next, with the right program, goes on
+    suspended, diverged              as it is: whoever opens it next, with the right program, goes on
     cancelled task, Ctrl-C, exit     as it is
     the journal failed               as it is
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.arguments import flag
 from holdfast.caller import in_coroutine
-from holdfast.errors import Closed, Diverged, ExecutionPaused, Full, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.errors import Closed, Diverged, Full, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.journal.entries import AttemptFailed, Status
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
 from holdfast.execution.journal.live_execution import LiveExecution
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast.execution")
 
-_STAYS = (ExecutionPaused, Diverged)
 _JOURNAL_FAILED = (Closed, Unavailable, OutcomeUnknown)
 
 
@@ -104,8 +103,7 @@ class ExecutionBlock:
             try:
                 ticket = self._ended(run, error)
             except Full:
-                timeout = self._room.settings.ack_timeout_ms / 1000
-                ticket = await self._room.journal.when_room(lambda _: self._ended(run, error), timeout)
+                ticket = await self._room.store.when_room(lambda: self._ended(run, error))
             if ticket is not None:
                 await ticket
         except HoldfastError as failure:
@@ -114,12 +112,9 @@ class ExecutionBlock:
             self._room.live.release(run.live)
 
     async def _opened_async(self) -> LiveExecution:
-        """Open it on the loop if nothing of it is stored, else in a thread."""
-        if self._room.live.is_quick(self.id):
-            try:
-                return self._opened()
-            except Full:
-                pass  # a thread can wait for room
+        """Open it on the loop if nothing of it is stored; else in a thread, which waits for the disk."""
+        if self.id not in self._room.store.rows:
+            return await self._room.live.open_async(self.id, self._kind)
         opening = asyncio.get_running_loop().run_in_executor(None, self._opened)
         try:
             return await asyncio.shield(opening)
@@ -190,8 +185,8 @@ def _status(run: ProgramRun, error: BaseException | None) -> Status | None:
     if error is None:
         return "completed"
     if run.live.cancel_reason is not None:
-        return "canceled"
-    if not isinstance(error, Exception) or isinstance(error, _STAYS):
+        return None if run.live.is_suspended else "canceled"
+    if not isinstance(error, Exception) or isinstance(error, Diverged):
         return None
     if isinstance(error, _JOURNAL_FAILED) and not steps_behind(error):
         return None

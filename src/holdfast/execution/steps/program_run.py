@@ -66,8 +66,6 @@ class ProgramRun:
         self._resumed = live.resumed
         self._replayed = 0
         self._hasher = step_hasher(live.id)
-        self._pending: list[Entry] = []
-        """Entries that found no room on an event loop: they go with the next that does."""
 
     # -- what is asked for ------------------------------------------------------------------------------------
 
@@ -95,7 +93,7 @@ class ProgramRun:
         codec = function.codec if returns is UNSET else codec_of(returns)
         path = self.place(name, parent)
         operation = fingerprint(args, kwargs, path) if given is UNSET else given_fingerprint(given, path)
-        key = step_key_from(self._hasher, path, options.effect, operation)
+        key = self._key(path, options.effect, operation)
         return StepHandle(self, path, key, options, codec, function.is_async, skipped)
 
     def ask_split(
@@ -104,7 +102,7 @@ class ProgramRun:
         """A step whose beginning and end are apart; it has no function."""
         codec = PLAIN if returns is UNSET else codec_of(returns)
         path = self.place(name, parent)
-        key = step_key_from(self._hasher, path, options.effect, fingerprint(args, {}, path))
+        key = self._key(path, options.effect, fingerprint(args, {}, path))
         return StepHandle(self, path, key, options, codec, False, skipped)
 
     def ask_value(self, parent: str, name: str, codec: Codec) -> StepHandle:
@@ -114,10 +112,15 @@ class ProgramRun:
             self, path, step_key_from(self._hasher, path, DEFAULT.effect, b""), DEFAULT, codec, False, None
         )
 
+    def _key(self, path: str, effect: str, operation: bytes) -> bytes:
+        if self.live.recorded.origins:  # some paths have another execution's keys
+            return self.live.key(path, effect, operation)
+        return step_key_from(self._hasher, path, effect, operation)
+
     def decide(self, step: StepHandle) -> Decision:
         """What becomes of it; raises Diverged, or why the program is to stop."""
-        if self.live.is_stopping:
-            self.live.check_stop()
+        if self.live.cancel_reason is not None:
+            self.live.check()
         if not self._resumed:
             return RUN
         return decide(self.live.recorded, step.path, step.key, guarded=step.options.is_guarded)
@@ -184,33 +187,24 @@ class ProgramRun:
             return None
         live = self.live
         try:
-            if self._pending:
-                ticket = live.store.write(live.journal, *self._pending, *entries, acked=acked)
-                self._pending = []
-            else:
-                ticket = live.store.write(live.journal, *entries, acked=acked)
+            if self.always_replay or not isinstance(entries[-1], StepResult):
+                return live.write(*entries, acked=acked)
+            return live.hand_over(*entries, acked=acked)  # a path is asked for once: nobody looks for this again
         except HoldfastError as error:
             self.lost(error)
             return None
-        if self.always_replay or not isinstance(entries[-1], StepResult):
-            for entry in entries:
-                live.recorded.add(entry)
-        return ticket
 
     def write_later(self, entry: Entry) -> None:
         """Hand an entry over that nobody waits for, on an event loop, too: if there is no room, with the next one."""
         if not self.is_undurable:
             try:
-                self.write(entry, acked=False)
-            except Unavailable:
-                self._pending.append(entry)
+                self.live.write_later(entry)
+            except HoldfastError as error:
+                self.lost(error)
 
     def flushed(self) -> UnitTicket | None:
         """Hand over what found no room so far."""
-        if not self._pending:
-            return None
-        pending, self._pending = self._pending, []
-        return self.write(*pending, acked=True)
+        return self.live.hand_over(acked=True) if self.live.pending else None
 
     def is_at_end(self) -> bool:
         """Whether this run has come to the end of what was recorded, as far as it can be told."""

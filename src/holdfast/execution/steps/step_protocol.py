@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
-from holdfast.errors import AmbiguousEffect, ExecutionCanceled, ExecutionPaused
+from holdfast.errors import AmbiguousEffect, ExecutionCanceled
 from holdfast.execution.journal.entries import Entry
 from holdfast.execution.steps.program_run import ProgramRun
 from holdfast.execution.steps.step_decision import RUN, Ambiguous, Decision, Replay, Run
@@ -138,7 +138,7 @@ def _attempts(run: ProgramRun, step: StepHandle) -> Protocol:
                 value = yield CALL
             finally:
                 current.set(outside)  # not by a token: a coroutine may be closed in another context
-        except (ExecutionCanceled, ExecutionPaused):
+        except ExecutionCanceled:
             raise
         except Exception as error:
             retry = run.failed_attempt(step, error)

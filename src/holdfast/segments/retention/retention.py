@@ -32,7 +32,7 @@ from holdfast.model.control_rows import EXPIRED, EXPIRING, SegmentRow
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.local_root import Publishing
 from holdfast.segments.retention import retention_plan
-from holdfast.segments.retention.retention_plan import Budget, Held, Policy, Reason
+from holdfast.segments.retention.retention_plan import Budget, Held, Policy, Reason, Waiting
 from holdfast.segments.segment_settings import RetentionSettings
 from holdfast.segments.segment_stats import Counters
 from holdfast.store import layout
@@ -63,6 +63,8 @@ class RetentionReport(msgspec.Struct, frozen=True):
     bytes_short: int
     """What the disk budget still lacks, although nothing more may go."""
     dry_run: bool
+    bytes_waiting: int = 0
+    """What stays only because consumers have not read it yet."""
 
 
 class Retention:
@@ -76,8 +78,13 @@ class Retention:
         clock: Clock,
         counters: Counters,
         topics: Mapping[str, Policy] | None = None,
+        waits: Callable[[Partition], Waiting | None] = lambda partition: None,
     ) -> None:
-        """`topics` have policies of their own in other settings; with those of `settings`, the smaller limit counts."""
+        """`topics` have policies of their own in other settings; with those of `settings`, the smaller limit counts.
+
+        `waits` tells for which consumers a partition's segments are kept.
+        """
+        self._waits = waits
         self._journal = journal
         self._topics = topics or {}
         self._manifest = manifest
@@ -113,11 +120,13 @@ class Retention:
 
     def _run(self, dry_run: bool) -> RetentionReport:
         removed: list[Removed] = []
+        waiting = 0
         kept: dict[Partition, int] = {}
         for partition in list(self._journal.partitions.values()):
             planned = self._plan(partition)
             removed += [_removed(partition, removal.segment, removal.why) for removal in planned.removals]
             kept[partition] = len(planned.removals)
+            waiting += planned.bytes_waiting
         freed = sum(item.bytes for item in removed)
         budget = self._budget(kept, freed)
         by_key = {(p.topic, p.number): p for p in kept}
@@ -126,7 +135,7 @@ class Retention:
         if not dry_run:
             self._remove(removed, by_key)
             self._finish_expiring()
-        return RetentionReport(tuple(removed), freed + budget.bytes_freed, budget.bytes_short, dry_run)
+        return RetentionReport(tuple(removed), freed + budget.bytes_freed, budget.bytes_short, dry_run, waiting)
 
     # -- planning -----------------------------------------------------------------------------------------
 
@@ -147,6 +156,13 @@ class Retention:
         if policy == Policy() or sealed.first_segment == sealed.segments:
             return retention_plan.Planned()
         held = Held(self._size(partition), sealed.sealed_offset - sealed.first_offset)
+        due = self._due_of(partition, held, policy)
+        waiting = self._waits(partition) if due.removals else None
+        return due if waiting is None else retention_plan.waited(
+            due, self._due_of(partition, held, waiting.limit), waiting
+        )  # fmt: skip
+
+    def _due_of(self, partition: Partition, held: Held, policy: Policy) -> retention_plan.Planned:
         candidates = self._candidates(partition, 0)
         return retention_plan.expire(candidates, held, policy, self._clock.now_us(), self._floor(partition))
 
@@ -199,6 +215,7 @@ class Retention:
             partition = by_key[item.topic, item.partition]
             upto[partition] = max(upto.get(partition, 0), self._manifest.upto(partition, item.number))
         for partition, end in upto.items():
+            self._tell_unread(partition, removed)
             self._expire(partition, end)
         if removed:
             logger.info(
@@ -229,6 +246,18 @@ class Retention:
                 self._counters.last_error = f"cannot write an expiry: {error.strerror}"
         if self.before_removal is not None:
             self.before_removal(partition.topic)
+
+    def _tell_unread(self, partition: Partition, removed: list[Removed]) -> None:
+        """Consumers that were waited for have not read all of it: that is no reason to stay, but one to be told."""
+        waiting = self._waits(partition)
+        ends = [r.first + r.rows for r in removed if (r.topic, r.partition) == (partition.topic, partition.number)]
+        if waiting is not None and max(ends) > waiting.floor:
+            records = max(ends) - max(waiting.floor, partition.sealed.first_offset)
+            logger.warning(
+                "retention removes %d records that a consumer has not read: it waits no longer topic=%s partition=%d"
+                " consumers=%s", records, partition.topic, partition.number, ",".join(waiting.consumers),
+                extra={"action": "retention_unread", "records": records, "topic": partition.topic},
+            )  # fmt: skip
 
     def _make_room(self, partition: Partition, oldest: int) -> None:
         """Free the space of the oldest file before the commit that expires it; its new name proves why."""

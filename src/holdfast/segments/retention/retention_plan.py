@@ -15,6 +15,9 @@ records. Each limit is a reason of its own; a segment goes when any of them asks
   records of a segment are at least as old, in the log, as its seal. Where the host's clock was wrong at the seal, the
   prefix rule keeps a segment at least as long as those before it.
 
+A topic's policy may wait for consumers: what they have not read stays, until a second limit, that of waiting, asks for
+it, too.
+
 The budget looks at the whole log: when it needs room, the oldest segments anywhere go first, however the limits stand.
 """
 
@@ -31,7 +34,7 @@ from holdfast.model.control_rows import SegmentRow
 
 _INT64 = 2**63
 
-Reason = Literal["bytes", "age", "count", "budget"]
+Reason = Literal["bytes", "age", "count", "budget", "wait_limit"]
 Key = tuple[str, int]
 """Topic and partition."""
 
@@ -79,10 +82,25 @@ class Planned(msgspec.Struct, frozen=True):
 
     removals: tuple[Removal, ...] = ()
 
+    bytes_waiting: int = 0
+    """Bytes of segments that would go, if all consumers that are waited for were past them."""
+
     @property
     def bytes_freed(self) -> int:
         """Bytes of all that goes."""
         return sum(removal.segment.size for removal in self.removals)
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """What a partition's consumers have not read yet is kept, within a limit of its own."""
+
+    floor: int
+    """The offset up to which all of them have read."""
+
+    limit: Policy
+    """What exceeds this is kept for nobody."""
+
+    consumers: tuple[str, ...] = ()
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -141,6 +159,21 @@ def expire(
             break
         removals.append(Removal(segment, why))
     return Planned(tuple(removals))
+
+
+def waited(due: Planned, limit: Planned, waiting: Waiting) -> Planned:
+    """What goes of all that is due, where consumers are waited for: what they have read, and what exceeds the limit.
+
+    `due` is what the policy removes, `limit` what the limit of waiting would.
+    """
+    over = len(limit.removals)
+    going: list[Removal] = []
+    for removal in due.removals:
+        if removal.segment.end > waiting.floor and len(going) >= over:
+            break
+        going.append(removal if removal.segment.end <= waiting.floor else Removal(removal.segment, "wait_limit"))
+    kept = due.removals[len(going) :]
+    return Planned(tuple(going), sum(removal.segment.size for removal in kept))
 
 
 def budget(partitions: Mapping[Key, Iterable[SegmentRow]], over_bytes: int, floors: Mapping[Key, int]) -> Budget:

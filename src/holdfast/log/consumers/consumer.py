@@ -1,0 +1,543 @@
+"""A consumer: a named reader whose position lives in the log.
+
+    consumer = topic.consumer("billing")
+    for record in consumer:
+        handle(record)
+        consumer.commit()        # what was given out so far is consumed, durably
+
+Records come in the order of their partition, as they become durable. After a crash the next consumer of that name goes
+on behind what was committed: a record that was given out and not committed comes again. Together with a transaction
+(`tx.consumed(consumer)`) it is exactly once inside one log.
+
+Several consumers of one name on one topic are members: they share its partitions (`members`). One member is used by
+one thread, or one task, at a time.
+
+Records are read in pages, and a page's iterator stays open until it has given all that was durable when it was opened.
+What lies in a page was not given out yet: `given` is where the page begins.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from asyncio import AbstractEventLoop, get_running_loop, to_thread
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import islice
+from threading import Lock, Thread, current_thread
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar
+from weakref import ReferenceType, ref
+
+import msgspec
+
+from holdfast.arguments import seconds, several, whole
+from holdfast.caller import in_coroutine
+from holdfast.errors import Closed, Expired, HoldfastError, Invalid
+from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.journal import Journal, Operation, Unit
+from holdfast.journal.state.partition import Partition
+from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.consumers.members import Committing, Members, lost
+from holdfast.log.consumers.stored_positions import Kept
+from holdfast.log.topics.following import has_ended, wait_seconds
+
+Item = TypeVar("Item")
+Read = Callable[[Partition, int, int], Iterator[Item]]
+"""The records of a partition between two offsets."""
+Find = Callable[[int, int | str | datetime], int]
+"""The offset of a partition that is meant by an offset, a name, a position or a time."""
+OnExpired = Literal["fail", "first"]
+
+_PAGE_RECORDS, _PAGE_RECORDS_MAX = 256, 10_000
+
+logger = logging.getLogger("holdfast")
+
+
+class _Slot(Generic[Item]):
+    """What a member is reading of one partition."""
+
+    __slots__ = ("at", "items", "part")
+
+    def __init__(self, part: Partition, at: int) -> None:
+        self.part = part
+        self.at = at
+        """The offset behind the last record that was put into a page."""
+        self.items: Iterator[Item] | None = None
+        """Where to go on reading; None: look for more."""
+
+
+class Consumer(Generic[Item]):
+    """A named reader of one topic; get it with `topic.consumer(name)`.
+
+    >>> import holdfast, tempfile
+    >>> with tempfile.TemporaryDirectory() as directory, holdfast.open(directory) as log:
+    ...     orders = log.topic("orders")
+    ...     _ = orders.append_batch([b"one", b"two", b"three"])
+    ...     with orders.consumer("billing") as consumer:
+    ...         [record.payload for record in consumer.poll(2)], consumer.lag
+    ...         consumer.commit()
+    ...     orders.consumer("billing").poll(10)[0].payload
+    ([b'one', b'two'], 3)
+    b'three'
+    """
+
+    def __init__(
+        self, journal: Journal, kept: KeptPositions, members: Members, read: Read[Item], find: Find, *,
+        named: Iterable[int] | None, on_expired: OnExpired, patience: float,
+    ) -> None:  # fmt: skip
+        self._journal = journal
+        self._kept = kept
+        self._members = members
+        self._read = read
+        self._find = find
+        self.name, self.topic = members.place
+        self.named = None if named is None else tuple(named)
+        self._on_expired = on_expired
+        self._patience = patience
+        self._slots: dict[int, _Slot[Item]] = {}
+        self._lost: set[int] = set()
+        """Partitions of which something was given out that another member gives out again."""
+        self._page: deque[Item] = deque()
+        self._page_records = _PAGE_RECORDS
+        self._paged: _Slot[Item] | None = None
+        """Whose records are in the page."""
+        self._filling: _Slot[Item] | None = None
+        self._turn = 0
+        self._lock = Lock()
+        """One at a time reads or commits; a task that was cancelled may leave a thread behind that still reads."""
+        self._newest: UnitTicket | None = None
+        """The last commit, which the next one may join."""
+        self._user: ReferenceType[Thread] | None = None
+        self._loop: AbstractEventLoop | None = None
+        self._closed = False
+        self._id = members.join(self, patience)
+
+    # -- records ------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        page = self._page
+        while not page:
+            if not self._more():
+                raise StopIteration
+        return page.popleft()
+
+    def __aiter__(self) -> AsyncIterator[Item]:
+        return self
+
+    async def __anext__(self) -> Item:
+        page = self._page
+        while not page:
+            if not await self._more_async():
+                raise StopAsyncIteration
+        return page.popleft()
+
+    def poll(self, limit: int = 100, timeout: float | None = None) -> list[Item]:
+        """Up to `limit` records: those that are there, or else the next ones.
+
+        Waits until there is one, at most `timeout` seconds (0: not at all; None: for ever). An empty list means that
+        the time is over, or that the log or the consumer was closed.
+        """
+        if in_coroutine():
+            warnings.warn("poll() blocks the event loop; use: await consumer.poll_async(…)", RuntimeWarning, 2)
+        limit, deadline = self._asked_for(limit), self._deadline(timeout)
+        while not self._page and self._more(deadline):
+            pass
+        return self._taken(limit)
+
+    async def poll_async(self, limit: int = 100, timeout: float | None = None) -> list[Item]:
+        """What `poll` does, for coroutines."""
+        limit, deadline = self._asked_for(limit), self._deadline(timeout)
+        while not self._page and await self._more_async(deadline):
+            pass
+        return self._taken(limit)
+
+    def _taken(self, limit: int) -> list[Item]:
+        # Of one page only: between here and the caller nothing is waited for, so nothing that is given out gets lost.
+        page = self._page
+        return [page.popleft() for _ in range(min(limit, len(page)))]
+
+    def _asked_for(self, limit: int) -> int:
+        if whole(limit, "limit") < 1:
+            raise Invalid(f"limit must be above zero, got {limit}", hint="for instance poll(100)")
+        self._page_records = min(max(_PAGE_RECORDS, whole(limit, "limit")), _PAGE_RECORDS_MAX)
+        return whole(limit, "limit")
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        return None if timeout is None else self._journal.clock.monotonic() + seconds(timeout)
+
+    def _more(self, deadline: float | None = None) -> bool:
+        """Read a page, or wait for news; False when nothing more comes."""
+        self._used_by_thread()
+        if self._fill():
+            return True
+        if self._is_over() or (left := self._left(deadline)) <= 0:
+            return False
+        self._members.signal.sleep(self._news, left)
+        return True
+
+    async def _more_async(self, deadline: float | None = None) -> bool:
+        loop = get_running_loop()
+        self._loop, self._user = loop, None
+        if await to_thread(self._fill):
+            return True
+        if self._is_over() or (left := self._left(deadline)) <= 0:
+            return False
+        future = self._members.signal.future(loop, left)
+        if not self._news():
+            await future
+        return True
+
+    def _left(self, deadline: float | None) -> float:
+        """How long to sleep before looking again; 0 when the time is over."""
+        look_again = self._members.wait_seconds(self._id)
+        wait = wait_seconds(self._journal) if look_again is None else look_again
+        return wait if deadline is None else min(wait, deadline - self._journal.clock.monotonic())
+
+    def _is_over(self) -> bool:
+        return self._closed or has_ended(self._journal)
+
+    def _news(self) -> bool:
+        if self._closed or self._journal.end is not None:
+            return True
+        return any(slot.part.durable > slot.at and not self._is_handed_over(slot) for slot in [*self._slots.values()])
+
+    # -- pages --------------------------------------------------------------------------------------------
+
+    def _fill(self) -> bool:
+        """Read the next page of a partition that has something; False when none has."""
+        with self._lock:
+            if self._page:  # a cancelled task left it
+                return True
+            if self._closed or self._journal.end is not None:
+                return False
+            for slot in self._waiting():
+                try:
+                    self._read_page(slot)
+                finally:
+                    self._filling = None
+                if self._page:
+                    return True
+            return False
+
+    def _waiting(self) -> list[_Slot[Item]]:
+        """Partitions that have something to give, the one that comes after the last one first."""
+        members = self._members
+        if not members.has(self._id):  # taken for dead: come back
+            self._id = members.join(self, self._patience)
+        members.balance()
+        with members.lock:
+            slots = [slot for _, slot in sorted(self._slots.items()) if not self._is_handed_over(slot)]
+            self._turn += 1
+            turn = self._turn % max(1, len(slots))
+        return [
+            slot for slot in (*slots[turn:], *slots[:turn]) if slot.items is not None or slot.part.durable > slot.at
+        ]
+
+    def _is_handed_over(self, slot: _Slot[Item]) -> bool:
+        """Another member waits for it, and all that was given out is about to be committed: no more of it."""
+        number = slot.part.number
+        return self._members.is_wanted(number) and self._members.submitted(number) == slot.at
+
+    def _read_page(self, slot: _Slot[Item]) -> None:
+        with self._members.lock:
+            if self._slots.get(slot.part.number) is not slot:  # it went meanwhile
+                return
+            self._filling = self._paged = slot
+        for _ in range(2):  # an iterator that was left open may be at its end
+            if slot.items is None:
+                slot.items = self._opened(slot)
+            try:
+                self._page.extend(islice(slot.items, self._page_records))
+            except HoldfastError as error:
+                slot.items = None
+                slot.at += len(self._page)
+                if not self._page:
+                    self._expired(slot, error)
+                return
+            slot.at += len(self._page)
+            if len(self._page) < self._page_records:
+                slot.items = None
+            if self._page or slot.part.durable <= slot.at:
+                return
+
+    def _opened(self, slot: _Slot[Item]) -> Iterator[Item]:
+        part = slot.part
+        if slot.at < part.sealed.first_offset:
+            self._expired(slot, None)
+        return self._read(part, slot.at, part.durable)
+
+    def _expired(self, slot: _Slot[Item], error: HoldfastError | None) -> None:
+        """Retention has removed what comes next: say so, or go on with what is left, as was asked for."""
+        first = max(slot.part.sealed.first_offset, error.first if isinstance(error, Expired) else 0)
+        if error is not None and (not isinstance(error, Expired) or first <= slot.at):
+            raise error
+        where = f"consumer={self.name!r} topic={self.topic!r} partition={slot.part.number}"
+        if self._on_expired == "fail":
+            raise Expired(
+                f"records that this consumer has not seen have expired {where} offset={slot.at} first={first}",
+                first=first,
+                hint="consumer.seek('first') goes on with what is left; on_expired='first' always does; retention can"
+                " wait for a consumer: log.set_retention(…, wait_for=[…], wait_limit=…)",
+            )
+        logger.warning(
+            "%d records expired before a consumer saw them %s", first - slot.at, where,
+            extra={"action": "consumer_skipped", "records": first - slot.at},
+        )  # fmt: skip
+        slot.at = first
+
+    # -- how far it is ------------------------------------------------------------------------------------
+
+    def given(self, number: int) -> int:
+        """The offset behind the last record of this partition that was given out."""
+        slot = self._slots[number]
+        return slot.at - (len(self._page) if self._paged is slot else 0)
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions that this member has now."""
+        self._members.balance()
+        return tuple(sorted(self._slots))
+
+    @property
+    def position(self) -> str:
+        """How far it has given out records of its partitions, as text: for `topic.read(position)` or `seek`."""
+        with self._members.lock:
+            return _text({number: self.given(number) for number in self.partitions})
+
+    @property
+    def committed(self) -> str:
+        """How far its partitions are consumed, durably."""
+        with self._members.lock:
+            return _text({number: self._members.committed(number) for number in self.partitions})
+
+    @property
+    def lag(self) -> int:
+        """How many durable records of its partitions are not committed as consumed."""
+        with self._members.lock:
+            return sum(lag_of(self._slots[n].part, self._members.committed(n)) for n in self.partitions)
+
+    def seek(self, to: int | str | datetime, *, partition: int | None = None) -> None:
+        """Go on from somewhere else, in all partitions that this member has or in one; `commit()` makes it durable.
+
+        `to` is an offset (a negative one counts from the end), 'first', 'next', a position such as `.position` gives,
+        or a time: then the first record of that time or later.
+        """
+        with self._lock:
+            self._require_open()
+            numbers = self.partitions if partition is None else (whole(partition, "partition"),)
+            for number in numbers:
+                if number not in self._slots:
+                    raise Invalid(
+                        f"this member does not have partition {number} consumer={self.name!r}",
+                        hint="consumer.partitions says which it has; name it with partitions=[…] when it is made",
+                    )
+            found = {number: self._find(number, to) for number in numbers}
+            with self._members.lock:
+                for number in found.keys() & self._slots.keys():
+                    self._put_back(self._slots[number], found[number])
+
+    def _put_back(self, slot: _Slot[Item], at: int) -> None:
+        if self._paged is slot:
+            self._page.clear()
+        slot.at, slot.items = at, None
+
+    # -- committing ---------------------------------------------------------------------------------------
+
+    def commit(self, timeout: float | None = None) -> None:
+        """Make it durable that all records given out so far are consumed; returns after the fsync.
+
+        Raises Invalid, and commits nothing, where another member has one of these partitions now: what was given out of
+        it is given out again there. Raises OutcomeUnknown when there was no acknowledgement within `timeout`
+        seconds (default: `journal.ack_timeout_ms`).
+        """
+        if in_coroutine():
+            warnings.warn("commit() blocks the event loop; use: await consumer.commit_async()", RuntimeWarning, 2)
+        wait = self._kept.timeout if timeout is None else seconds(timeout)
+        self._submit(wait).result(wait)
+
+    async def commit_async(self, timeout: float | None = None) -> None:
+        """What `commit` does, for coroutines. Cancelling it does not take the commit back."""
+        wait = self._kept.timeout if timeout is None else seconds(timeout)
+        await (await self._journal.when_room(self._submit, wait))
+
+    def submit_commit(self) -> CommitTicket:
+        """Queue a commit and return its ticket: `ticket.result()` or `await ticket`. Reading need not wait for it.
+
+        Commits are durable in order. Those that find the journal busy become one.
+        """
+        return self._submit(self._kept.timeout)
+
+    def _submit(self, wait: float) -> CommitTicket:
+        with self._lock:
+            committing = self._begin()
+            if committing is None:
+                return CommitTicket(self._members, self._members.newest)
+            try:
+                self._newest = self._journal.spaces.gather(
+                    committing.positions, self._made, append=(self._kept.partition(), 1), size=64 + 256 * len(
+                        committing.positions), join=self._newest, timeout=wait,
+                )  # fmt: skip
+            except BaseException:
+                committing.failed()
+                raise
+            committing.queued(self._newest)
+            return CommitTicket(self._members, self._newest)
+
+    def _made(self, unit: Unit) -> list[Operation]:
+        """By the writer: what commits that were gathered come to. Of each partition the last word counts."""
+        positions: dict[int, Kept] = {}
+        for part in unit.parts:
+            positions.update(part)
+        return self._members.operations(positions)[0]
+
+    def commit_operations(self) -> Committing | None:
+        """The position as it is now, to be committed with something else; None where nothing has changed."""
+        with self._lock:
+            committing = self._begin()
+            if committing is not None:
+                self._newest = None  # a later commit must not join one that comes before this
+            return committing
+
+    def _begin(self) -> Committing | None:
+        self._require_open()
+        with self._members.lock:
+            self._members.balance()
+            if self._lost:
+                refused, self._lost = sorted(self._lost), set()
+                raise lost(self._members.place, refused)
+            given = {number: self.given(number) for number in self._slots}
+            for number, slot in self._slots.items():
+                if self._members.is_wanted(number):  # it goes as soon as this is durable
+                    self._put_back(slot, given[number])
+            return self._members.begin(self._id, given)
+
+    # -- as a member --------------------------------------------------------------------------------------
+
+    def is_dead(self) -> bool:
+        """Whether the thread or the loop that used it last has ended."""
+        if self._loop is not None:
+            return self._loop.is_closed()
+        user = None if self._user is None else self._user()
+        return self._user is not None and (user is None or not user.is_alive())
+
+    def is_idle(self, number: int) -> bool:
+        """Whether all of this partition that was given out is committed, and nothing is about to be."""
+        slot = self._slots.get(number)
+        if slot is None:
+            return True
+        if self._filling is slot or (self._paged is slot and self._page):
+            return False
+        return slot.at == self._members.durable_at(number)
+
+    def take(self, part: Partition, at: int) -> None:
+        """It has this partition from now on."""
+        self._slots[part.number] = _Slot(part, at)
+        self._lost.discard(part.number)
+
+    def lose(self, number: int, *, refuse: bool) -> None:
+        """It has this partition no more."""
+        self._slots.pop(number, None)
+        if refuse:
+            self._lost.add(number)
+
+    def _used_by_thread(self) -> None:
+        thread = current_thread()
+        if self._user is None or self._user() is not thread:
+            self._user, self._loop = ref(thread), None
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give its partitions back, and end whoever iterates; commits nothing. Closing again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._members.leave(self._id)
+            self._members.signal.notify()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed("this consumer is closed", hint="make another one: topic.consumer(name)")
+        if self._journal.end is not None:
+            raise self._journal.end.again()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"partitions={sorted(self._slots)}"
+        return f"Consumer({self.name!r}, topic={self.topic!r}, {state})"
+
+
+class CommitTicket:
+    """The promise of a consumer's commit; `result()` or `await` returns once it is durable."""
+
+    __slots__ = ("_members", "_ticket")
+
+    def __init__(self, members: Members, ticket: UnitTicket | None) -> None:
+        self._members = members
+        self._ticket = ticket
+        """None: nothing had changed, and nothing is on its way."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._ticket is None or self._ticket.done
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait until the position survives power loss; raises what became of it if it does not."""
+        if self._ticket is not None:
+            try:
+                self._ticket.result(timeout)
+            finally:
+                self._members.balance()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._ticket is not None:
+            try:
+                yield from self._ticket.__await__()
+            finally:
+                self._members.balance()
+
+    def __repr__(self) -> str:
+        return f"CommitTicket(done={self.done})"
+
+
+def lag_of(part: Partition, committed: int) -> int:
+    """How many records of a partition are there and not consumed; what has expired is not there."""
+    return max(0, part.durable - max(committed, part.sealed.first_offset))
+
+
+def numbers_of(partitions: int | Iterable[int] | None, count: int) -> tuple[int, ...] | None:
+    """The partitions that a member named, checked."""
+    if partitions is None:
+        return None
+    given = (partitions,) if isinstance(partitions, int) else several(partitions, "partitions", "partitions=[0, 1]")
+    numbers = sorted({whole(number, "a partition") for number in given})
+    if not numbers or numbers[0] < 0 or numbers[-1] >= count:
+        raise Invalid(
+            f"not partitions of this topic: {numbers}",
+            hint=f"its partitions are 0 to {count - 1}; leave it out to share",
+        )
+    return tuple(numbers)
+
+
+def _text(positions: Mapping[int, int]) -> str:
+    return msgspec.json.encode({str(number): at for number, at in sorted(positions.items())}).decode()

@@ -1,0 +1,214 @@
+"""The consumers of an open log: opened by topics, looked at by the log, their last word said when it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from threading import Lock
+from typing import Any, NamedTuple
+
+from holdfast.arguments import seconds, whole
+from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.journal.state.partition import Partition
+from holdfast.log.consumers.consumer import Consumer, OnExpired, Read, lag_of, numbers_of
+from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus
+from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.consumers.members import Members
+from holdfast.log.consumers.stored_positions import TOPIC, Kept, Place
+from holdfast.log.log_context import LogContext
+from holdfast.log.topics.reading import Reading, parse_position
+from holdfast.model.topic_name import check_name
+from holdfast.suggestions import listed, meant
+
+Start = int | str | datetime
+"""Where a consumer begins: an offset, 'first', 'next', a position, or a time."""
+
+_CONSUMERS_MAX = 1_000
+
+
+class Reader(NamedTuple):
+    """What a topic gives to its consumers: its partitions, and how they are read."""
+
+    topic: str
+    parts: tuple[Partition, ...]
+    items: Read[Any]
+    since: Callable[[int, datetime], Reading[Any]]
+    """The records of a partition from a time on."""
+
+
+class LogConsumers:
+    """The consumers of one open log."""
+
+    def __init__(self, context: LogContext, kept: KeptPositions, create_topic: Callable[[str], object]) -> None:
+        """`create_topic` makes the topic that positions are recorded in, if it is not there."""
+        self._context = context
+        self._journal = context.journal
+        self._kept = kept
+        self._create_topic = create_topic
+        self._members: dict[Place, Members] = {}
+        self._lock = Lock()
+
+    def open(
+        self, given: tuple[Any, ...], name: str, start: Start, partitions: int | Iterable[int] | None,
+        on_expired: OnExpired, patience: float,
+    ) -> Consumer[Any]:  # fmt: skip
+        """A member of this consumer; where nothing is committed yet, it begins at `start`, and that is durable."""
+        reader = Reader(*given)
+        self._check(reader.topic, check_name(name, "consumer"), on_expired)
+        named, patience = numbers_of(partitions, len(reader.parts)), seconds(patience, "patience")
+        find = _Finding(reader).find
+        members = self._members_of((name, reader.topic), reader, lambda number: find(number, start))
+        return Consumer(
+            self._journal, self._kept, members, reader.items, find, named=named, on_expired=on_expired,
+            patience=patience,
+        )  # fmt: skip
+
+    def _check(self, topic: str, _name: str, on_expired: str) -> None:
+        if self._journal.read_only:
+            raise Invalid(
+                "this log is open for reading only", hint="read it with topic.read(position) or topic.follow(position)"
+            )
+        if self._journal.end is not None:
+            raise self._journal.end.again()
+        if topic == TOPIC:
+            raise Invalid(f"positions are kept in {TOPIC}: every commit adds to it", hint="read it with topic.read()")
+        if on_expired not in ("fail", "first"):
+            raise Invalid(f"unknown on_expired={on_expired!r}", hint="use 'fail' or 'first'")
+
+    def _members_of(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> Members:
+        with self._lock:
+            members = self._members.get(place)
+            if members is None:
+                if TOPIC not in self._journal.topics:
+                    self._create_topic(TOPIC)
+                if not self._members:  # the first use by this owner
+                    self._kept.say_again()
+                positions = self._begun(place, reader, begin)
+                monotonic = self._context.clock.monotonic
+                members = self._members[place] = Members(place, reader.parts, self._kept, positions, monotonic)
+            return members
+
+    def _begun(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> dict[int, Kept]:
+        """What is committed of each partition; what is not, is now, so that a crash does not move the beginning."""
+        known = self._kept.positions(place)
+        fresh: dict[int, Kept] = {}
+        for part in reader.parts:
+            before = known.get(part.number)
+            if before is None or before.gone:
+                fresh[part.number] = Kept(begin(part.number), self._kept.later(before.at if before else 0))
+        if fresh:
+            self._check_room(place)
+            self._kept.commit(place, fresh)
+        return {**known, **fresh}
+
+    def _check_room(self, place: Place) -> None:
+        if len(known := self._kept.all_positions()) >= _CONSUMERS_MAX and place not in known:
+            raise Invalid(
+                f"the log has {_CONSUMERS_MAX} consumers already", hint="let go of old ones: log.forget_consumer(…)"
+            )
+
+    def forget_consumer(self, name: str, topic: str) -> None:
+        """Let go of a consumer's position in a topic, durably."""
+        place = (check_name(name, "consumer"), check_name(topic))
+        if self._journal.read_only:
+            raise Invalid("this log is open for reading only", hint="its owner can let go of consumers")
+        with self._lock:
+            members = self._members.get(place)
+            if members is not None and members.count:
+                raise Invalid(f"this consumer is in use consumer={name!r} topic={topic!r}", hint="close() it first")
+            self._members.pop(place, None)
+            if not self._kept.forget_consumer(place):
+                raise no_consumer(name, topic, self._kept.all_positions())
+
+    # -- how far they are ---------------------------------------------------------------------------------
+
+    def status(self, topic: str | None = None) -> list[ConsumerStatus]:
+        """All consumers, or those of one topic, by name and topic."""
+        self._journal.refresh()
+        self._settle()
+        found = self._kept.all_positions()
+        return [self._status(place, kept) for place, kept in found.items() if topic in (None, place[1])]
+
+    def _settle(self) -> None:
+        for members in list(self._members.values()):
+            members.settle()
+
+    def _status(self, place: Place, positions: dict[int, Kept]) -> ConsumerStatus:
+        name, topic = place
+        parts = {part.number: part for part in self._journal.topics.get(topic, ())}
+        lines = tuple(_line(parts[number], kept) for number, kept in sorted(positions.items()) if number in parts)
+        wait, members = self._kept.wait(topic), self._members.get(place)
+        return ConsumerStatus(
+            consumer=name, topic=topic, lag=sum(line.lag for line in lines),
+            members=None if self._journal.read_only else 0 if members is None else members.count,
+            retention_waits=wait is not None and name in wait.consumers, partitions=lines,
+        )  # fmt: skip
+
+    def stats(self) -> ConsumerStats:
+        """Lag and members, as numbers."""
+        try:
+            found = self.status()
+        except HoldfastError:  # a damaged space is told when it is asked for; here it must not hide the rest
+            return ConsumerStats()
+        lag = {f"{one.consumer}/{one.topic}": one.lag for one in found}
+        return ConsumerStats(len(found), sum(one.members or 0 for one in found), lag)
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Say all positions once more, so that the newest segment of their topic has them."""
+        self._settle()
+        self._kept.end()
+
+    def forget(self) -> None:
+        """In a forked child: the locks may have been held by threads that are not here."""
+        self._lock = Lock()
+        self._members = {}
+
+
+class _Finding:
+    """Where in a topic something is."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def find(self, number: int, to: Start) -> int:
+        """The offset that is meant."""
+        part = self._reader.parts[number]
+        if isinstance(to, datetime):
+            return self._since(part, to)
+        if to == "first":
+            return min(part.durable, part.sealed.first_offset)
+        if to == "next":
+            return part.durable
+        if isinstance(to, str):
+            at = parse_position(to).get(number, part.durable)
+        else:
+            at = whole(to, "an offset")
+            at = max(part.sealed.first_offset, part.durable + at) if at < 0 else at
+        if at > part.durable:
+            raise Invalid(
+                f"there is no offset {at} yet topic={part.topic!r} partition={number} durable={part.durable}",
+                hint="'next' is behind the last record; 'first', offsets, positions and times stand for others",
+            )
+        return at
+
+    def _since(self, part: Partition, time: datetime) -> int:
+        reading = self._reader.since(part.number, time)
+        found = next(iter(reading), None)
+        return part.durable if found is None else parse_position(reading.position)[part.number] - 1
+
+
+def _line(part: Partition, kept: Kept) -> ConsumerPartition:
+    first = part.sealed.first_offset
+    return ConsumerPartition(
+        partition=part.number, first=first, committed=kept.next, durable=part.durable, lag=lag_of(part, kept.next),
+        expired=max(0, first - kept.next), committed_us=kept.at,
+    )  # fmt: skip
+
+
+def no_consumer(name: str, topic: str | None, known: Iterable[Place]) -> NotFound:
+    """The error for a consumer that is not there, with the one that was probably meant."""
+    names = sorted({place[0] for place in known if topic in (None, place[1])})
+    where = "" if topic is None else f" topic={topic!r}"
+    return NotFound(f"there is no consumer {name!r}{meant(name, names)}{where}", hint=listed(names))

@@ -1,0 +1,359 @@
+"""The members of one consumer on one topic: which of them has which partition, and how far each partition is consumed.
+
+All members live in this process and share the partitions (`assignment`). A partition that should go to another member
+goes there
+
+* at once, if its holder has nothing of it under way: all that was given out is committed;
+* otherwise when the holder commits, or closes;
+* when the holder is dead: nobody refers to it any more, its thread has ended, or its event loop is closed;
+* by force, when the holder has kept it so for `patience` seconds.
+
+The next member begins with what is committed. What a holder had given out and not committed is given out again, and a
+commit of it is refused: of two members that both worked on a record only one gets it committed. For that, a partition
+does not move while a commit of it is on its way, or a transaction has taken its position and has not ended.
+
+Other processes can be members later through the owner of the log: nothing here asks more of a member than `Member` has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from threading import RLock
+from typing import NamedTuple, Protocol
+from weakref import ReferenceType, ref
+
+from holdfast.errors import Invalid
+from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.journal import Operation
+from holdfast.journal.state.partition import Partition
+from holdfast.log.consumers.assignment import assign
+from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.consumers.stored_positions import Kept, Place
+
+LOOK_AGAIN_S = 0.1
+"""How often a member looks whether a partition that is to be its own has become free."""
+_LOOK_FOR_DEAD_S = 1.0
+
+
+class Member(Protocol):
+    """What the others need to know of a member."""
+
+    named: tuple[int, ...] | None
+    """The partitions that it named; None for one that takes its share."""
+
+    def is_dead(self) -> bool:
+        """Whether nobody can use it any more, although nobody closed it."""
+
+    def is_idle(self, number: int) -> bool:
+        """Whether it has nothing of this partition under way; the members' lock is held."""
+
+    def given(self, number: int) -> int:
+        """The offset behind the last record of this partition that it gave out."""
+
+    def take(self, part: Partition, at: int) -> None:
+        """It has this partition from now on, beginning here; the members' lock is held."""
+
+    def lose(self, number: int, *, refuse: bool) -> None:
+        """It has this partition no more; `refuse` its next commit, for it gave out what is not committed."""
+
+
+class _Share:
+    """One partition."""
+
+    __slots__ = ("committing", "holder", "kept", "part", "submitted", "wanted_since")
+
+    def __init__(self, part: Partition, kept: Kept) -> None:
+        self.part = part
+        self.kept = kept
+        """What is committed."""
+        self.submitted = kept
+        """What will be committed, if nothing fails."""
+        self.holder: int | None = None
+        self.wanted_since: float | None = None
+        """Since when another member waits for it."""
+        self.committing: ReferenceType[Committing] | None = None
+        """Somebody has taken its position, and not queued it yet."""
+
+
+class _Queued(NamedTuple):
+    """A commit on its way."""
+
+    ticket: UnitTicket
+    positions: Mapping[int, Kept]
+
+
+class Members:
+    """The members of one consumer on one topic, and the positions that they share."""
+
+    def __init__(
+        self, place: Place, parts: Sequence[Partition], kept: KeptPositions, begin: Mapping[int, Kept],
+        monotonic: Callable[[], float],
+    ) -> None:  # fmt: skip
+        """`begin` is what is committed of each partition."""
+        self.place = place
+        self.lock = RLock()
+        self._positions = kept
+        self._shares = {part.number: _Share(part, begin[part.number]) for part in parts}
+        self.signal = parts[0].signal
+        self._members: dict[int, ReferenceType[Member]] = {}
+        self._next_id = 0
+        self._queued: deque[_Queued] = deque()
+        self._monotonic = monotonic
+        self._patience: dict[int, float] = {}
+        self._is_even = False
+        """One member has everything: there is nothing to balance until another one comes, or it goes."""
+
+    # -- coming and going ---------------------------------------------------------------------------------
+
+    def join(self, member: Member, patience: float) -> int:
+        """A member comes; returns its id. It waits `patience` seconds for what others have."""
+        with self.lock:
+            for number in member.named or ():
+                if any(number in (other.named or ()) for _, other in self._alive()):
+                    raise Invalid(
+                        f"another member has named this partition consumer={self.place[0]!r} partition={number}",
+                        hint="leave partitions out to share them, or close the other member first",
+                    )
+            self._is_even = False
+            self._next_id += 1
+            self._members[self._next_id] = ref(member)
+            self._patience[self._next_id] = patience
+            self.balance()
+            return self._next_id
+
+    def leave(self, member_id: int) -> None:
+        """A member goes; what it had is free."""
+        with self.lock:
+            self._drop(member_id)
+            self.balance()
+
+    def has(self, member_id: int) -> bool:
+        """Whether it is a member, and was not taken for dead."""
+        return member_id in self._members
+
+    @property
+    def count(self) -> int:
+        """How many members there are."""
+        with self.lock:
+            return len(self._alive())
+
+    def wait_seconds(self, member_id: int) -> float | None:
+        """How soon a member should look again whether something has become free; None where only news matter."""
+        with self.lock:
+            if len(self._members) == 1:
+                return None
+            is_waiting = any(
+                owner == member_id and self._shares[n].holder != owner for n, owner in self._wanted().items()
+            )
+            return LOOK_AGAIN_S if is_waiting else _LOOK_FOR_DEAD_S
+
+    def _alive(self) -> list[tuple[int, Member]]:
+        found = [(number, reference()) for number, reference in self._members.items()]
+        return [(number, member) for number, member in found if member is not None]
+
+    def _drop(self, member_id: int) -> None:
+        self._is_even = False
+        self._members.pop(member_id, None)
+        self._patience.pop(member_id, None)
+        for share in self._shares.values():
+            if share.holder == member_id:
+                share.holder, share.wanted_since = None, None
+
+    # -- who has what -------------------------------------------------------------------------------------
+
+    def balance(self) -> None:
+        """Give free partitions to those who should have them, and others as far as their holders let go."""
+        with self.lock:
+            self.settle()
+            if self._is_even:
+                return
+            alive = dict(self._alive())
+            # One who is alone cannot be in anybody's way; taken for dead, it would only have to come back.
+            gone = [n for n in self._members if n not in alive or (len(alive) > 1 and alive[n].is_dead())]
+            for number in gone:
+                self._bury(number, alive.pop(number, None))
+            moved = [self._move(self._shares[n], owner, alive) for n, owner in self._wanted().items()]
+            # With others, somebody has to look whether they are still alive.
+            self._is_even = len(alive) == 1 and all(share.holder in alive for share in self._shares.values())
+        if any(moved):
+            self.signal.notify()  # members sleep on it
+
+    def _wanted(self) -> dict[int, int]:
+        held = {number: share.holder for number, share in self._shares.items() if share.holder is not None}
+        return assign(list(self._shares), [(number, member.named) for number, member in self._alive()], held)
+
+    def _bury(self, member_id: int, member: Member | None) -> None:
+        for number, share in self._shares.items():
+            if share.holder == member_id and member is not None:
+                member.lose(number, refuse=member.given(number) != share.kept.next)
+        self._drop(member_id)
+
+    def _move(self, share: _Share, owner: int, alive: Mapping[int, Member]) -> bool:
+        if share.holder == owner:
+            share.wanted_since = None
+            return False
+        if self._is_committing(share) or not (share.holder is None or self._lets_go(share, owner, alive)):
+            return False
+        number = share.part.number
+        if share.holder is not None:
+            holder = alive[share.holder]
+            holder.lose(number, refuse=not holder.is_idle(number) and holder.given(number) != share.kept.next)
+        share.holder, share.wanted_since = owner, None
+        share.submitted = share.kept
+        alive[owner].take(share.part, share.kept.next)
+        return True
+
+    def _lets_go(self, share: _Share, owner: int, alive: Mapping[int, Member]) -> bool:
+        assert share.holder is not None
+        if alive[share.holder].is_idle(share.part.number):
+            return True
+        now = self._monotonic()
+        if share.wanted_since is None:
+            share.wanted_since = now
+        return now - share.wanted_since >= self._patience[owner]
+
+    def is_wanted(self, number: int) -> bool:
+        """Whether another member waits for this partition."""
+        return self._shares[number].wanted_since is not None
+
+    def _is_committing(self, share: _Share) -> bool:
+        if share.committing is not None and share.committing() is not None:
+            return True
+        return any(share.part.number in queued.positions for queued in self._queued)
+
+    # -- how far it is consumed ---------------------------------------------------------------------------
+
+    def committed(self, number: int) -> int:
+        """The offset behind what is durable as consumed."""
+        with self.lock:
+            self.settle()
+            return self._shares[number].kept.next
+
+    def durable_at(self, number: int) -> int:
+        """The same, as far as it was looked at; the lock is held."""
+        return self._shares[number].kept.next
+
+    def submitted(self, number: int) -> int:
+        """The offset behind what is consumed, or about to be."""
+        return self._shares[number].submitted.next
+
+    def begin(self, member_id: int, given: Mapping[int, int]) -> Committing | None:
+        """Take these positions, to commit them; None where nothing has changed."""
+        with self.lock:
+            self.settle()
+            positions: dict[int, Kept] = {}
+            for number, at in given.items():
+                share = self._shares[number]
+                if share.holder != member_id:  # cannot happen: it was told; but never commit for another one
+                    raise lost(self.place, [number])
+                if share.committing is not None and share.committing() is not None:
+                    raise Invalid(
+                        f"a transaction that has not ended has this consumer's position consumer={self.place[0]!r}",
+                        hint="commit with the transaction, or by commit(), not both",
+                    )
+                if at != share.submitted.next:
+                    positions[number] = Kept(at, self._positions.later(share.submitted.at))
+            if not positions:
+                return None
+            committing = Committing(self, positions)
+            for number in positions:
+                self._shares[number].committing = ref(committing)
+            return committing
+
+    def end(self, positions: Mapping[int, Kept], ticket: UnitTicket | None) -> None:
+        """What was taken is queued; without a ticket it is not, and never will be."""
+        with self.lock:
+            for number, kept in positions.items():
+                share = self._shares[number]
+                share.committing = None
+                if ticket is not None:
+                    share.submitted = kept
+            if ticket is not None:
+                self._queued.append(_Queued(ticket, positions))
+
+    def settle(self) -> None:
+        """Take up what became of commits."""
+        with self.lock:
+            while self._queued and self._queued[0].ticket.done:
+                ticket, positions = self._queued.popleft()
+                if ticket.is_stored:
+                    self._stored(positions)
+                else:
+                    self._failed()
+
+    def _stored(self, positions: Mapping[int, Kept]) -> None:
+        for number, kept in positions.items():
+            share = self._shares[number]
+            if kept.at > share.kept.at:
+                share.kept = kept
+        self._positions.stored(self.place, positions)
+
+    def _failed(self) -> None:
+        """Whatever waits behind it may be stored all the same; what is not is submitted again by the next commit."""
+        for number, share in self._shares.items():
+            waiting = [queued.positions[number] for queued in self._queued if number in queued.positions]
+            share.submitted = waiting[-1] if waiting else share.kept
+
+    @property
+    def newest(self) -> UnitTicket | None:
+        """The last commit that is on its way; None where all are durable, or failed."""
+        with self.lock:
+            return self._queued[-1].ticket if self._queued else None
+
+    def operations(self, positions: Mapping[int, Kept]) -> tuple[list[Operation], int]:
+        """What makes positions durable, and its bytes."""
+        return self._positions.operations(self.place, positions)
+
+
+class Committing:
+    """Positions that were taken from a consumer, to be committed together with something else.
+
+    `operations` go into one unit of the journal. Whoever queues it says so with `queued(ticket)`, whatever comes of it
+    afterwards; or `failed()`, if it never will.
+    """
+
+    records = 1
+
+    def __init__(self, members: Members, positions: Mapping[int, Kept]) -> None:
+        self._members = members
+        self.positions = positions
+        self._made: tuple[list[Operation], int] | None = None
+
+    @property
+    def operations(self) -> list[Operation]:
+        """An item of the space for each position, and a record."""
+        return self._operations()[0]
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return self._operations()[1]
+
+    def _operations(self) -> tuple[list[Operation], int]:
+        if self._made is None:
+            self._made = self._members.operations(self.positions)
+        return self._made
+
+    def queued(self, ticket: UnitTicket) -> None:
+        """The unit is in the journal's queue."""
+        self._members.end(self.positions, ticket)
+
+    def stored(self) -> None:
+        """The unit is durable."""
+        self._members.balance()
+
+    def failed(self) -> None:
+        """There will be no such unit: nothing of it was queued."""
+        self._members.end(self.positions, None)
+
+
+def lost(place: Place, numbers: Sequence[int]) -> Invalid:
+    """Why a commit is refused."""
+    which = ", ".join(map(str, sorted(numbers)))
+    return Invalid(
+        f"another member has these partitions now; nothing was committed consumer={place[0]!r} topic={place[1]!r}"
+        f" partitions={which}",
+        hint="drop what you made of their records: they are given out again; go on with the next ones, and commit more"
+        " often than every `patience` seconds",
+    )
