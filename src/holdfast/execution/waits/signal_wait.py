@@ -41,7 +41,7 @@ def wait_for_signal(
 
 def _take(live: LiveExecution, path: str, name: str, returns: Any, is_due: bool) -> Done | None:
     what = f"signal {path!r}"
-    with live.taking:
+    with live.exchange:
         record = live.look(path)
         if record is not None and record.signal is not None:
             return _given(live, record.signal, returns, what)
