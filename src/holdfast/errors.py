@@ -29,7 +29,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Literal, Self
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.ticket import Ticket
+    from holdfast.journal.commit.ticket import Ticket, UnitTicket
 
 ClosedReason = Literal["clean", "fenced", "forked", "poisoned"]
 
@@ -131,7 +131,7 @@ class OutcomeUnknown(HoldfastError):
         message: str,
         *,
         idempotency_key: bytes | None = None,
-        ticket: Ticket | None = None,
+        ticket: Ticket | UnitTicket | None = None,
         hint: str | None = None,
     ) -> None:
         if hint is None:
@@ -147,6 +147,10 @@ class OutcomeUnknown(HoldfastError):
 
 class ExecutionError(HoldfastError):
     """An execution cannot go on as it is asked to."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Copies and pickles take the fields as they are: a message that has its values already gets them once.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class Diverged(ExecutionError):

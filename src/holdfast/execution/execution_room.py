@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
@@ -35,8 +36,9 @@ class ExecutionRoom:
 
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to leave off."""
-        for live in self.live.all():
-            live.suspend("the log is being closed")
+        self.live.close()
 
     def forget(self) -> None:
-        """In a forked child."""
+        """In a forked child: locks may have been held by threads that are not here."""
+        self.store.forget()
+        self.live.closed = Closed("this log was opened before a fork", reason="forked")
