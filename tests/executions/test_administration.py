@@ -135,7 +135,7 @@ def test_starting_twice_is_starting_once(open_log):
 @pytest.mark.parametrize(
     "options",
     [
-        {"not_before": datetime(2026, 1, 1)},
+        {"not_before": "tomorrow"},
         {"priority": 2**40},
         {"priority": "high"},
         {"queue": ""},
