@@ -209,5 +209,17 @@ class PromiseRejected(ExecutionError):
     default_hint = "settle it with the token that was given out when it was made"
 
 
+class PromiseFailed(ExecutionError):
+    """Whoever had the promise's token rejected it; `reason` is what they said."""
+
+    def __init__(self, message: str, *, reason: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class WaitTimedOut(ExecutionError, TimeoutError):
+    """What the program waited for did not come in time; that is recorded, and every later run gets the same."""
+
+
 class UnsupportedEntryKind(ExecutionError):
     """The journal has a kind of entry that this version does not know; nothing was run."""

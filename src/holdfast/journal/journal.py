@@ -16,7 +16,7 @@ from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.segment_key import EncryptedWith, SegmentKey
+from holdfast.crypto.segment_key import EncryptedWith, MessageKeys, SegmentKey
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
@@ -385,6 +385,11 @@ class Journal:
     def segment_keys(self) -> Callable[[EncryptedWith], SegmentKey] | None:
         """How readers of this log's segments find their keys; None in a log without keys."""
         return self._state.vault.segment_keys
+
+    @property
+    def message_keys(self) -> MessageKeys:
+        """What encrypts and decrypts messages between processes that have this log's keys."""
+        return self._state.vault.message_keys
 
     # -- the manifest -------------------------------------------------------------------------------------
 

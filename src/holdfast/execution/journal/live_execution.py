@@ -13,11 +13,11 @@ from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from threading import Lock, current_thread
+from threading import Condition, Lock, current_thread
 
 import msgspec
 
-from holdfast.errors import Closed, ExecutionCanceled, ExecutionHeld, Full, Invalid
+from holdfast.errors import Closed, ExecutionCanceled, ExecutionHeld, Full, Invalid, NotFound, Unavailable
 from holdfast.execution.journal.entries import ENDED, Ended, Entry, ExecutionRow, Opened, Status
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
@@ -62,6 +62,8 @@ class LiveExecution:
         """Whether it is to leave off, to be gone on with, rather than to end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
+        self.taking = Lock()
+        """Held by whoever takes a signal: each is taken once."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
@@ -156,6 +158,9 @@ class LiveExecutions:
         """Who is about to open which, or changes it by hand."""
         self.closed: Closed | None = None
         """Why none is opened any more."""
+        self._visited: set[ExecutionId] = set()
+        """Nobody runs them, and somebody outside brings them something right now: whoever opens one waits for that."""
+        self._is_free = Condition(store.lock)
         self.changed = Signal()
         """Notified when an execution has ended, or is let go."""
 
@@ -197,10 +202,45 @@ class LiveExecutions:
             finally:
                 self.store.leave(journal)
 
+    @contextmanager
+    def visit(self, execution: ExecutionId) -> Iterator[LiveExecution]:
+        """An execution that is brought something from outside, whether it is being run here or not.
+
+        If it is not, whoever wants to open it waits meanwhile: wait for what you write before you leave. If it is, it
+        may be let go meanwhile. Raises NotFound, and Unavailable if others are at it for long.
+        """
+        store = self.store
+        with store.lock:
+            if not self._is_free.wait_for(lambda: self._is_settled(execution), store.timeout):
+                raise Unavailable(f"this execution is busy execution={execution}", hint="try again")
+            if execution not in store.rows:
+                raise NotFound(f"there is no such execution execution={execution}", hint="it may have been pruned")
+            live = self.get(execution)
+            if live is None:
+                self._visited.add(execution)
+        if live is not None:
+            yield live
+            return
+        try:
+            blocks, journal = store.take(execution)
+            try:
+                row = store.rows[execution]
+                yield LiveExecution(store, journal, _recorded(blocks, row), row, resumed=True)
+            finally:
+                store.leave(journal)
+        finally:
+            with store.lock:
+                self._visited.discard(execution)
+                self._is_free.notify_all()
+            self.changed.notify()
+
+    def _is_settled(self, execution: ExecutionId) -> bool:
+        return execution not in self._opening and execution not in self._visited
+
     def is_held(self, execution: ExecutionId) -> bool:
         """Whether somebody here runs it, opens it, or changes it by hand."""
         with self.store.lock:  # one that is opened leaves the one dictionary for the other
-            return execution in self._live or execution in self._opening
+            return execution in self._live or execution in self._opening or execution in self._visited
 
     def release(self, live: LiveExecution) -> None:
         """Its program is no longer running here; what it still writes is refused."""
@@ -224,11 +264,12 @@ class LiveExecutions:
     def _claimed(self, execution: ExecutionId, kind: str | None) -> Iterator[None]:
         """Be the only one who opens an execution of this kind, or (None) changes it by hand."""
         with self.store.lock:
+            self._is_free.wait_for(lambda: execution not in self._visited, self.store.timeout)
             if self.is_held(execution):
                 held = self._live.get(execution)
                 raise ExecutionHeld(
                     f"this execution is being run already execution={execution}",
-                    holder=held[1] if held is not None else self._opening[execution],
+                    holder=held[1] if held is not None else self._opening.get(execution, "a message from outside"),
                 )
             if kind is not None:
                 self._check(self.store.rows.get(execution), execution, kind)
@@ -238,6 +279,7 @@ class LiveExecutions:
         finally:
             with self.store.lock:
                 self._opening.pop(execution, None)
+                self._is_free.notify_all()
             self.changed.notify()
 
     def _begin(self, kind: str, prepare: Prepare | None, blocks: list[Block], journal: LiveJournal) -> LiveExecution:

@@ -87,10 +87,13 @@ class Recorded:
         self._paths: dict[str, StepRecord] = {}
         self.results_by_key: dict[bytes, StepResult] = {}
         """Results by the keys of their steps: a guarded one holds whatever path the program takes."""
+        self.created: dict[bytes, list[PromiseCreated]] = {}
+        """Promises, each with all tokens that were given out for it."""
         self.promises: dict[bytes, PromiseResolved] = {}
         self.signals: dict[bytes, SignalSent] = {}
-        """Signals that arrived and that nobody has taken, oldest first."""
-        self._taken: set[bytes] = set()
+        """Signals that arrived, oldest first."""
+        self.taken: set[bytes] = set()
+        """Those of them that the program got."""
         self.origins: dict[str, bytes] = {}
         """Of paths that came with a fork: the execution whose keys they have."""
 
@@ -130,8 +133,7 @@ class Recorded:
             case PromiseResolved():
                 self.promises.setdefault(entry.promise, entry)
             case SignalSent():
-                if entry.signal not in self._taken:
-                    self.signals[entry.signal] = entry
+                self.signals.setdefault(entry.signal, entry)
             case Forked():
                 for path in self._paths:
                     self.origins.setdefault(path, entry.origin)
@@ -148,7 +150,10 @@ class Recorded:
                 self.results_by_key.setdefault(entry.key, entry)
             case SignalTaken():
                 record.signal = entry
-                self._taken.add(entry.signal)
+                self.taken.add(entry.signal)
+            case PromiseCreated():
+                record.promise = record.promise or entry
+                self.created.setdefault(entry.promise, []).append(entry)
             case AttemptFailed():
                 record.attempts.append(entry)
             case AmbiguityResolved():
@@ -174,16 +179,12 @@ class Recorded:
         return True
 
 
-def _keep_last(
-    record: StepRecord, entry: EffectIntent | Heartbeat | PromiseCreated | TimerFired | VersionMarked
-) -> None:
+def _keep_last(record: StepRecord, entry: EffectIntent | Heartbeat | TimerFired | VersionMarked) -> None:
     match entry:
         case EffectIntent():
             record.intent = entry
         case Heartbeat():
             record.heartbeat = entry
-        case PromiseCreated():
-            record.promise = entry
         case TimerFired():
             record.timer_fired = entry
         case VersionMarked():
