@@ -36,15 +36,15 @@ def test_a_timeline_reads_as_one():
         60, 10 * S,
     )  # fmt: skip
     assert picture == [
-        "              0                  10.00 s",
-        "              ▲         ▲",
+        "              0          5.00 s    10.00 s",
+        "              ▲          ▲",
         "fetch         ███                            999 ms",
-        "rows            ──────                       2.00 s",
+        "rows            ───────                      2.00 s",
         "  a             ████                         1.00 s",
-        "  b             ██████                       2.00 s  3 tries",
-        "charge                  ▒▒▒▒▒▒▒▒▒▒▒          4.00 s  failed",
-        "ship                              ░░░░░░      begun  guarded",
-        "approval                          ░░░░░░    waiting  promise",
+        "  b             ███████                      2.00 s  3 tries",
+        "charge                   ▒▒▒▒▒▒▒▒▒▒▒▒        4.00 s  failed",
+        "ship                                ░░░░░░    begun  guarded",
+        "approval                            ░░░░░░  waiting  promise",
     ]
 
 
