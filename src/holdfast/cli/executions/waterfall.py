@@ -49,7 +49,9 @@ def waterfall(details: ExecutionDetails, width: int, now_us: int) -> list[str]:
     for line in lines:
         bar = canvas.bar(line.start_us, line.end_us, line.bar)
         notes = line.notes if len(line.notes) <= notes_width else line.notes[: notes_width - 1] + "…"
-        picture.append(f"{_cut(line.name, name_width):<{name_width}}  {bar} {line.took:>{took_width}}  {notes}".rstrip())
+        picture.append(
+            f"{_cut(line.name, name_width):<{name_width}}  {bar} {line.took:>{took_width}}  {notes}".rstrip()
+        )
     return [line for line in picture if line.strip()]
 
 
