@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from holdfast.execution.execution_settings import ExecutionSettings
+from holdfast.execution.execution_spans import ExecutionSpans
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
 from holdfast.journal.journal import Journal
@@ -26,11 +27,14 @@ class ExecutionRoom:
         """Of the topic `_executions`."""
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
+        self.spans = ExecutionSpans(journal, self.store, self.live)
 
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to leave off."""
+        self.spans.close()
         for live in self.live.all():
             live.suspend("the log is being closed")
 
     def forget(self) -> None:
         """In a forked child."""
+        self.spans.forget()
