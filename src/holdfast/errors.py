@@ -29,7 +29,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Literal, Self
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.ticket import Ticket
+    from holdfast.journal.commit.ticket import Ticket, UnitTicket
 
 ClosedReason = Literal["clean", "fenced", "forked", "poisoned"]
 
@@ -131,7 +131,7 @@ class OutcomeUnknown(HoldfastError):
         message: str,
         *,
         idempotency_key: bytes | None = None,
-        ticket: Ticket | None = None,
+        ticket: Ticket | UnitTicket | None = None,
         hint: str | None = None,
     ) -> None:
         if hint is None:
@@ -147,6 +147,10 @@ class OutcomeUnknown(HoldfastError):
 
 class ExecutionError(HoldfastError):
     """An execution cannot go on as it is asked to."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Copies and pickles take the fields as they are: a message that has its values already gets them once.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class Diverged(ExecutionError):
@@ -203,6 +207,18 @@ class PromiseRejected(ExecutionError):
     """The token does not belong to this promise; nothing was changed."""
 
     default_hint = "settle it with the token that was given out when it was made"
+
+
+class PromiseFailed(ExecutionError):
+    """Whoever had the promise's token rejected it; `reason` is what they said."""
+
+    def __init__(self, message: str, *, reason: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class WaitTimedOut(ExecutionError, TimeoutError):
+    """What the program waited for did not come in time; that is recorded, and every later run gets the same."""
 
 
 class UnsupportedEntryKind(ExecutionError):

@@ -10,6 +10,9 @@ from __future__ import annotations
 from holdfast.compaction.compaction_report import CompactionReport, PartitionCompaction
 from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
 from holdfast.log.kept_tables import TableStats
+from holdfast.log.transactions.pending_receipts import Pending, PendingBatch
+from holdfast.log.transactions.space import Space
+from holdfast.log.transactions.transaction import Transaction
 from holdfast.model.record import Watermark
 from holdfast.publish.publication import TableReport
 from holdfast.reconcile.reconcile_report import ReconcileReport
@@ -24,6 +27,8 @@ __all__ = [
     "CompactionReport",
     "Event",
     "PartitionCompaction",
+    "Pending",
+    "PendingBatch",
     "RebuildReport",
     "ReconcileReport",
     "RestoreReport",
@@ -31,9 +36,11 @@ __all__ = [
     "RestoredPolicy",
     "RetentionReport",
     "ShippedTicket",
+    "Space",
     "Subscription",
     "TableReport",
     "TableStats",
+    "Transaction",
     "Unshipped",
     "Watermark",
 ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.execution_spans import ExecutionSpans
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
+from holdfast.execution.work.administration import Administration
+from holdfast.execution.work.work_queue import WorkQueue
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Record
@@ -28,13 +31,18 @@ class ExecutionRoom:
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
         self.spans = ExecutionSpans(journal, self.store, self.live)
+        self.queue = WorkQueue(self.store.rows.get)
+        self.administration = Administration(self.store, self.live, self.queue)
+        for row in self.store.rows.values():
+            self.queue.add(row)
 
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to leave off."""
         self.spans.close()
-        for live in self.live.all():
-            live.suspend("the log is being closed")
+        self.live.close()
 
     def forget(self) -> None:
-        """In a forked child."""
+        """In a forked child: locks may have been held by threads that are not here."""
         self.spans.forget()
+        self.store.forget()
+        self.live.closed = Closed("this log was opened before a fork", reason="forked")

@@ -42,6 +42,7 @@ class ExecutionSpans:
         held = ref(journal)
         telemetry.watch_depth(journal, journal.log_id.hex(), lambda: _depth(held()))
         _replace(live, "open", self._opened)
+        _replace(live, "open_async", self._opened_async)
 
     def close(self) -> None:
         """The log is about to be closed."""
@@ -70,6 +71,16 @@ class ExecutionSpans:
         about = {"execution_id": str(execution), "kind": kind}
         with telemetry.spanning(tracer, "durable.backend.open", about) as span:
             live: LiveExecution = verb(execution, kind, **options)
+            span.set_attribute("is_resume", live.resumed)
+            return live
+
+    async def _opened_async(self, verb: Verb, execution: ExecutionId, kind: str, **options: Any) -> LiveExecution:
+        tracer = self._tell()
+        if tracer is None:
+            return await verb(execution, kind, **options)  # type: ignore[no-any-return]
+        about = {"execution_id": str(execution), "kind": kind}
+        with telemetry.spanning(tracer, "durable.backend.open", about) as span:
+            live: LiveExecution = await verb(execution, kind, **options)
             span.set_attribute("is_resume", live.resumed)
             return live
 

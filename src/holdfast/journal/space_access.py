@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.backend import Backend
-from holdfast.journal.commit.group import Make, Operation, Run
+from holdfast.journal.commit.group import Gathering, Make, Operation, Run
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state import spaces
 from holdfast.journal.state.journal_state import JournalState
+from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns
 
@@ -66,11 +67,17 @@ class SpaceAccess:
         append: tuple[Partition, Columns] | None = None,
     ) -> tuple[list[Operation], int]:
         """The operations of a change, checked, and their bytes."""
-        change, size = spaces.checked_change(name, puts, deletes, drop=drop)
+        change, size = self.checked(name, puts, deletes, drop=drop)
         if append is None:
             return [change], size
         partition, columns = append
         return [change, Run.unplaced(partition, columns)], size + self._append_size(columns)
+
+    def checked(
+        self, name: str, puts: Sequence[spaces.Item], deletes: Sequence[bytes], *, drop: bool = False
+    ) -> tuple[ChangeSpace, int]:
+        """A change alone, checked, and its bytes; for those who put several into one unit."""
+        return spaces.checked_change(name, puts, deletes, drop=drop)
 
     def gather(
         self,
@@ -81,7 +88,8 @@ class SpaceAccess:
         size: int,
         scope: str | None = None,
         reissue: bool = False,
-        join: UnitTicket | None = None,
+        join: UnitTicket | Gathering | None = None,
+        alone: bool = False,
         acked: bool = True,
         others: Mapping[Partition, int] | None = None,
         timeout: float,
@@ -89,16 +97,22 @@ class SpaceAccess:
         """Hand over a part of a unit that is made when the writer comes to it (`Unit`), with so many records.
 
         `join` is the ticket of the unit that was asked for just before in this scope. If the writer has not taken that
-        one, this part goes with it, and that ticket is returned. Waits for room like `change`. What is not `acked`
-        waits for company, at most `journal.flush_interval_ms`. `others` says how many records it becomes in other
-        partitions; runs that `make` returns get their receipts like any others.
+        one, this part goes with it, and that ticket is returned. Where several threads hand over parts of one scope,
+        it is their `Gathering`, with which a part may also begin a unit `alone`. Waits for room like `change`. What is
+        not `acked` waits for company, at most `journal.flush_interval_ms`. `others` says how many records it becomes in
+        other partitions; runs that `make` returns get their receipts like any others.
         """
-        before = None if join is None else join.unit
+        before = join.unit if isinstance(join, UnitTicket) else join
         unit = self._queue.put_part(
             part, make, *append, size, timeout,
-            scope=scope, reissue=reissue, join=before, acked=acked, others=others,
+            scope=scope, reissue=reissue, join=before, alone=alone, acked=acked, others=others,
         )  # fmt: skip
-        return join if join is not None and unit is before else UnitTicket(unit, timeout)
+        return join if isinstance(join, UnitTicket) and unit is before else UnitTicket(unit, timeout)
+
+    def end_gathering(self, gathering: Gathering, reason: HoldfastError) -> UnitTicket | None:
+        """Let a gathering take no more; the ticket of what it handed over last, if anything."""
+        unit = self._queue.end_gathering(gathering, reason)
+        return None if unit is None else UnitTicket(unit, self._settings.ack_timeout_ms / 1000)
 
     def _append_size(self, columns: Columns) -> int:
         """The bytes of records that become one entry; more than a batch may have could not be read back."""
@@ -115,9 +129,11 @@ class SpaceAccess:
 
         A space that is not there has no items.
         """
-        vault = self._state.vault
+        vault, stored = self._state.vault, spaces.stored_name(name)
+        if self._is_unknown(stored):
+            return []
         with self._backend.reading() as rows:
-            found = spaces.load(rows, self._backend.path, vault, spaces.stored_name(name))
+            found = spaces.load(rows, self._backend.path, vault, stored)
         if found is None:
             return []
         row, items = found
@@ -125,6 +141,30 @@ class SpaceAccess:
         if self._learns:
             self._state.spaces.learn(row, weights)
         return spaces.opened(vault, self._backend.path, row, items)
+
+    def get(self, name: str, key: bytes) -> bytes | None:
+        """The body of one item as it is committed, proved; None if it is not there.
+
+        Where the writer knows what the items weigh this reads one row. Else the whole space is loaded, once; by a
+        handle that only reads, each time.
+        """
+        vault, path, stored = self._state.vault, self._backend.path, spaces.stored_name(name)
+        if self._is_unknown(stored):
+            return None
+        with self._backend.reading() as rows:
+            row = spaces.proved_row(rows, path, vault, stored)
+            item = None if row is None else rows.space_item(row.id, key, spaces.ENCRYPTED_BYTES_MAX)
+        if row is None:
+            return None
+        weight = self._state.spaces.weight(row, key)
+        if weight is not None and weight == (0 if item is None else spaces.item_weight(vault, item)):
+            return None if item is None else spaces.opened(vault, path, row, [item])[0][2]
+        # Not known; or it changed between the two looks; or it is damaged, which loading tells.
+        return next((body for found, _, body in self.load(name) if found == key), None)
+
+    def _is_unknown(self, stored: bytes) -> bool:
+        """Whether an owner knows that there is no such space: a look at the disk would go through all of them."""
+        return self._learns and stored not in self._state.spaces.rows
 
     def names(self) -> list[str]:
         """The names of all spaces that are committed, sorted."""

@@ -33,7 +33,9 @@ from holdfast.log.store_binding import StoreBinding
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
-from holdfast.model.record import Marks
+from holdfast.log.transactions.space import Space, space_names
+from holdfast.log.transactions.transaction import Transaction
+from holdfast.model.record import Durability, Marks
 from holdfast.model.topic_name import check_name
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.retention.retention import RetentionReport
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from holdfast.channels.participant import Channels
     from holdfast.channels.wire.channel_keys import Keys
     from holdfast.compaction.compaction_report import CompactionReport
+    from holdfast.execution.work.executions import Executions
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Unshipped
@@ -150,6 +153,29 @@ class Log:
         """How far each partition of a topic got: appended, durable, sealed, shipped, settled."""
         return self._topics.known(topic).marks()
 
+    # -- transactions -------------------------------------------------------------------------------------
+
+    def transaction(self, *, timeout: float | None = None, durability: Durability = "durable") -> Transaction:
+        """Appends to any topics, changes of spaces and positions of consumers that commit together, or not at all.
+
+            with log.transaction() as tx:           # or: async with
+                order = tx.append("orders", b"two chairs", key="c-42")
+                tx.put("stock", "chairs", b"12")
+            print(order.receipt.offset)
+
+        The block is left once all of it survives power loss, with `durability="shipped"` once its records survive the
+        loss of this machine. If it raises, nothing is written. For `timeout` and what is raised see `Topic.append`.
+        """
+        return Transaction(self._journal, self._topics, timeout=timeout, durability=durability)
+
+    def space(self, name: str) -> Space:
+        """The space of this name: small state, kept beside the records, that can change with them in one commit."""
+        return Space(name, self._journal)
+
+    def spaces(self) -> list[str]:
+        """The names of all spaces that were got with `space` and have had an item, sorted."""
+        return space_names(self._journal)
+
     # -- consumers ----------------------------------------------------------------------------------------
 
     def consumers(self, topic: str | None = None) -> list[ConsumerStatus]:
@@ -199,6 +225,17 @@ class Log:
     ) -> ChannelData:
         """What is kept of a channel; nothing, if it is not kept here."""
         return self._channels.load(participant_id, channel_id, migrations)
+
+    # -- executions ---------------------------------------------------------------------------------------
+
+    @property
+    def executions(self) -> Executions:
+        """The durable executions of this log: look at them, start some for workers, change them by hand.
+
+        for execution in log.executions.list(status="failed"):
+            print(execution.id, execution.kind, execution.note)
+        """
+        return self._executions.facade()
 
     # -- segments -----------------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from holdfast.log.topics.topic import Topic
 
 if TYPE_CHECKING:
     from holdfast.execution.execution_room import ExecutionRoom
+    from holdfast.execution.journal.execution_store import ExecutionStore
+    from holdfast.execution.work.executions import Executions
 
 
 class LogExecutions:
@@ -35,6 +37,21 @@ class LogExecutions:
             if self._room is None:
                 self._room = self._open()
             return self._room
+
+    def facade(self) -> Executions:
+        """What users see of executions."""
+        from holdfast.execution.work.executions import Executions
+
+        return Executions(self._stored, self.room)
+
+    def _stored(self) -> ExecutionStore:
+        """Executions to be looked at: as they are here, or else as they are stored, which makes nothing."""
+        from holdfast.execution.journal.execution_store import ExecutionStore
+
+        with self._lock:
+            if self._room is not None:
+                return self._room.store
+        return ExecutionStore(self._context.journal, None, self._context.settings.executions)
 
     def _open(self) -> ExecutionRoom:
         from holdfast.execution.execution_room import ExecutionRoom

@@ -85,6 +85,12 @@ class Catalog:
             _check_key(topic, key)
         return topic
 
+    def raw(self, name: str) -> Topic:
+        """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
+        topic = self.topic(name, None, None, None, 0)
+        assert isinstance(topic, Topic)  # a typed one was refused
+        return topic
+
     def _handle(self, name: str) -> Topic | TypedTopic:
         journal = self._journal
         partitions = Partitions(name, journal.topics[name], journal, self._context.manifest)

@@ -1,4 +1,4 @@
-"""Names of topics and consumers: each is also a valid object key and directory name everywhere."""
+"""Names of topics, consumers and spaces: each is also a valid object key and directory name everywhere."""
 
 from __future__ import annotations
 

@@ -11,19 +11,23 @@ in the same commit: entries (`entries`), rows (`status`), folded prefixes (`fold
 (`pruned`). They are what Spark sees, and what executions are made of again when a log was restored.
 
 Who hands an entry over learns by its ticket when it is durable. If a commit fails, all later entries of that execution
-fail with the same cause, until it is opened again: nobody goes on behind a hole.
+fail with the same cause, until it is opened again: nobody goes on behind a hole. One journal is written by one
+`LiveJournal` at a time; the next one is made when all that the one before handed over is settled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import RLock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
+from holdfast.errors import ExecutionHeld, Full, Invalid, Unavailable
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.journal.entries import (
     Entry,
@@ -35,9 +39,10 @@ from holdfast.execution.journal.entries import (
     encode_row,
 )
 from holdfast.execution.journal.execution_id import ExecutionId
+from holdfast.execution.journal.execution_rows import ExecutionRows
 from holdfast.execution.journal.recorded import Block
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Journal, Operation, Unit
+from holdfast.journal.journal import Gathering, Journal, Operation, Unit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Extra
@@ -52,7 +57,12 @@ Item = tuple[bytes, int, bytes]
 
 _ENTRY_BYTES = 96
 """What an entry takes beside its payload, about."""
-_BLOCK_KEY = b"b"
+_ROW_GROWTH = 2**20
+"""A row is written again when its journal has grown by so many bytes, so that a crash forgets little of its size."""
+BLOCK_KEY, FOLDED_KEY = b"b", b"f"
+_BLOCKS = (BLOCK_KEY, FOLDED_KEY)
+
+Done = TypeVar("Done")
 
 
 class Written(NamedTuple):
@@ -63,18 +73,18 @@ class Written(NamedTuple):
 
 
 class LiveJournal:
-    """The journal of one open execution, as its writer sees it: where the next entry goes."""
+    """The journal of one execution, as whoever writes it sees it: where the next entry goes."""
 
-    def __init__(self, execution: ExecutionId, next_entry: int, size: int) -> None:
+    def __init__(self, execution: ExecutionId, next_entry: int = 0, size: int = 0) -> None:
         self.execution = execution
         self.space = PREFIX + str(execution)
+        self.gathering = Gathering()
+        """What was handed over last: the next part may go with it."""
         self.next_entry = next_entry
-        """By the writer alone, which makes block after block."""
+        """From here on by the journal's writer alone, which makes block after block; wrong once a commit failed."""
         self.size = size
-        self.last: UnitTicket | None = None
-        """Of what was handed over last: the next part may go with it."""
-        self.is_fresh = True
-        """Nothing was handed over yet: the first part repairs a scope that failed before."""
+        self.row: ExecutionRow | None = None
+        """The row that was written last."""
 
 
 class ExecutionStore:
@@ -85,32 +95,93 @@ class ExecutionStore:
         self._partition = partition
         self.settings = settings
         self.clock: Clock = journal.clock
-        self._timeout = settings.ack_timeout_ms / 1000
-        self.lock = RLock()
-        """Guards decisions about rows: who checks a status and changes it holds it."""
-        self.rows: dict[ExecutionId, ExecutionRow] = {}
-        """All rows, as they were handed over; loaded when the store is made."""
-        for _, _, body in journal.spaces.load(INDEX):
-            row = decode_row(body)
-            self.rows[row.execution] = row
+        self.timeout = settings.ack_timeout_ms / 1000
+        self.rows = ExecutionRows(decode_row(body) for _, _, body in journal.spaces.load(INDEX))
+        self.lock = self.rows.lock
+        """Guards decisions about rows: who checks a status and changes it holds it. Nobody waits while holding it."""
+        self._writing: dict[ExecutionId, LiveJournal] = {}
+        """Who writes which journal …"""
+        self._left: deque[tuple[UnitTicket | None, LiveJournal]] = deque()
+        """… and those of them that were left, until what they handed over is settled."""
 
     @property
     def epoch(self) -> int:
         """The present ownership of the log."""
         return self._journal.epoch
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether another process may own the log."""
+        return self._journal.read_only
+
+    def removal(self, execution: ExecutionId) -> list[Operation]:
+        """The operations that remove all blocks that are durable now: others take their place in the same commit."""
+        name = PREFIX + str(execution)
+        keys = [key for key, _, _ in self._journal.spaces.load(name)]
+        return self._journal.spaces.operations(name, [], keys)[0]
+
+    def forget(self) -> None:
+        """In a forked child."""
+        self.rows.lock = self.lock = RLock()
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
     def load(self, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
-        """The blocks of an execution, proved, each decoded when it is asked for; and where its next entry goes."""
+        """The blocks of an execution as they are committed, proved, each decoded when it is asked for.
+
+        And where its next entry would go; but who wants to write `take`s it.
+        """
+        found = [item for item in self._journal.spaces.load(PREFIX + str(execution)) if item[0][:1] in _BLOCKS]
         blocks: list[Block] = []
-        end = size = 0
-        for key, first, body in self._journal.spaces.load(PREFIX + str(execution)):
-            if key[:1] != _BLOCK_KEY:
-                continue
-            blocks.append(partial(decode_block, body, execution, first))
-            end, size = first, size + len(body)
-        if blocks:
-            end += len(blocks[-1]())
-        return blocks, LiveJournal(execution, end, size)
+        for at, (_, first, body) in enumerate(found):
+            behind = found[at + 1] if at + 1 < len(found) else None
+            # A folded block has the number of the last entry that it stands for: there is a gap before it.
+            checked = None if behind is None or behind[0][:1] == FOLDED_KEY else behind[1]
+            blocks.append(partial(decode_block, body, execution, first, checked))
+        end = found[-1][1] + len(blocks[-1]()) if found else 0
+        return blocks, LiveJournal(execution, end, sum(len(body) for _, _, body in found))
+
+    def take(self, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
+        """The same, for the only one who writes it from now on; waits until all before is settled.
+
+        A coroutine awaits `leaving` first.
+        """
+        before = self.leaving(execution)
+        while before is not None and before.wait(self.timeout):
+            before = self.leaving(execution)
+        if before is not None:
+            raise Unavailable(
+                f"what was written of this execution is not settled within {self.timeout:g} s execution={execution}",
+                hint="the disk may be stalled; try again",
+            )
+        blocks, live = self.load(execution)
+        with self.lock:
+            self._writing[execution] = live
+        return blocks, live
+
+    def leaving(self, execution: ExecutionId) -> UnitTicket | None:
+        """What has to be settled before this execution's journal can be loaded to write on; None if nothing.
+
+        Whoever wrote it before writes no more.
+        """
+        with self.lock:
+            live = self._writing.get(execution)
+            ended = None if live is None else self._journal.spaces.end_gathering(live.gathering, _left(execution))
+            if ended is not None and not ended.done:
+                return ended
+            return self.rows.settled(execution)  # it may be about to be pruned
+
+    def leave(self, live: LiveJournal) -> None:
+        """Its program is no longer running here: whatever still comes from it is refused."""
+        ticket = self._journal.spaces.end_gathering(live.gathering, _left(live.execution))
+        with self.lock:
+            self._left.append((ticket, live))
+            while self._left and ((first := self._left[0][0]) is None or first.done):
+                _, gone = self._left.popleft()
+                if self._writing.get(gone.execution) is gone:
+                    del self._writing[gone.execution]
+
+    # -- writing ----------------------------------------------------------------------------------------------
 
     def write(
         self,
@@ -119,25 +190,59 @@ class ExecutionStore:
         acked: bool = True,
         alone: bool = False,
         size: int = 0,
+        timeout: float | None = None,
     ) -> UnitTicket:
         """Hand entries, a changed row, or operations that belong to them, over: all in one commit.
 
         Returns at once. `acked` says that somebody waits for it. `alone` begins a commit unit of its own. `size` are
-        the bytes of the operations. Raises Full where there is no room, on an event loop without waiting for it.
+        the bytes of the operations. Raises Full where there is no room, on an event loop without waiting for it, and
+        Invalid for what is too large; nothing was handed over then.
         """
         part: object = parts[0] if len(parts) == 1 else parts
-        size += sum(map(_size, parts))
-        live.last = self._journal.spaces.gather(
-            part, partial(self._made, live), append=(None, 0), size=size, scope=live.space, reissue=live.is_fresh,
-            join=None if alone else live.last, acked=acked, timeout=self._timeout,
+        for one in parts:
+            size += self._checked_size(one)
+        return self._journal.spaces.gather(
+            part, partial(self._made, live), append=(None, 0), size=size, scope=live.space, join=live.gathering,
+            alone=alone, acked=acked, timeout=self.timeout if timeout is None else timeout,
         )  # fmt: skip
-        live.is_fresh = False
-        return live.last
 
     def change_row(self, live: LiveJournal, row: ExecutionRow, *entries: Entry) -> UnitTicket:
-        """Change an execution's row, with entries; others see it at once. Call with the lock held."""
-        self.rows[row.execution] = row
-        return self.write(live, *entries, row)
+        """Change an execution's row, with entries; others see it at once, and no longer if its commit fails.
+
+        Call with the lock held, through `with_room` or `when_room`: raises Full without waiting.
+        """
+        ticket = self.write(live, *entries, row, timeout=self.timeout if in_coroutine() else 0)
+        ticket = UnitTicket(ticket.unit, self.timeout)
+        self.rows.change(row, ticket)
+        return ticket
+
+    def _checked_size(self, part: Entry | ExecutionRow | list[Operation]) -> int:
+        size = weight(part)
+        if size > self.settings.payload_bytes_max + 8 * 1024:
+            raise Invalid(
+                f"an entry of an execution's journal is too large bytes={size}",
+                hint="see executions.payload_bytes_max; give large values by reference",
+            )
+        return size
+
+    def with_room(self, act: Callable[[], Done]) -> Done:
+        """Do what raises Full without waiting as soon as there is room. Call without the lock.
+
+        A coroutine is refused at once: it uses `when_room`.
+        """
+        deadline = self.clock.monotonic() + self.timeout
+        while True:
+            try:
+                return act()
+            except Full:
+                left = deadline - self.clock.monotonic()
+                if in_coroutine() or left <= 0:
+                    raise
+                self._journal.wait_for_room(self.settings.payload_bytes_max, left)
+
+    async def when_room(self, act: Callable[[], Done]) -> Done:
+        """What `with_room` does, for coroutines."""
+        return await self._journal.when_room(lambda _: act(), self.timeout)
 
     # -- by the journal's writer ------------------------------------------------------------------------------
 
@@ -158,16 +263,19 @@ class ExecutionStore:
         for chunk in _chunks(entries):
             first = live.next_entry
             body = encode_block(live.execution, first, chunk)
-            items.append((_BLOCK_KEY + first.to_bytes(8, "big"), first, body))
+            items.append((BLOCK_KEY + first.to_bytes(8, "big"), first, body))
             written.append(Written(b"entries", body))
             live.next_entry += len(chunk)
             live.size += len(body)
         changes: list[tuple[str, Item]] = [(live.space, item) for item in items]
+        if row is None and live.row is not None and live.size - live.row.size > _ROW_GROWTH:
+            row = live.row
         if row is not None:
-            row = msgspec.structs.replace(row, entries=live.next_entry, size=live.size)
+            live.row = row = msgspec.structs.replace(row, entries=live.next_entry, size=live.size)
             body = encode_row(row)
             written.append(Written(b"status", body))
             changes.append((INDEX, (row.id, row.created_us, body)))
+        self.rows.sizes[live.execution] = live.size
         made = [*self._operations(live.execution, changes, written), *more]
         return sorted(made, key=_comes_last)
 
@@ -193,6 +301,20 @@ class ExecutionStore:
         return self._partition, Columns([one.payload for one in written], [now] * len(written), extras)
 
 
+def weight(part: Entry | ExecutionRow | list[Operation]) -> int:
+    """The bytes of a part, about; never much too few."""
+    if isinstance(part, list):
+        return 0
+    size = _ENTRY_BYTES + len(getattr(part, "path", ""))
+    if isinstance(part, StepResult):
+        return size + len(part.payload) + len(part.reference)
+    return size + sum(len(getattr(part, name, b"")) for name in ("payload", "input", "error", "note", "detail"))
+
+
+def _left(execution: ExecutionId) -> ExecutionHeld:
+    return ExecutionHeld(f"this execution was given up by whoever writes here execution={execution}", holder="nobody")
+
+
 def _comes_last(operation: Operation) -> bool:
     """Changes of spaces come before records: such a unit needs no savepoint."""
     return not isinstance(operation, ChangeSpace)
@@ -206,24 +328,16 @@ def _flat(parts: Iterable[object]) -> Iterable[object]:
             yield part
 
 
-def _size(part: Entry | ExecutionRow | list[Operation]) -> int:
-    if isinstance(part, StepResult):
-        return _ENTRY_BYTES + len(part.payload)
-    if isinstance(part, list):
-        return 0
-    return _ENTRY_BYTES + len(getattr(part, "payload", b"")) + len(getattr(part, "input", b""))
-
-
 def _chunks(entries: list[Entry]) -> Iterable[list[Entry]]:
     """Entries in blocks of bounded size."""
     chunk: list[Entry] = []
     size = 0
     for entry in entries:
-        weight = _size(entry)
-        if chunk and size + weight > BLOCK_BYTES:
+        heavy = weight(entry)
+        if chunk and size + heavy > BLOCK_BYTES:
             yield chunk
             chunk, size = [], 0
         chunk.append(entry)
-        size += weight
+        size += heavy
     if chunk:
         yield chunk

@@ -8,19 +8,27 @@ earlier ownership of the log, is proved to have no program running: that, and no
 
 from __future__ import annotations
 
+from asyncio import current_task
+from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock, current_thread
+from functools import partial
+from threading import Condition, Lock, current_thread
 
 import msgspec
 
-from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, Invalid
+from holdfast.errors import Closed, ExecutionCanceled, ExecutionHeld, Full, Invalid, NotFound, Unavailable
 from holdfast.execution.journal.entries import ENDED, Ended, Entry, ExecutionRow, Opened, Status
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
 from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.signals import Signal
+
+NOTE_CHARS_MAX = 500
+
+Prepare = Callable[[ExecutionRow], ExecutionRow]
+"""Changes the row of a new execution before it is stored."""
 
 
 class Suspended(BaseException):
@@ -54,6 +62,8 @@ class LiveExecution:
         """Whether it is to leave off, to be gone on with, rather than to end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
+        self.taking = Lock()
+        """Held by whoever takes a signal: each is taken once."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
@@ -104,8 +114,12 @@ class LiveExecution:
     def finish(self, status: Status, payload: bytes = b"", note: str = "") -> UnitTicket | None:
         """End it; the first end counts, a later one is None and changes nothing.
 
-        A program that was asked to leave off and did not complete has no end yet: None, too.
+        A program that was asked to leave off and did not complete has no end yet: None, too. Where there is no room, a
+        thread waits for it; a coroutine gets Full: it uses `store.when_room`.
         """
+        return self.store.with_room(lambda: self._finish(status, payload, note[:NOTE_CHARS_MAX]))
+
+    def _finish(self, status: Status, payload: bytes, note: str) -> UnitTicket | None:
         now = self.clock.now_us()
         with self.store.lock:
             row = self.row
@@ -140,7 +154,13 @@ class LiveExecutions:
     def __init__(self, store: ExecutionStore) -> None:
         self.store = store
         self._live: dict[ExecutionId, tuple[LiveExecution, str]] = {}
-        self._opening: set[ExecutionId] = set()
+        self._opening: dict[ExecutionId, str] = {}
+        """Who is about to open which, or changes it by hand."""
+        self.closed: Closed | None = None
+        """Why none is opened any more."""
+        self._visited: set[ExecutionId] = set()
+        """Nobody runs them, and somebody outside brings them something right now: whoever opens one waits for that."""
+        self._is_free = Condition(store.lock)
         self.changed = Signal()
         """Notified when an execution has ended, or is let go."""
 
@@ -153,76 +173,141 @@ class LiveExecutions:
         """All that are being run here."""
         return [live for live, _ in self._live.copy().values()]
 
-    def open(
-        self, execution: ExecutionId, kind: str, *, prepare: Callable[[ExecutionRow], ExecutionRow] | None = None
-    ) -> LiveExecution:
+    def open(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
         """Begin an execution, or go on with it; what was recorded is proved first.
 
         One that completed, failed or was aborted is running again; one that was canceled never is. `prepare` may change
-        the row of a new one before it is stored. Whoever opens it must `release` it.
+        the row of a new one before it is stored. Whoever opens it must `release` it. May wait for the disk.
         """
-        holder = current_thread().name
+        with self._claimed(execution, kind):
+            begin = partial(self._begin, kind, prepare, *self.store.take(execution))
+            return self.store.with_room(begin)
+
+    async def open_async(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
+        """What `open` does, for coroutines: what it has to wait for is awaited."""
         store = self.store
-        with store.lock:
-            self._claim(execution)
-        try:
-            blocks, journal = store.load(execution)
-            now = store.clock.now_us()
-            with store.lock:
-                before = store.rows.get(execution)
-                row = _opened(before, execution, kind, now, store.epoch)
-                if before is None and prepare is not None:
-                    row = prepare(row)
-                live = LiveExecution(store, journal, _recorded(blocks, row), row, resumed=bool(blocks))
-                live.opened = store.change_row(journal, row, Opened(store.epoch, now, row.generation))
-                self._live[execution] = (live, holder)
-        finally:
-            self._let_go(execution)
-        return live
+        with self._claimed(execution, kind):
+            while (before := store.leaving(execution)) is not None and await before.wait_async(store.timeout):
+                pass
+            begin = partial(self._begin, kind, prepare, *store.take(execution))
+            return await store.when_room(begin)
 
     @contextmanager
     def hold(self, execution: ExecutionId) -> Iterator[tuple[list[Block], LiveJournal]]:
         """Keep others away from an execution that nobody runs, to change it by hand; what was recorded is proved."""
-        with self.store.lock:
-            self._keep(execution)
+        with self._claimed(execution, None):
+            blocks, journal = self.store.take(execution)
+            try:
+                yield blocks, journal
+            finally:
+                self.store.leave(journal)
+
+    @contextmanager
+    def visit(self, execution: ExecutionId) -> Iterator[LiveExecution]:
+        """An execution that is brought something from outside, whether it is being run here or not.
+
+        If it is not, whoever wants to open it waits meanwhile: wait for what you write before you leave. If it is, it
+        may be let go meanwhile. Raises NotFound, and Unavailable if others are at it for long.
+        """
+        store = self.store
+        with store.lock:
+            if not self._is_free.wait_for(lambda: self._is_settled(execution), store.timeout):
+                raise Unavailable(f"this execution is busy execution={execution}", hint="try again")
+            if execution not in store.rows:
+                raise NotFound(f"there is no such execution execution={execution}", hint="it may have been pruned")
+            live = self.get(execution)
+            if live is None:
+                self._visited.add(execution)
+        if live is not None:
+            yield live
+            return
         try:
-            yield self.store.load(execution)
+            blocks, journal = store.take(execution)
+            try:
+                row = store.rows[execution]
+                yield LiveExecution(store, journal, _recorded(blocks, row), row, resumed=True)
+            finally:
+                store.leave(journal)
         finally:
-            self._let_go(execution)
+            with store.lock:
+                self._visited.discard(execution)
+                self._is_free.notify_all()
+            self.changed.notify()
+
+    def _is_settled(self, execution: ExecutionId) -> bool:
+        return execution not in self._opening and execution not in self._visited
 
     def is_held(self, execution: ExecutionId) -> bool:
         """Whether somebody here runs it, opens it, or changes it by hand."""
-        return execution in self._live or execution in self._opening
+        with self.store.lock:  # one that is opened leaves the one dictionary for the other
+            return execution in self._live or execution in self._opening or execution in self._visited
 
     def release(self, live: LiveExecution) -> None:
-        """Its program is no longer running here."""
+        """Its program is no longer running here; what it still writes is refused."""
         with self.store.lock:
             if self.get(live.id) is live:
                 del self._live[live.id]
+        self.store.leave(live.journal)
         self.changed.notify()
 
     def is_orphan(self, row: ExecutionRow) -> bool:
         """Whether it says that it is running, and nobody can be running it."""
         return row.status == "running" and not self.is_held(row.execution)
 
-    def _claim(self, execution: ExecutionId) -> None:
-        """Become the one who opens it."""
-        row = self.store.rows.get(execution)
-        if row is not None and row.status == "canceled" and not self.is_held(execution):
-            raise ExecutionCanceled(f"this execution was canceled execution={execution}")
-        self._keep(execution)
+    def close(self) -> None:
+        """Open none any more, and ask those that run to leave off."""
+        self.closed = Closed("the log is being closed")
+        for live in self.all():
+            live.suspend(self.closed.message)
 
-    def _keep(self, execution: ExecutionId) -> None:
-        if self.is_held(execution):
-            held = self._live.get(execution)
-            holder = held[1] if held is not None else "opening"
-            raise ExecutionHeld(f"this execution is being run already execution={execution}", holder=f"thread:{holder}")
-        self._opening.add(execution)
-
-    def _let_go(self, execution: ExecutionId) -> None:
+    @contextmanager
+    def _claimed(self, execution: ExecutionId, kind: str | None) -> Iterator[None]:
+        """Be the only one who opens an execution of this kind, or (None) changes it by hand."""
         with self.store.lock:
-            self._opening.discard(execution)
-        self.changed.notify()
+            self._is_free.wait_for(lambda: execution not in self._visited, self.store.timeout)
+            if self.is_held(execution):
+                held = self._live.get(execution)
+                raise ExecutionHeld(
+                    f"this execution is being run already execution={execution}",
+                    holder=held[1] if held is not None else self._opening.get(execution, "a message from outside"),
+                )
+            if kind is not None:
+                self._check(self.store.rows.get(execution), execution, kind)
+            self._opening[execution] = _holder()
+        try:
+            yield
+        finally:
+            with self.store.lock:
+                self._opening.pop(execution, None)
+                self._is_free.notify_all()
+            self.changed.notify()
+
+    def _begin(self, kind: str, prepare: Prepare | None, blocks: list[Block], journal: LiveJournal) -> LiveExecution:
+        store, execution = self.store, journal.execution
+        now = store.clock.now_us()
+        with store.lock:
+            before = store.rows.get(execution)
+            self._check(before, execution, kind)  # again: it may have been canceled while its journal was loaded
+            row = _opened(before, execution, kind, now, store.epoch)
+            if before is None and prepare is not None:
+                row = prepare(row)
+            live = LiveExecution(store, journal, _recorded(blocks, row), row, resumed=bool(blocks))
+            live.opened = store.change_row(journal, row, Opened(store.epoch, now, row.generation))
+            self._live[execution] = (live, self._opening[execution])
+        return live
+
+    def _check(self, row: ExecutionRow | None, execution: ExecutionId, kind: str) -> None:
+        """Raise what speaks against opening an execution."""
+        if self.closed is not None:
+            raise self.closed.again()
+        if row is None:
+            return
+        if row.status == "canceled":
+            raise ExecutionCanceled(f"this execution was canceled execution={execution}")
+        if row.kind != kind:
+            raise Invalid(
+                f"this execution is a {row.kind!r}, not a {kind!r} execution={execution}", hint="open it under its kind"
+            )
 
 
 def _recorded(blocks: list[Block], row: ExecutionRow) -> Recorded:
@@ -235,11 +320,15 @@ def _recorded(blocks: list[Block], row: ExecutionRow) -> Recorded:
 def _opened(before: ExecutionRow | None, execution: ExecutionId, kind: str, now: int, epoch: int) -> ExecutionRow:
     if before is None:
         return ExecutionRow(execution.bytes, kind, "running", now, now, epoch=epoch)
-    if before.kind != kind:
-        raise Invalid(
-            f"this execution is a {before.kind!r}, not a {kind!r} execution={execution}", hint="open it under its kind"
-        )
     generation = before.generation + (before.status in ENDED)
     return msgspec.structs.replace(
         before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note=""
     )
+
+
+def _holder() -> str:
+    """Who opens an execution, for whoever comes second."""
+    loop = _get_running_loop()
+    task = None if loop is None else current_task(loop)
+    name = f"thread:{current_thread().name}"
+    return name if task is None else f"{name} task:{task.get_name()}"

@@ -8,7 +8,7 @@ is it `done`, and never again changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError, Unavailable
@@ -144,11 +144,12 @@ class Unit:
         """One more part, with records for a partition; by the queue, before the writer takes the group."""
         self.parts.append(part)
         if partition is not None:
-            self.promise(partition, records)
+            self.promised[partition] = self.promised.get(partition, 0) + records
 
-    def promise(self, partition: Partition, records: int) -> None:
-        """The newest part becomes so many records of this partition, too."""
-        self.promised[partition] = self.promised.get(partition, 0) + records
+    def promise(self, others: Mapping[Partition, int]) -> None:
+        """The newest part becomes so many records of other partitions, too."""
+        for partition, records in others.items():
+            self.promised[partition] = self.promised.get(partition, 0) + records
 
     def place_runs(self, group: Group) -> None:
         """Its records go with this group, and their receipts come from it."""
@@ -199,6 +200,28 @@ class Unit:
         error = self.error or self.group.error
         if error is not None:
             raise error.again()
+
+
+class Gathering:
+    """What one scope hands over, part after part, by any number of threads: the unit that the next part may join.
+
+    Guarded by the queue's lock, so that parts are stored in the order in which they came. Its first unit repairs the
+    scope; once it has ended, it takes no more.
+    """
+
+    __slots__ = ("end", "unit")
+
+    def __init__(self) -> None:
+        self.unit: Unit | None = None
+        """The one that was handed over last."""
+        self.end: HoldfastError | None = None
+        """Why it takes no more parts."""
+
+    def joined(self, *, alone: bool = False) -> Unit | None:
+        """The unit that a part may go with; raises if it has ended. By the queue."""
+        if self.end is not None:
+            raise self.end.again()
+        return None if alone else self.unit
 
 
 class Group:

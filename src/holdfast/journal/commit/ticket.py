@@ -259,7 +259,7 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
         return f"UnitTicket(done={self.done})"
 
     def _unknown(self, seconds: float) -> OutcomeUnknown:
-        return OutcomeUnknown(f"no acknowledgement within {seconds:g} s for {self._what}")
+        return OutcomeUnknown(f"no acknowledgement within {seconds:g} s for {self._what}", ticket=self)
 
 
 class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):

@@ -148,10 +148,13 @@ class StoredRows:
 
     def space_items(self, space_id: int, body_bytes_max: int) -> Iterator[ItemRow]:
         """The items of a space, in no order; one that is not what it must be, or whose body is too long, is raised."""
-        body = "CASE WHEN octet_length(body) <= ?2 THEN CAST(body AS BLOB) END"
-        sql = f"SELECT {_ITEM}, {body} FROM space_items WHERE space_id=?1"
-        for values in self.connection.execute(sql, (space_id, body_bytes_max)):
+        for values in self.connection.execute(_ITEMS, (space_id, body_bytes_max)):
             yield ItemRow._make(_checked_values(ItemRow, values, self.path, "space_items"))
+
+    def space_item(self, space_id: int, key: bytes, body_bytes_max: int) -> ItemRow | None:
+        """One item of a space; whoever asks must know whether there should be one."""
+        values = self.connection.execute(f"{_ITEMS} AND key=?3", (space_id, body_bytes_max, key)).fetchone()
+        return None if values is None else ItemRow._make(_checked_values(ItemRow, values, self.path, "space_items"))
 
     def segment(self, partition_id: int, number: int) -> SegmentRow | None:
         """One segment of the manifest."""
@@ -299,3 +302,6 @@ def _text(value: object) -> str | None:
 _COLUMNS = {row: _spelled(row) for row in _TYPES}
 _ENTRY = ", ".join([*map(_number, _NUMBERS), _guarded("link"), _guarded("digest")])
 _ITEM = ", ".join([_number("space_id"), _exact("key"), _number("number"), _number("key_epoch")])
+_ITEMS = (
+    f"SELECT {_ITEM}, CASE WHEN octet_length(body) <= ?2 THEN CAST(body AS BLOB) END FROM space_items WHERE space_id=?1"
+)

@@ -132,16 +132,28 @@ def sum_bytes(total: int) -> bytes:
     return (total % MODULUS).to_bytes(SUM_BYTES, "little")
 
 
-def load(rows: Rows, path: Path, vault: Vault, name: bytes) -> tuple[SpaceRow, list[ItemRow]] | None:
-    """A space's row, proved, and its items, as yet unproved; None if there is no such space."""
+def proved_row(rows: Rows, path: Path, vault: Vault, name: bytes) -> SpaceRow | None:
+    """A space's row, proved; None if there is no such space."""
     with naming(name):
         row = rows.space(name)
-        if row is None:
-            return None
-        if not vault.verify(row.key_epoch, row.message(), row.stamp):
+        if row is not None and not vault.verify(row.key_epoch, row.message(), row.stamp):
             raise Corrupt("a space does not match its stamp", path=str(path), hint=_REMEDY)
+        return row
+
+
+def load(rows: Rows, path: Path, vault: Vault, name: bytes) -> tuple[SpaceRow, list[ItemRow]] | None:
+    """A space's row, proved, and its items, as yet unproved; None if there is no such space."""
+    row = proved_row(rows, path, vault, name)
+    if row is None:
+        return None
+    with naming(name):
         # One more than there should be is enough to know that there are too many.
         return row, list(islice(rows.space_items(row.id, ENCRYPTED_BYTES_MAX), row.items + 1))
+
+
+def item_weight(vault: Vault, item: ItemRow) -> int:
+    """What a stored item weighs."""
+    return weight_of(vault.stamp_under(item.key_epoch), header(vault.log_id, *item[:-1]), item.body)
 
 
 def proved(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) -> Weights:
@@ -151,8 +163,7 @@ def proved(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) ->
         for item in islice(items, row.items + 1):
             if vault.keyed and not item.key_epoch:  # its weight could be made by anybody
                 raise Corrupt("an item of a space is not encrypted", path=str(path), hint=_REMEDY)
-            head = header(vault.log_id, *item[:-1])
-            weights[item.key] = weight_of(vault.stamp_under(item.key_epoch), head, item.body)
+            weights[item.key] = item_weight(vault, item)
         if len(weights) != row.items or not digests.same(sum_bytes(sum(weights.values())), row.sum):
             raise Corrupt("the items of a space are not those that its row says", path=str(path), hint=_REMEDY)
     return weights
@@ -220,6 +231,16 @@ class Spaces:
             if not known and self._learned_items + len(weights) <= _KNOWN_MAX:
                 self._learned[row.id] = (row, weights)
                 self._learned_items += len(weights)
+
+    def weight(self, row: SpaceRow, key: bytes) -> int | None:
+        """What an item of a committed space weighs, 0 if it is not there; None where that is not known by heart."""
+        weights = self._weights.get(row.id)
+        if weights is None:
+            learned = self._learned.get(row.id)
+            if learned is None or learned[0] != row:
+                return None
+            weights = learned[1]
+        return weights.get(key, 0)
 
     def weights(self, backend: Backend, row: SpaceRow) -> Weights:
         """The weights of a committed space's items; proved inside the open transaction if they are not known yet."""

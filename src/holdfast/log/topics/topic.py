@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING
 
 from holdfast.arguments import seconds, several
 from holdfast.clock import Clock
-from holdfast.journal.commit.receipts import Receipts
 from holdfast.journal.commit.ticket import BatchTicket, Ticket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
 from holdfast.log.topics.partition_stream import Times
+from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import Span
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Headers
+from holdfast.log.topics.wanted_key import WantedKey
 from holdfast.model.record import NOW, Durability, Receipt, Record
-from holdfast.model.record_columns import Columns, Extra
+from holdfast.model.record_columns import Columns, Extra, Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -207,20 +208,21 @@ class Topic(AnyTopic[Record]):
         self, records: Iterable[bytes | Record], *, partition: int | None = None, timeout: float | None = None
     ) -> BatchTicket:
         """Queue records as one unit and return its ticket."""
+        wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
+        return self._submit_batch(self._prepared(records, partition), wait_seconds)
+
+    def _prepared(self, records: Iterable[bytes | Record], partition: int | None) -> PreparedBatch:
+        """Records as one batch; for transactions, too."""
         records = records if isinstance(records, list) else list(several(records, "records", "append_batch([b'one'])"))
         self._checks.batch(records)
-        wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
         if set(map(type, records)) == {bytes}:
             columns = Columns(records, [self._now()] * len(records))  # type: ignore[arg-type]
             sizes = list(map(len, columns.payloads))
             size = self._checks.batch_size(sum(sizes), max(sizes))
-            unit = self._journal.put_runs([(self._choose(partition, None), columns)], size, wait_seconds)
-            return BatchTicket(unit, Receipts(unit.runs(), range(len(records))), wait_seconds)
-        return self._submit_mixed(records, partition, wait_seconds)
+            return PreparedBatch([(self._choose(partition, None), columns)], size, range(len(records)))
+        return self._prepared_mixed(records, partition)
 
-    def _submit_mixed(
-        self, records: Sequence[bytes | Record], partition: int | None, wait_seconds: float
-    ) -> BatchTicket:
+    def _prepared_mixed(self, records: Sequence[bytes | Record], partition: int | None) -> PreparedBatch:
         now = self._now()
         keyless: Partition | None = None
         parts: dict[Partition, tuple[list[bytes], list[int], dict[int, Extra]]] = {}
@@ -241,11 +243,39 @@ class Topic(AnyTopic[Record]):
             size += weight
         self._checks.batch_size(size)
         batches = [(target, Columns(*columns)) for target, columns in parts.items()]
-        unit = self._journal.put_runs(batches, size, wait_seconds)
         ends = list(accumulate((len(payloads) for payloads, _, _ in parts.values()), initial=0))
         starts = dict(zip(parts, ends, strict=False))
         positions = [starts[target] + index for target, index in places]
-        return BatchTicket(unit, Receipts(unit.runs(), positions, ends[:-1]), wait_seconds)
+        return PreparedBatch(batches, size, positions, ends[:-1])
+
+    def _row(
+        self,
+        payload: bytes,
+        key: bytes | str | None,
+        headers: Headers | None,
+        kind: str | None,
+        time: int | datetime | None,
+        partition: int | None,
+        idempotency_key: bytes | str | None,
+    ) -> tuple[Partition, Row, int]:
+        """One record as `submit` queues it, for transactions: its partition, what is stored of it, and its bytes."""
+        if type(payload) is not bytes:
+            payload = self._checks.payload(payload)
+        size = len(payload)
+        if size > self._payload_bytes_max:
+            raise self._checks.too_large(size)
+        extra: Extra | None = None
+        unique: bytes | None = None
+        if key is not None or headers is not None or kind is not None:
+            extra, size = self._checks.extras(key, kind, headers, size)
+        if idempotency_key is not None:
+            _, unique = self._checks.unique_record(idempotency_key, payload, extra)
+        part = self._only if partition is None and self._only is not None else self._choose(partition, extra)
+        return part, (payload, self._now() if time is None else self._checks.time(time), extra, unique), size
+
+    def _wanted(self, key: object) -> WantedKey:
+        encoded = self._checks.key(key)  # type: ignore[arg-type]  # which says so
+        return WantedKey(encoded, "key", encoded)
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"
@@ -257,8 +287,8 @@ class Topic(AnyTopic[Record]):
 class _Raw:
     """How raw records are read."""
 
-    def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Record]:
-        return span.stream.records(span.start, span.end, times, reverse=reverse)
+    def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Record]:
+        return span.stream.records(span.start, span.end, times, reverse=reverse, key=key)
 
     def place(self, item: Record) -> tuple[int, int]:
         return item.partition, item.offset
@@ -273,10 +303,12 @@ class _Raw:
 
         return with_partition(RAW_SCHEMA, "partition")
 
-    def batches(self, span: Span, times: Times, reverse: bool) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
+    ) -> Iterator[pa.RecordBatch]:
         from holdfast.segments.file.selection import add_partition
 
         schema = self.schema()
         number = span.stream.partition.number
-        for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse):
+        for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse, key=key):
             yield add_partition(batch, number, schema)

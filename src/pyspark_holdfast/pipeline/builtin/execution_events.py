@@ -73,10 +73,8 @@ def rows_of(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**place, **_of_row(decode_row(record["value"]))}
         else:
             block = decode_any_block(record["value"])
-            seq = block.first
             for at, entry in enumerate(block.entries):
-                yield {**place, "_entry": at, "seq": seq, **_of_entry(entry)}
-                seq += getattr(entry, "count", 1)  # a folded stretch keeps the numbers of what it stands for
+                yield {**place, "_entry": at, "seq": block.first + at, **_of_entry(entry)}
     except HoldfastError as error:
         yield {**place, "kind": "unknown", "bytes": len(record["value"]), "_problem": str(error)}
 

@@ -1,0 +1,1 @@
+"""Transactions over topics, spaces and consumers of an open log."""
