@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable
 
 from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
+from holdfast.execution.journal import rebuilding
+from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
+from holdfast.execution.journal.pruning import Pruning
 from holdfast.execution.work.administration import Administration
 from holdfast.execution.work.work_queue import WorkQueue
 from holdfast.journal.journal import Journal
@@ -27,8 +30,13 @@ class ExecutionRoom:
         self.clock = journal.clock
         self.read = read
         """Of the topic `_executions`."""
+        if rebuilding.is_needed(journal, lambda: partition.durable > 0):
+            rebuilding.rebuild(journal, read())
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
+        self.pruning = Pruning(journal, partition, self.store, self.live.is_held)
+        self.store.make_room = self.pruning.make_room
+        self.executions = ExecutionJournal(self.store, self.live, self.pruning)
         self.queue = WorkQueue(self.store.rows.get)
         self.administration = Administration(self.store, self.live, self.queue)
         for row in self.store.rows.values():

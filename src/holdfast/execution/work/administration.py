@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, HoldfastError, Invalid, NotFound, OutcomeUnknown
+from holdfast.execution.journal.commit_parts import Anew, LiveJournal, Part
 from holdfast.execution.journal.entries import (
     ENDED,
     Administered,
@@ -35,12 +36,11 @@ from holdfast.execution.journal.entries import (
     encode_entry,
 )
 from holdfast.execution.journal.execution_id import ExecutionId, fresh_id
-from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
+from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
 from holdfast.execution.journal.recorded import Block, Recorded, in_order
 from holdfast.execution.work.execution_views import first_mention, is_below, unfolded
 from holdfast.execution.work.work_queue import WorkQueue
-from holdfast.journal.journal import Operation
 
 GUARDED = "exactly_once_guarded"
 _REWOUND_BYTES_MAX = 8 * 2**20
@@ -219,20 +219,21 @@ class Administration:
             raise Full(
                 f"too much is left to be rewound execution={row.execution}", hint="fork it before that path instead"
             )
-        folded = Folded(journal.next_entry, len(bodies), bodies, self._now())
-        self._commit(journal, before, row, folded, *entries, operations=self._store.removal(row.execution))
+        upto = journal.next_entry  # it stands for everything before
+        folded = Folded(upto, upto, bodies, self._now())
+        self._commit(journal, before, row, folded, *entries, anew=True)
 
     def _commit(
         self, journal: LiveJournal, before: ExecutionRow | None, row: ExecutionRow, *entries: Entry,
-        operations: list[Operation] | None = None,
+        anew: bool = False,
     ) -> None:  # fmt: skip
         """Store a row with entries, and wait for it; if that fails, the row is what it was."""
         store = self._store
-        parts = [*entries, row] if operations is None else [*entries, row, operations]
+        parts: list[Part] = [Anew(), *entries, row] if anew else [*entries, row]
         with store.lock:
             store.rows[row.execution] = row
         try:
-            store.write(journal, *parts, alone=operations is not None).result()
+            store.write(journal, *parts, alone=anew).result()
         except OutcomeUnknown:
             raise
         except HoldfastError:
