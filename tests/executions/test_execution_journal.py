@@ -201,10 +201,18 @@ def test_kinds_with_a_verb_of_their_own_fail_closed(open_log):
     log = open_log()
     execution = opened(log)
     refused = [
-        PromiseCreated("p", bytes(16), bytes(32), 1), PromiseResolved(bytes(16), b"", 1),
-        TimerArmed("t", bytes(16), 1, 1), TimerFired("t", bytes(16), 1), Folded(1, 1, (), 1), SignalSent("s", b"", b"", 1),
-        SignalTaken("s", b"", 1), Opened(1, 1), Ended("completed", b"", 1), Administered("x", "", 1), Forked(bytes(16), 1),
-    ]  # fmt: skip
+        PromiseCreated("p", bytes(16), bytes(32), 1),
+        PromiseResolved(bytes(16), b"", 1),
+        TimerArmed("t", bytes(16), 1, 1),
+        TimerFired("t", bytes(16), 1),
+        Folded(1, 1, (), 1),
+        SignalSent("s", b"", b"", 1),
+        SignalTaken("s", b"", 1),
+        Opened(1, 1),
+        Ended("completed", b"", 1),
+        Administered("x", "", 1),
+        Forked(bytes(16), 1),
+    ]
     for entry in refused:
         with pytest.raises(UnsupportedEntryKind, match=type(entry).__name__):
             journal_of(log).append_batch(execution, [result("a"), entry])

@@ -32,6 +32,7 @@ from holdfast.execution.journal.commit_parts import (
     FOLDED_KEY,
     INDEX,
     PREFIX,
+    Anew,
     Item,
     LiveJournal,
     Part,
@@ -191,12 +192,15 @@ class ExecutionStore:
         """Wait until all that was handed over is settled."""
         self._journal.drain(self.timeout)
 
-    def change_row(self, live: LiveJournal, row: ExecutionRow, *entries: Entry) -> UnitTicket:
+    def change_row(self, live: LiveJournal, row: ExecutionRow, *entries: Entry, anew: bool = False) -> UnitTicket:
         """Change an execution's row, with entries; others see it at once, and no longer if its commit fails.
 
-        Call with the lock held, through `with_room` or `when_room`: raises Full without waiting.
+        With `anew` these entries take the place of all before. Call with the lock held, through `with_room` or
+        `when_room`: raises Full without waiting.
         """
-        ticket = self.write(live, *entries, row, timeout=self.timeout if in_coroutine() else 0)
+        before = [Anew()] if anew else []
+        wait = self.timeout if in_coroutine() else 0
+        ticket = self.write(live, *before, *entries, row, alone=anew, timeout=wait)
         ticket = UnitTicket(ticket.unit, self.timeout)
         self.rows.change(row, ticket)
         return ticket

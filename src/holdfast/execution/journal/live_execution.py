@@ -29,7 +29,7 @@ from holdfast.errors import (
     NotFound,
     Unavailable,
 )
-from holdfast.execution.journal.commit_parts import LiveJournal
+from holdfast.execution.journal.commit_parts import LiveJournal, Part
 from holdfast.execution.journal.entries import (
     ENDED,
     Administered,
@@ -93,8 +93,10 @@ class LiveExecution:
         """Of the commit that ended it."""
         self.loss: JournalLoss | None = None
         """Where the program goes on without a journal (`continue_undurable`): whether it has to."""
-        self.taking = Lock()
-        """Held by whoever takes a signal: each is taken once."""
+        self.pending: list[Entry] = []
+        """Entries that found no room, and that nobody waits for."""
+        self.exchange = Lock()
+        """Held by whoever brings something from outside, or takes it: each thing counts once."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
@@ -162,15 +164,32 @@ class LiveExecution:
 
     def write(self, *entries: Entry, acked: bool = True) -> UnitTicket:
         """Hand entries over, in order; the ticket tells when they are durable."""
-        try:
-            ticket = self.store.write(self.journal, *entries, acked=acked)
-        except LOSSES as error:
-            ticket = self._lost(error, entries)
+        ticket = self.hand_over(*entries, acked=acked)
         for entry in entries:
             self.recorded.add(entry)
-        if self.loss is not None and not isinstance(entries[0], _FROM_OUTSIDE):
-            ticket = ForgivingTicket.of(ticket, self.loss, self.store.timeout)
         return ticket
+
+    def write_later(self, entry: Entry) -> None:
+        """Hand an entry over that nobody waits for; where there is no room for it, it goes with the next one."""
+        try:
+            self.hand_over(entry, acked=False)
+        except Full:
+            self.pending.append(entry)
+
+    def hand_over(self, *parts: Part, acked: bool = True, size: int = 0) -> UnitTicket:
+        """What `write` does, for entries that nobody in this run will look for."""
+        pending = self.pending
+        loss = None if isinstance(parts[0], _FROM_OUTSIDE) else self.loss  # others are told if it was not stored
+        try:
+            ticket = self.store.write(self.journal, *pending, *parts, acked=acked, size=size)
+        except LOSSES as error:
+            if loss is None or _may_wait(error):
+                raise
+            loss.note(error)
+            return ForgivingTicket.lost(loss)
+        if pending:
+            self.pending = self.pending[len(pending) :]
+        return ticket if loss is None else ForgivingTicket.of(ticket, loss, self.store.timeout)
 
     # -- loss of its journal ----------------------------------------------------------------------------------
 
@@ -184,13 +203,6 @@ class LiveExecution:
     def is_undurable(self) -> bool:
         """Whether the journal was lost, and nothing more of this run is recorded."""
         return self.loss is not None and self.loss.cause is not None
-
-    def _lost(self, error: HoldfastError, entries: tuple[Entry, ...]) -> UnitTicket:
-        """An entry was refused: raise that, or go on if that was chosen. What comes from outside is never lost so."""
-        if self.loss is None or _may_wait(error) or isinstance(entries[0], _FROM_OUTSIDE):
-            raise error
-        self.loss.note(error)
-        return ForgivingTicket.lost(self.loss)
 
     # -- its end ----------------------------------------------------------------------------------------------
 
