@@ -8,8 +8,11 @@ from functools import partial
 from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.execution_spans import ExecutionSpans
+from holdfast.execution.journal import rebuilding
+from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
+from holdfast.execution.journal.pruning import Pruning
 from holdfast.execution.waits.delivery import Delivery
 from holdfast.execution.waits.inbox import Inbox
 from holdfast.execution.waits.inbox_folder import Folder
@@ -40,8 +43,13 @@ class ExecutionRoom:
         self.clock = journal.clock
         self.read = read
         """Of the topic `_executions`."""
+        if rebuilding.is_needed(journal, lambda: partition.durable > 0):
+            rebuilding.rebuild(journal, read())
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
+        self.pruning = Pruning(journal, partition, self.store, self.live.is_held)
+        self.store.make_room = self.pruning.make_room
+        self.executions = ExecutionJournal(self.store, self.live, self.pruning)
         self.spans = ExecutionSpans(journal, self.store, self.live)
         self.queue = WorkQueue(self.store.rows.get)
         self.administration = Administration(self.store, self.live, self.queue)
