@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
@@ -21,12 +22,21 @@ Read = Callable[..., Iterable[Record]]
 class ExecutionRoom:
     """The executions of one open log."""
 
-    def __init__(self, journal: Journal, partition: Partition, settings: ExecutionSettings, read: Read) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        partition: Partition,
+        settings: ExecutionSettings,
+        read: Read,
+        begin_transaction: Callable[..., Any] | None = None,
+    ) -> None:
         self.journal = journal
         self.settings = settings
         self.clock = journal.clock
         self.read = read
         """Of the topic `_executions`."""
+        self.begin_transaction = begin_transaction
+        """Makes a transaction of the log that hands over what it has in a way of its own."""
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
         self.queue = WorkQueue(self.store.rows.get)
