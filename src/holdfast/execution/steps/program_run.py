@@ -221,11 +221,14 @@ class ProgramRun:
             return None
         live = self.live
         try:
-            if beside is not None:
-                return live.hand_over(*entries, beside.operations, acked=acked, size=beside.size)
+            if beside is None:
+                ticket = live.hand_over(*entries, acked=acked)
+            else:
+                ticket = live.hand_over(*entries, beside.operations, acked=acked, size=beside.size)
             if self.always_replay or not isinstance(entries[-1], StepResult):
-                return live.write(*entries, acked=acked)
-            return live.hand_over(*entries, acked=acked)  # a path is asked for once: nobody looks for this again
+                for entry in entries:  # a path is asked for once: nobody looks for a result again
+                    live.recorded.add(entry)
+            return ticket
         except HoldfastError as error:
             self.lost(error)
             return None

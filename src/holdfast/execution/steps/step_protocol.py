@@ -175,8 +175,10 @@ def _attempts(run: ProgramRun, step: StepHandle) -> Protocol:
             if type(value) is Stored:
                 return value.value
             entry, value, beside = run.finished(step, value)
+            if run.always_replay:
+                return (yield from _compared(run, step, entry, beside))
             yield Write((entry,), step.options.is_guarded, beside)
-            return (yield from _compared(run, step, entry)) if run.always_replay else value
+            return value
 
 
 def _failed(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
@@ -193,8 +195,9 @@ def _failed(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
     step.attempt += 1
 
 
-def _compared(run: ProgramRun, step: StepHandle, written: StepResult) -> Protocol:
-    """Replay what was written just now: the same must come of it (`always_replay`)."""
+def _compared(run: ProgramRun, step: StepHandle, written: StepResult, beside: Beside | None) -> Protocol:
+    """Write a result and replay it at once: the same must come of it (`always_replay`)."""
+    yield Write((written,), step.options.is_guarded or beside is not None, beside)
     if run.is_undurable:
         return run.recorded_value(step, written, written.payload)
     decision = run.decide_again(step)
