@@ -178,7 +178,7 @@ def test_a_resumed_program_has_no_token_of_old_but_may_have_another_and_all_are_
             assert promise._token is None
             assert promise.id == number
             second = promise.token()
-            assert second not in (first,)
+            assert second != first
             assert promise.token() == second
             assert log.executions.resolve(first, "the old one")
             assert not log.executions.resolve(second, "the new one")
@@ -196,9 +196,8 @@ def test_a_promise_has_so_many_tokens(tmp_path, monkeypatch):
 
 
 def test_it_is_settled_while_nobody_runs_its_execution_and_after_the_log_was_closed(tmp_path):
-    with open_log(tmp_path / "log") as log:
-        with running(log) as live:
-            token = promise_at(log, live).token()
+    with open_log(tmp_path / "log") as log, running(log) as live:
+        token = promise_at(log, live).token()
     with open_log(tmp_path / "log") as log:
         assert log.executions.resolve(token, 5)
         assert not log.executions.resolve(token, 6)

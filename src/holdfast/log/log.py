@@ -44,6 +44,7 @@ from holdfast.shipping.shipping_stats import ShippingStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from uuid import UUID
 
     import pyarrow as pa
 
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from holdfast.channels.participant import Channels
     from holdfast.channels.wire.channel_keys import Keys
     from holdfast.compaction.compaction_report import CompactionReport
+    from holdfast.execution.steps.execution_block import ExecutionBlock
+    from holdfast.execution.steps.program_run import OnJournalLoss
     from holdfast.execution.work.executions import Executions
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
@@ -228,6 +231,31 @@ class Log:
         return self._channels.load(participant_id, channel_id, migrations)
 
     # -- executions ---------------------------------------------------------------------------------------
+
+    def execution(
+        self,
+        kind: str,
+        *,
+        id: UUID | str | None = None,
+        always_replay: bool = False,
+        on_journal_loss: OnJournalLoss = "fail",
+    ) -> ExecutionBlock:
+        """A durable execution: a program whose finished steps are never run again. Use `with` or `async with`.
+
+            with log.execution("import", id=holdfast.execution_id("import", "2026-11-16")) as ctx:
+                rows = ctx.step("download", download, "2026-11-16")
+                ctx.step("charge", charge, rows, effect="exactly_once_guarded", on_ambiguous="fail")
+
+        The same id goes on where the last run stopped: what it recorded is given back without running it. Without an
+        id a new one is made. Raises ExecutionHeld while somebody else runs it, ExecutionCanceled if it was canceled.
+        `always_replay` also compares each step with its own record. `on_journal_loss` says what becomes of the program
+        when its journal cannot be written: it fails, or goes on without.
+        """
+        from holdfast.execution.steps.execution_block import ExecutionBlock
+
+        return ExecutionBlock(
+            self._executions.room(), kind, id=id, always_replay=always_replay, on_journal_loss=on_journal_loss
+        )
 
     @property
     def executions(self) -> Executions:

@@ -23,6 +23,7 @@ from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId,
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
 from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
 from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.journal import Operation
 from holdfast.signals import Signal
 
 NOTE_CHARS_MAX = 500
@@ -64,6 +65,8 @@ class LiveExecution:
         """Of the commit that ended it."""
         self.exchange = Lock()
         """Held by whoever brings something from outside, or takes it: each thing counts once."""
+        self.pending: list[Entry] = []
+        """Entries that found no room, and that nobody waits for."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
@@ -104,9 +107,25 @@ class LiveExecution:
 
     def write(self, *entries: Entry, acked: bool = True) -> UnitTicket:
         """Hand entries over, in order; the ticket tells when they are durable."""
-        ticket = self.store.write(self.journal, *entries, acked=acked)
+        ticket = self.hand_over(*entries, acked=acked)
         for entry in entries:
             self.recorded.add(entry)
+        return ticket
+
+    def write_later(self, entry: Entry) -> None:
+        """Hand an entry over that nobody waits for; where there is no room for it, it goes with the next one."""
+        try:
+            self.hand_over(entry, acked=False)
+        except Full:
+            self.pending.append(entry)
+
+    def hand_over(self, *parts: Entry | list[Operation], acked: bool = True, size: int = 0) -> UnitTicket:
+        """What `write` does, for entries that nobody in this run will look for."""
+        pending = self.pending
+        if not pending:
+            return self.store.write(self.journal, *parts, acked=acked, size=size)
+        ticket = self.store.write(self.journal, *pending, *parts, acked=acked, size=size)
+        self.pending = self.pending[len(pending) :]
         return ticket
 
     # -- its end ----------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Blocks are decoded one after the other, when a step is looked for that none of the decoded ones has: a program that
 goes the way it went before never decodes more than it needs, and one that takes a new turn looks at all of it once.
-What a path has is the last word on it: a result beats an intent.
+What a path has is the last word on it: a result beats an intent. An error that ended a run is taken back by the
+`AttemptFailed` behind it: the next run tries again.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class StepRecord:
     @property
     def is_final(self) -> bool:
         """Whether nothing that comes later could change what this path has."""
-        return bool(self.result or self.version or self.timer_fired or self.signal)
+        if self.result is not None:
+            return not self.result.is_error  # an error that ended a run is taken back
+        return bool(self.version or self.timer_fired or self.signal)
 
 
 class Recorded:
@@ -156,6 +159,9 @@ class Recorded:
                 self.created.setdefault(entry.promise, []).append(entry)
             case AttemptFailed():
                 record.attempts.append(entry)
+                if record.result is not None and record.result.is_error:  # it ended a run: the next one tries again
+                    self.results_by_key.pop(record.result.key, None)
+                    record.result = None
             case AmbiguityResolved():
                 record.policies.append(entry)
             case TimerArmed():

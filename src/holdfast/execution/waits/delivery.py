@@ -7,6 +7,7 @@ there is woken. The same call twice does what one does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from holdfast.errors import ExecutionCanceled, Full, HoldfastError, Invalid, NotFound, PromiseRejected
 from holdfast.execution.journal.entries import PromiseResolved, SignalSent
@@ -75,8 +76,7 @@ class Delivery:
             with self._live.visit(execution) as live:
                 was_here = self._live.get(execution) is live
                 try:
-                    with live.exchange:
-                        ticket = bring(live)
+                    ticket = self._live.store.with_room(partial(_alone, live, bring))
                     if ticket is not None:
                         ticket.result()
                     break
@@ -87,6 +87,11 @@ class Delivery:
             self._journal.drain(self._timeout)
         live.arrived.notify()
         return ticket is not None
+
+
+def _alone(live: LiveExecution, bring: Bring) -> UnitTicket | None:
+    with live.exchange:
+        return bring(live)
 
 
 def _check_goes_on(live: LiveExecution) -> None:

@@ -1,0 +1,193 @@
+"""The context of a program that awaits: `async with log.execution("import") as ctx`.
+
+A step takes its place in the program when it is asked for, before anything is awaited: `ctx.step(…)` gives a coroutine
+that can be awaited now, later, or beside others. Functions that are no coroutine functions run in a thread.
+
+Cancelling whoever awaits a step leaves nothing of it, or the intent of a guarded one: it never harms the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import datetime
+from inspect import isawaitable
+from typing import Any, TypeVar, overload
+
+from holdfast.errors import Full, HoldfastError
+from holdfast.execution.journal.entries import Effect, OnAmbiguous
+from holdfast.execution.steps import step_protocol
+from holdfast.execution.steps.any_context import AnyContext
+from holdfast.execution.steps.program_run import UNSET
+from holdfast.execution.steps.step_handle import StepHandle
+from holdfast.execution.steps.step_options import BACKOFF_S, EffectKind, step_options
+from holdfast.execution.steps.step_protocol import CALL, Pause, Protocol, Write
+from holdfast.execution.waits.wait import Wait
+from holdfast.journal.commit.ticket import UnitTicket
+
+Result = TypeVar("Result")
+
+
+class AsyncContext(AnyContext):
+    """What a program asks for its steps; on the event loop where it was made."""
+
+    @overload
+    def step(
+        self, name: str, fn: Callable[..., Awaitable[Result]], /, *args: Any, **options: Any
+    ) -> Coroutine[Any, Any, Result]: ...
+    @overload
+    def step(
+        self, name: str, fn: Callable[..., Result], /, *args: Any, **options: Any
+    ) -> Coroutine[Any, Any, Result]: ...
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        effect: Effect = "at_least_once",
+        on_ambiguous: OnAmbiguous | None = None,
+        effect_kind: EffectKind | None = None,
+        retries: int = 0,
+        backoff: float = BACKOFF_S,
+        timeout: float | None = None,
+        returns: Any = UNSET,
+        fingerprint: object = UNSET,
+        skipped: Any = None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, Any]:
+        """What this function gives for these arguments: by calling it, or from an earlier run without calling it.
+
+            total = await ctx.step("charge", charge, order, effect="exactly_once_guarded", on_ambiguous="fail")
+
+        The options are those of `Context.step`. `timeout` cancels a coroutine function; one that runs in a thread is
+        told by `ctx.heartbeat`.
+        """
+        options = step_options(effect, on_ambiguous, effect_kind, retries, backoff, timeout)
+        step = self._run.ask(self._parent, name, fn, args, kwargs, options, returns, fingerprint, skipped)
+        return self._drive(step_protocol.perform(self._run, step), step, fn, args, kwargs)
+
+    @overload
+    def run_step(self, fn: Callable[[], Awaitable[Result]], /) -> Coroutine[Any, Any, Result]: ...
+    @overload
+    def run_step(self, fn: Callable[[], Result], /) -> Coroutine[Any, Any, Result]: ...
+    @overload
+    def run_step(self, name: str, /, **options: Any) -> Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]: ...
+    def run_step(self, fn: Callable[[], Any] | str, /, **options: Any) -> Any:
+        """Replace a function by what its step gives, to be awaited.
+
+        @ctx.run_step
+        async def total():
+            return await fetch(order)
+
+        print(await total)
+        """
+        if isinstance(fn, str):
+            name = fn
+            return lambda fn: self.step(name, fn, **options)
+        return self.step(getattr(fn, "__name__", ""), fn, **options)
+
+    def begin_step(
+        self,
+        name: str,
+        /,
+        *args: Any,
+        effect: Effect = "at_least_once",
+        on_ambiguous: OnAmbiguous | None = None,
+        effect_kind: EffectKind | None = None,
+        returns: Any = UNSET,
+        skipped: Any = None,
+    ) -> Coroutine[Any, Any, StepHandle]:
+        """The first half of a step whose end comes by another way; `complete_step` is the other."""
+        options = step_options(effect, on_ambiguous, effect_kind, 0, BACKOFF_S, None)
+        step = self._run.ask_split(self._parent, name, args, options, returns, skipped)
+        return self._drive(step_protocol.begin(self._run, step), step)
+
+    async def complete_step(self, step: StepHandle, value: Any = None) -> Any:
+        """The second half: what the step gave, as later runs will get it."""
+        return await self._drive(step_protocol.complete(self._run, step, value), step)
+
+    async def fail_step(self, step: StepHandle, error: Exception) -> Any:
+        """The second half of a step that failed: raises the error as later runs will."""
+        return await self._drive(step_protocol.give_up(self._run, step, error), step)
+
+    # -- waiting ----------------------------------------------------------------------------------------------
+
+    def sleep(self, seconds: float) -> Wait[None]:
+        """Sleep so long, when awaited, also over restarts: a later run sleeps on to the same time."""
+        return self._sleep(seconds)
+
+    def sleep_until(self, when: datetime | int) -> Wait[None]:
+        """Sleep until a point in time: a datetime with a time zone, or microseconds since 1970."""
+        return self._sleep_until(when)
+
+    def signal(self, name: str, *, timeout: float | None = None, returns: Any = Any) -> Wait[Any]:
+        """The value of the next signal of this name, to be awaited; see `Context.signal`."""
+        return self._signal(name, timeout, returns)
+
+    # -- how it is done ---------------------------------------------------------------------------------------
+
+    async def _drive(
+        self, protocol: Protocol, step: StepHandle, fn: Callable[..., Any] | None = None, args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Do what a step's protocol says, until it is done."""
+        try:
+            request = next(protocol)
+            while True:
+                if request is CALL:
+                    assert fn is not None
+                    try:
+                        value = await _called(step, fn, args, kwargs or {})
+                    except BaseException as error:
+                        request = protocol.throw(error)
+                        continue
+                    request = protocol.send(value)
+                else:
+                    if type(request) is Write:
+                        await self._write(request)
+                    else:
+                        await self._pause(request)
+                    request = next(protocol)
+        except StopIteration as done:
+            return done.value
+
+    async def _write(self, request: Write) -> None:
+        run = self._run
+        try:
+            ticket = await self._handed_over(request)
+            if request.acked and ticket is not None:
+                await ticket
+        except HoldfastError as error:
+            run.lost(error)
+
+    async def _handed_over(self, request: Write) -> UnitTicket | None:
+        run = self._run
+        try:
+            return run.write(*request.entries, acked=request.acked)
+        except Full:
+            return await run.live.store.when_room(lambda: run.write(*request.entries, acked=request.acked))
+
+    async def _pause(self, request: Pause) -> None:
+        live, loop = self._run.live, asyncio.get_running_loop()
+        while live.cancel_reason is None and (left := request.until_us - live.clock.now_us()) > 0:
+            future = live.arrived.future(loop, left / 1e6)
+            if live.cancel_reason is None:
+                await future
+        live.check()
+
+
+async def _called(step: StepHandle, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a step's function: on the loop, or in a thread."""
+    if not step.is_async:
+        value = await asyncio.to_thread(fn, *args, **kwargs)
+        return await value if isawaitable(value) else value
+    if step.options.timeout is None:
+        return await fn(*args, **kwargs)
+    try:
+        async with asyncio.timeout(step.options.timeout) as limit:
+            return await fn(*args, **kwargs)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"the step {step.path!r} took longer than {step.options.timeout:g} s") from None
