@@ -1,4 +1,4 @@
-"""A sleep ends when its stored time has come: no later for a restart, at once after downtime, whatever the clock did."""
+"""A sleep ends when its stored time has come: not later for a restart, at once after downtime, whatever clocks did."""
 
 from __future__ import annotations
 

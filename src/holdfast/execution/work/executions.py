@@ -329,7 +329,7 @@ class Executions:
 
 
 def _row(store: ExecutionStore, execution: ExecutionId) -> ExecutionRow:
-    row = store.rows.get(execution)
+    row: ExecutionRow | None = store.rows.get(execution)
     if row is None:
         raise unknown(execution)
     return row
