@@ -59,7 +59,7 @@ class ExecutionRoom:
         for row in self.store.rows.values():
             self.queue.add(row)
         self.waiters = Waiters(settings.waiting_max)
-        self.delivery = Delivery(self.live, journal)
+        self.delivery = Delivery(self.live)
         timeout = settings.ack_timeout_ms / 1000
         self.schedules = Schedules(journal, self.administration.start, timeout)
         facade = Executions(lambda: self.store, lambda: self)

@@ -97,6 +97,8 @@ class LiveExecution:
         """Entries that found no room, and that nobody waits for."""
         self.exchange = Lock()
         """Held by whoever brings something from outside, or takes it: each thing counts once."""
+        self.brought: dict[bytes, UnitTicket] = {}
+        """Promises and signals that came from outside in this run and are not known to be durable."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
