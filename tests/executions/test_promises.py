@@ -196,9 +196,8 @@ def test_a_promise_has_so_many_tokens(tmp_path, monkeypatch):
 
 
 def test_it_is_settled_while_nobody_runs_its_execution_and_after_the_log_was_closed(tmp_path):
-    with open_log(tmp_path / "log") as log:
-        with running(log) as live:
-            token = promise_at(log, live).token()
+    with open_log(tmp_path / "log") as log, running(log) as live:
+        token = promise_at(log, live).token()
     with open_log(tmp_path / "log") as log:
         assert log.executions.resolve(token, 5)
         assert not log.executions.resolve(token, 6)
@@ -310,7 +309,7 @@ def test_a_visitor_and_an_opener_do_not_meet(tmp_path):
     with open_log(tmp_path / "log") as log:
         tokens = []
         with running(log) as live:
-            for number in range(40):
+            for number in range(15):
                 tokens.append(promise_at(log, live, f"p{number}").token())
 
         def settle() -> int:
@@ -324,6 +323,8 @@ def test_a_visitor_and_an_opener_do_not_meet(tmp_path):
                 promise_at(log, live, f"run{runs}")
         assert sum(one.result() for one in settling) == len(tokens)
         with running(log) as live:
-            assert [promise_at(log, live, f"p{number}").result() for number in range(40)] == list(range(40))
-            resolved = [e for block in room_of(log).store.load(ID)[0] for e in block() if isinstance(e, PromiseResolved)]
+            assert [promise_at(log, live, f"p{number}").result() for number in range(15)] == list(range(15))
+            resolved = [
+                e for block in room_of(log).store.load(ID)[0] for e in block() if isinstance(e, PromiseResolved)
+            ]
             assert len(resolved) == len(tokens)

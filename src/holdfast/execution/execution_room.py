@@ -7,6 +7,7 @@ from functools import partial
 
 from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
+from holdfast.execution.execution_spans import ExecutionSpans
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
 from holdfast.execution.waits.delivery import Delivery
@@ -42,6 +43,7 @@ class ExecutionRoom:
         """Of the topic `_executions`."""
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
+        self.spans = ExecutionSpans(journal, self.store, self.live)
         self.queue = WorkQueue(self.store.rows.get)
         self.workers: set[Worker] = set()
         """Those that work now."""
@@ -61,6 +63,7 @@ class ExecutionRoom:
 
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to leave off."""
+        self.spans.close()
         self.live.close()
         for worker in list(self.workers):
             worker.stop()
@@ -69,5 +72,6 @@ class ExecutionRoom:
 
     def forget(self) -> None:
         """In a forked child: locks may have been held by threads that are not here."""
+        self.spans.forget()
         self.store.forget()
         self.live.closed = Closed("this log was opened before a fork", reason="forked")

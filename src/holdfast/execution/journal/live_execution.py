@@ -65,10 +65,10 @@ class LiveExecution:
         """Whether its program was told so: whatever it does then, it did not come to its end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
-        self.exchange = Lock()
-        """Held by whoever brings something from outside, or takes it: each thing counts once."""
         self.pending: list[Entry] = []
         """Entries that found no room, and that nobody waits for."""
+        self.exchange = Lock()
+        """Held by whoever brings something from outside, or takes it: each thing counts once."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0

@@ -83,8 +83,9 @@ class Worker:
         self._rate = RateLimit(rate)
         self._queues = frozenset(texts(queues, "queues", DEFAULT))
         self._policy = RetryPolicy(
-            _counted(retries, "retries", 2**31, least=0), seconds(backoff, "backoff"), _counted(attempts_max, "attempts_max", 2**31)
-        )
+            _counted(retries, "retries", 2**31, least=0), seconds(backoff, "backoff"),
+            _counted(attempts_max, "attempts_max", 2**31),
+        )  # fmt: skip
         self.drain_timeout = seconds(drain_timeout, "drain_timeout")
         self._lock = Lock()
         self._is_serving = False
