@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from tests.disk.test_writer import refuse_next_commit
-from tests.stalled import stalled
 
 import holdfast
 from holdfast import Closed, Corrupt, Expired, Invalid, NotFound, Unavailable
 from holdfast.testing import ManualClock
+from tests.disk.test_writer import refuse_next_commit
+from tests.stalled import stalled
 
 pytestmark = pytest.mark.disk
 
@@ -127,6 +127,8 @@ def test_seek_moves_what_is_read_next_and_a_commit_makes_it_durable(open_log):
     assert taken(consumer, 1) == [b"0"]
     consumer.seek(position)
     assert taken(consumer, 2) == [b"0", b"1"]
+    consumer.seek("committed")
+    assert consumer.position == '{"0":2}'
     for wrong in (12, '{"0":99}', "last", 1.5):
         with pytest.raises(Invalid):
             consumer.seek(wrong)
@@ -192,7 +194,8 @@ def test_a_loop_waits_for_records_and_ends_with_the_log(open_log):
         assert told.acquire(timeout=30)
     log.close()
     thread.join(30)
-    assert not thread.is_alive() and seen == [b"0", b"1", b"2", b"3", b"4"]
+    assert not thread.is_alive()
+    assert seen == [b"0", b"1", b"2", b"3", b"4"]
     with pytest.raises(Closed):
         consumer.commit()
     assert consumer.poll(1) == []
@@ -299,7 +302,8 @@ def test_commits_that_find_the_journal_busy_become_one(open_log):
         for _ in range(5):
             next(consumer)
             tickets.append(consumer.submit_commit())
-        assert not any(ticket.done for ticket in tickets) and consumer.committed == '{"0":0}'
+        assert not any(ticket.done for ticket in tickets)
+        assert consumer.committed == '{"0":0}'
     for ticket in tickets:
         ticket.result()
     assert consumer.committed == '{"0":5}'
@@ -315,7 +319,8 @@ def test_a_refused_commit_is_told_and_the_next_one_tries_again(open_log, monkeyp
     refuse_next_commit(log, monkeypatch, Unavailable("no room on the disk"))
     with pytest.raises(Unavailable):
         consumer.commit()
-    assert consumer.committed == '{"0":0}' and log.consumers()[0].lag == 10
+    assert consumer.committed == '{"0":0}'
+    assert log.consumers()[0].lag == 10
     consumer.commit()
     assert consumer.committed == '{"0":4}'
     log.close()
@@ -372,7 +377,8 @@ def test_what_expired_unread_is_an_error_with_the_way_on(open_log):
     consumer = orders.consumer("billing")
     with pytest.raises(Expired, match="expired") as caught:
         consumer.poll(1)
-    assert caught.value.first == 10 and "seek('first')" in caught.value.hint
+    assert caught.value.first == 10
+    assert "seek('first')" in caught.value.hint
     assert isinstance(caught.value, NotFound)
     status = log.consumers()[0]
     assert (status.lag, status.partitions[0].expired) == (10, 9)
@@ -407,7 +413,8 @@ def test_damage_is_told_after_what_comes_before_it_and_other_partitions_go_on(op
         except Corrupt:
             damage += 1
     assert sorted(seen) == [(0, n) for n in range(5)] + [(1, n) for n in range(10)]
-    assert damage > 1 and consumer.position == '{"0":5,"1":10}'
+    assert damage > 1
+    assert consumer.position == '{"0":5,"1":10}'
 
 
 # -- what is refused --------------------------------------------------------------------------------------

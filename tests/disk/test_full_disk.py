@@ -46,6 +46,34 @@ def fill(place: Path, leave: int = 0) -> None:
             filler.truncate(max(0, filler.seek(0, os.SEEK_END) - leave))
 
 
+def test_transactions_meet_a_full_disk(small: Path) -> None:
+    """One that finds no room leaves nothing behind in any topic or space; the log goes on when there is room again."""
+    topics, spaces = ("a", "b", "c"), ("s", "t")
+
+    def commit(number: int, size: int) -> None:
+        with log.transaction() as tx:
+            for topic in topics:
+                tx.append(topic, b"%d " % number + bytes(size))
+            for space in spaces:
+                tx.put(space, "newest", b"%d " % number + bytes(size))
+
+    with holdfast.open(small / "log", settings=SETTINGS) as log:
+        commit(0, 10)
+        fill(small)
+        last = 0
+        with pytest.raises(Unavailable, match="the disk is full"):
+            while True:
+                commit(last + 1, 30_000)
+                last += 1
+        (small / "filler").unlink()
+        commit(last + 1, 10)
+        wanted = [b"%d" % number for number in range(last + 2)]
+        for topic in topics:
+            assert [record.payload.split()[0] for record in log.topic(topic).read()] == wanted
+        for space in spaces:
+            assert (log.space(space).get("newest") or b"").split()[0] == wanted[-1]
+
+
 def test_appends_meet_a_full_disk(small: Path) -> None:
     """The append that finds no room is Unavailable and says how to get some; what was acknowledged stays."""
     with holdfast.open(small / "log", settings=SETTINGS) as log:

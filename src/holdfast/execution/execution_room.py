@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.execution_spans import ExecutionSpans
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
+from holdfast.execution.waits.delivery import Delivery
+from holdfast.execution.waits.inbox import Inbox
+from holdfast.execution.waits.inbox_folder import Folder
+from holdfast.execution.waits.schedules import Schedules
+from holdfast.execution.waits.wait import Waiters
 from holdfast.execution.work.administration import Administration
+from holdfast.execution.work.attendant import Attendant
+from holdfast.execution.work.executions import Executions
+from holdfast.execution.work.requests import apply
 from holdfast.execution.work.work_queue import WorkQueue
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
@@ -22,7 +31,10 @@ Read = Callable[..., Iterable[Record]]
 class ExecutionRoom:
     """The executions of one open log."""
 
-    def __init__(self, journal: Journal, partition: Partition, settings: ExecutionSettings, read: Read) -> None:
+    def __init__(
+        self, journal: Journal, partition: Partition, settings: ExecutionSettings, read: Read, folder: Folder,
+        attendant: Attendant,
+    ) -> None:  # fmt: skip
         self.journal = journal
         self.settings = settings
         self.clock = journal.clock
@@ -35,6 +47,16 @@ class ExecutionRoom:
         self.administration = Administration(self.store, self.live, self.queue)
         for row in self.store.rows.values():
             self.queue.add(row)
+        self.waiters = Waiters(settings.waiting_max)
+        self.delivery = Delivery(self.live, journal)
+        timeout = settings.ack_timeout_ms / 1000
+        self.schedules = Schedules(journal, self.administration.start, timeout)
+        facade = Executions(lambda: self.store, lambda: self)
+        self.inbox = Inbox(folder, journal, partial(apply, facade), timeout)
+        self.attendant = attendant
+        attendant.every(settings.poll_interval_ms, "timers", self.waiters.tick)
+        attendant.every(settings.poll_interval_ms, "schedules", self.schedules.tick)
+        attendant.every(settings.poll_interval_ms, "inbox", self.inbox.tick)
 
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to leave off."""

@@ -96,6 +96,7 @@ class Log:
         self._lifetime = Lifetime(
             context, self._topics, self._channels, self._consumers, self._executions, maintenance, store, tables
         )  # fmt: skip
+        self._executions.watch()
 
     @property
     def path(self) -> Path:

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Settings
-from holdfast.cli.options import own_log
+from holdfast.cli.options import open_log, own_log
+from holdfast.log.execution_requests import request
 
 
-def ask(directory: Path, reference: str | None, settings: Settings, action: str, fields: Mapping[str, Any]) -> str:
-    """Have a change made, durably; the status that the execution has then."""
-    from holdfast.execution.work.requests import apply
-
-    with own_log(directory, reference, settings) as log:
-        return apply(log.executions, action, fields)
+def ask(
+    directory: Path, reference: str | None, settings: Settings, action: str, fields: Mapping[str, Any]
+) -> str | bool:
+    """Have a change made, durably; the status that the execution has then, or whether this made the change."""
+    answer: str | bool = request(
+        directory, lambda: own_log(directory, reference, settings),
+        lambda: open_log(directory, reference, settings, read_only=True), action, fields,
+    )  # fmt: skip
+    return answer

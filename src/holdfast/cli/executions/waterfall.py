@@ -18,7 +18,7 @@ from holdfast.execution.work.execution_views import ExecutionDetails, StepDetail
 _BARS = {"done": "█", "failed": "▒"}
 _OPEN = "░"
 _NAME_MIN, _NAME_PART, _NOTES_PART = 12, 0.28, 0.21
-_TOOK = 10
+_TOOK_MIN = 8
 _WIDTH_MIN = 40
 
 
@@ -42,13 +42,16 @@ def waterfall(details: ExecutionDetails, width: int, now_us: int) -> list[str]:
     first, last = min(times, default=0), max(times, default=0)
     name_width = min(max([len(line.name) for line in lines] + [_NAME_MIN]), int(width * _NAME_PART))
     notes_width = min(max([len(line.notes) for line in lines] + [0]), int(width * _NOTES_PART))
-    bar_width = max(8, width - name_width - _TOOK - notes_width - 4 - (notes_width > 0))
+    took_width = max([len(line.took) for line in lines] + [_TOOK_MIN])
+    bar_width = max(1, width - name_width - took_width - notes_width - 5)
     canvas = _Canvas(first, last, bar_width)
     picture = [f"{'':{name_width}}  {canvas.axis()}", f"{'':{name_width}}  {canvas.marks(opened)}".rstrip()]
     for line in lines:
         bar = canvas.bar(line.start_us, line.end_us, line.bar)
         notes = line.notes if len(line.notes) <= notes_width else line.notes[: notes_width - 1] + "…"
-        picture.append(f"{_cut(line.name, name_width):<{name_width}}  {bar} {line.took:>{_TOOK}}  {notes}".rstrip())
+        picture.append(
+            f"{_cut(line.name, name_width):<{name_width}}  {bar} {line.took:>{took_width}}  {notes}".rstrip()
+        )
     return [line for line in picture if line.strip()]
 
 

@@ -192,7 +192,7 @@ def _moment(_ctx: click.Context, option: click.Parameter, text: str | None) -> i
 
 def _change(directory: Path, reference: str | None, action: str, shown: str, as_json: bool, **fields: Any) -> int:
     """Ask for a change, and say what came of it."""
-    status = ask(directory, reference, Settings.load(), action, fields)
+    status = str(ask(directory, reference, Settings.load(), action, fields))
     if as_json:
         emit_json(ChangeLine(shown, action, status))
     else:

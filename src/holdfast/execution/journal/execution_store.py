@@ -206,12 +206,15 @@ class ExecutionStore:
             alone=alone, acked=acked, timeout=self.timeout if timeout is None else timeout,
         )  # fmt: skip
 
-    def change_row(self, live: LiveJournal, row: ExecutionRow, *entries: Entry) -> UnitTicket:
+    def change_row(
+        self, live: LiveJournal, row: ExecutionRow, *entries: Entry, operations: list[Operation] | None = None
+    ) -> UnitTicket:
         """Change an execution's row, with entries; others see it at once, and no longer if its commit fails.
 
         Call with the lock held, through `with_room` or `when_room`: raises Full without waiting.
         """
-        ticket = self.write(live, *entries, row, timeout=self.timeout if in_coroutine() else 0)
+        more = [] if operations is None else [operations]
+        ticket = self.write(live, *entries, row, *more, timeout=self.timeout if in_coroutine() else 0)
         ticket = UnitTicket(ticket.unit, self.timeout)
         self.rows.change(row, ticket)
         return ticket

@@ -63,10 +63,10 @@ class LiveExecution:
         """Whether it is to leave off, to be gone on with, rather than to end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
-        self.taking = Lock()
-        """Held by whoever takes a signal: each is taken once."""
         self.pending: list[Entry] = []
         """Entries that found no room, and that nobody waits for."""
+        self.exchange = Lock()
+        """Held by whoever brings something from outside, or takes it: each thing counts once."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0

@@ -5,7 +5,8 @@
     @hourly @daily @weekly @monthly @yearly
     @every 90s | 15m | 6h | 1d                      counted from 1970, so that every process finds the same points
 
-Days of the month and of the week are combined as cron does it: if both are restricted, either will do. Sunday is 0 or 7.
+Days of the month and of the week are combined as cron does it: if both are restricted, either will do. Sunday is 0
+or 7.
 
 Times are those of a time zone. Where its clocks are set forward, what would have run in the hour that is left out runs
 just as long after its beginning as it would have, once; where they are set back, what has an hour of its own runs the
@@ -23,8 +24,8 @@ from zoneinfo import ZoneInfo
 
 from holdfast.errors import Invalid
 
-_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
-_DAYS = "sun mon tue wed thu fri sat".split()
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 _SHORT = {
     "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
     "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",

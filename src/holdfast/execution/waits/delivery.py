@@ -75,7 +75,8 @@ class Delivery:
             with self._live.visit(execution) as live:
                 was_here = self._live.get(execution) is live
                 try:
-                    ticket = bring(live)
+                    with live.exchange:
+                        ticket = bring(live)
                     if ticket is not None:
                         ticket.result()
                     break

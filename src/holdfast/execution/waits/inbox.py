@@ -1,10 +1,10 @@
 """Messages of other processes, taken up by the owner of the log: each is applied once, and answered.
 
-What a message asks for is done by a handler (`handle`), which returns when it is durable. Then the message's id and its
+What a message asks for is done by `work/requests.py`, which returns when it is durable. Then the message's id and its
 answer are put into the space `execution-inbox`; then the answer becomes a file; then the message is removed. A crash in
 between repeats what was not finished: a message whose id is in the space is answered again and not applied again. A
-crash between what the handler did and that note has the handler called a second time with the same message, so handlers
-are idempotent: what they make has an id that comes from the message's.
+crash between what was done and that note has it asked for a second time, so requests say what ids things get: twice is
+once.
 
 The space remembers the latest `KEPT` messages, and up to which time it has forgotten others; a message that is older
 than that, or older than a day, is refused, so that nobody can have one applied again by putting a copy of it back.
@@ -13,7 +13,7 @@ than that, or older than a day, is refused, so that nobody can have one applied 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
@@ -43,8 +43,8 @@ _AT_ONCE = 100
 _FORGOTTEN = b"forgotten"
 """The item whose number is the time up to which messages were forgotten."""
 
-Handler = Callable[[Message], Any]
-"""Does what a message asks for, durably; what it returns is the answer's value."""
+Do = Callable[[str, Mapping[str, Any]], Any]
+"""Does what a message asks for, an action and its fields, durably; what it returns is the answer's value."""
 
 logger = logging.getLogger("holdfast.executions")
 _encode = msgspec.msgpack.encode
@@ -54,21 +54,17 @@ _answers = msgspec.msgpack.Decoder(Answer)
 class Inbox:
     """The owner's side of the inbox."""
 
-    def __init__(self, folder: Folder, journal: Journal, timeout: float) -> None:
+    def __init__(self, folder: Folder, journal: Journal, do: Do, timeout: float) -> None:
         self._folder = folder
+        self._do = do
         self._journal = journal
         self._clock = journal.clock
         self._timeout = timeout
-        self._handlers: dict[str, Handler] = {}
         self._applied: dict[bytes, tuple[int, bytes]] | None = None
         """Time and answer of messages that were applied, the oldest first."""
         self._forgotten_us = 0
         self._problem: str | None = None
         self._lock = Lock()
-
-    def handle(self, action: str, handler: Handler) -> None:
-        """Say who does what messages of this kind ask for."""
-        self._handlers[action] = handler
 
     # -- messages ---------------------------------------------------------------------------------------------
 
@@ -123,12 +119,8 @@ class Inbox:
         return refusal(message, Invalid("this message is too old and was not applied", hint="send it again"))
 
     def _made(self, message: Message) -> Answer:
-        handler = self._handlers.get(message.action)
-        if handler is None:
-            hint = "the process that owns the log runs another version of holdfast, or does not do this"
-            return refusal(message, Invalid(f"the log's owner knows no action {message.action[:100]!r}", hint=hint))
         try:
-            made = answer(message, handler(message))
+            made = answer(message, self._do(message.action, message.fields))
             _encode(made)
             return made
         except (Closed, OutcomeUnknown):

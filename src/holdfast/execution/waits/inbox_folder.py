@@ -15,7 +15,7 @@ from stat import S_IMODE, S_ISDIR
 
 from holdfast import disk
 from holdfast.errors import Full, Invalid, Unavailable
-from holdfast.execution.waits.inbox_message import ANSWER, MESSAGE, NotAMessage, name_parts
+from holdfast.execution.waits.inbox_message import ANSWER, MESSAGE, OVERHEAD_BYTES, NotAMessage, name_parts
 
 FOLDER = "inbox"
 MESSAGES_MAX = 1_000
@@ -31,6 +31,11 @@ class Folder:
     def __init__(self, path: Path, bytes_max: int) -> None:
         self.path = path
         self._bytes_max = bytes_max
+
+    @classmethod
+    def of(cls, directory: Path, value_bytes_max: int) -> Folder:
+        """The inbox of a log's directory, for messages with values up to so many bytes."""
+        return cls(directory / FOLDER, value_bytes_max + OVERHEAD_BYTES)
 
     def make(self) -> None:
         """Create it if it is not there; raises OSError."""

@@ -1,7 +1,7 @@
 """The other side of the inbox: a process that does not own the log leaves a message and waits for its answer.
 
-The message is durable before anybody waits: if this process dies, or gives up, the owner applies it all the same, and if
-the owner dies, the next one does. An answer counts only if it proves itself like a message (`inbox_message.py`).
+The message is durable before anybody waits: if this process dies, or gives up, the owner applies it all the same, and
+if the owner dies, the next one does. An answer counts only if it proves itself like a message (`inbox_message.py`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,31 @@ class Outbox:
         self._journal = journal
         self._monotonic = SystemClock().monotonic
 
-    def leave(self, message: Message) -> None:
-        """Put a message into the inbox, durably; once more is no harm."""
+    def ask(self, message: Message, has_owner: Callable[[], bool], timeout: float) -> Answer | None:
+        """Leave a message, durably, and wait for its answer; None when the log has no owner any more.
+
+        Once more is no harm. Raises OutcomeUnknown when the time is up.
+        """
+        deadline = self._monotonic() + timeout
+        self._leave(message)
+        pause = Event()
+        while True:
+            owned = has_owner()  # before looking: an owner that ends may have answered
+            if (found := self._found(message)) is not None or not owned:
+                return found
+            if self._monotonic() >= deadline:
+                raise OutcomeUnknown(
+                    f"the owner of the log has not answered within {timeout:g} s",
+                    hint="the message stays in its inbox and is applied as soon as the owner comes to it",
+                )
+            pause.wait(_LOOK_S)
+
+    def withdraw(self, message: Message) -> None:
+        """Take a message back that nobody needs any more, and its answer."""
+        self._folder.take_away(file_name(message))
+        self._folder.take_away(file_name(message, ANSWER))
+
+    def _leave(self, message: Message) -> None:
         self._folder.require()
         self._folder.check_room()
         content = encode(message, self._journal.message_keys)
@@ -47,29 +70,6 @@ class Outbox:
                 f"the message could not be left path={self._folder.path}: {error.strerror}",
                 hint=disk.remedy(error, "run this as the user who owns the log"),
             ) from error
-
-    def answer(self, message: Message, has_owner: Callable[[], bool], deadline: float) -> Answer | None:
-        """Wait for the answer; None when the log has no owner any more, who could give one.
-
-        Raises OutcomeUnknown at the deadline, on the system's monotonic clock.
-        """
-        pause = Event()
-        while True:
-            owned = has_owner()
-            if (found := self._found(message)) is not None:
-                return found
-            if not owned:
-                return None
-            if self._monotonic() >= deadline:
-                raise OutcomeUnknown(
-                    "the owner of the log has not answered in time",
-                    hint="the message stays in its inbox and is applied as soon as the owner comes to it",
-                )
-            pause.wait(_LOOK_S)
-
-    def withdraw(self, message: Message) -> None:
-        """Take a message back that nobody needs any more; it may have been taken up."""
-        self._folder.take_away(file_name(message))
 
     def _found(self, message: Message) -> Answer | None:
         name = file_name(message, ANSWER)

@@ -129,7 +129,8 @@ class Promise:
         self._token, self._ticket = token, self._live.write(entry)
 
     def _issued(self) -> tuple[Token, UnitTicket]:
-        assert self._token is not None and self._ticket is not None
+        assert self._token is not None
+        assert self._ticket is not None
         return self._token, self._ticket
 
     def __repr__(self) -> str:

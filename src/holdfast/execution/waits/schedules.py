@@ -82,6 +82,8 @@ class Schedules:
         self._timeout = timeout
         self._lock = Lock()
         self._known: dict[str, Schedule] | None = None
+        self._next: dict[Schedule, int | None] = {}
+        """When each has its next point: most of the time there is nothing to see to."""
 
     def all(self) -> list[Schedule]:
         """All of them, by name."""
@@ -131,6 +133,9 @@ class Schedules:
 
     def _see_to(self, known: dict[str, Schedule], schedule: Schedule) -> None:
         now = self._clock.now_us()
+        following = self._following(schedule)
+        if schedule.seen_us - _SET_BACK_US <= now and (following is None or now < following):
+            return
         if now < schedule.seen_us - _SET_BACK_US:
             logger.warning(
                 "the clock was set back: a schedule follows it schedule=%s", schedule.name,
@@ -142,20 +147,19 @@ class Schedules:
         if not found:
             return
         for slot in due_slots(schedule, found, now):
-            self._begin(
-                ExecutionRow(
-                    schedule.execution(slot).bytes,
-                    schedule.kind,
-                    "queued",
-                    now,
-                    now,
-                    queue=schedule.queue,
-                    priority=schedule.priority,
-                    due_us=slot,
-                    input=schedule.input,
-                )  # fmt: skip
-            )
+            row = ExecutionRow(
+                schedule.execution(slot).bytes, schedule.kind, "queued", now, now, queue=schedule.queue,
+                priority=schedule.priority, due_us=slot, input=schedule.input,
+            )  # fmt: skip
+            self._begin(row)
         self._put(known, msgspec.structs.replace(schedule, seen_us=found[0]))
+
+    def _following(self, schedule: Schedule) -> int | None:
+        if schedule not in self._next:
+            if len(self._next) > 2 * SCHEDULES_MAX:
+                self._next.clear()
+            self._next[schedule] = schedule.next_us()
+        return self._next[schedule]
 
     def _put(self, known: dict[str, Schedule], schedule: Schedule) -> Schedule:
         item = (schedule.name.encode(), schedule.created_us, msgspec.msgpack.encode(schedule))

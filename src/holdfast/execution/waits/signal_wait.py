@@ -15,8 +15,9 @@ from holdfast.execution.journal.execution_id import checked_name
 from holdfast.execution.journal.live_execution import LiveExecution
 from holdfast.execution.waits.kind_check import check_kind
 from holdfast.execution.waits.timers import armed, span_us
-from holdfast.execution.waits.wait import Done, Wait, Waiters
+from holdfast.execution.waits.wait import Done, Due, Wait, Waiters
 from holdfast.execution.waits.wait_values import value_of
+from holdfast.journal.commit.ticket import UnitTicket
 
 
 def signal_name(name: object) -> str:
@@ -30,7 +31,8 @@ def wait_for_signal(
     """The next signal of this name, to be waited for; WaitTimedOut after `timeout` seconds, for good."""
     record = check_kind(live, path, "signal")
     taken = None if record is None else record.signal
-    due, tickets = None, []
+    due: Due | None = None
+    tickets: list[UnitTicket] = []
     if timeout is not None and taken is None:
         span = span_us(timeout)
         due, tickets = armed(live, path, live.clock.now_us() + span, span)
@@ -39,7 +41,7 @@ def wait_for_signal(
 
 def _take(live: LiveExecution, path: str, name: str, returns: Any, is_due: bool) -> Done | None:
     what = f"signal {path!r}"
-    with live.taking:
+    with live.exchange:
         record = live.look(path)
         if record is not None and record.signal is not None:
             return _given(live, record.signal, returns, what)

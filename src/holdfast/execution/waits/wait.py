@@ -1,9 +1,9 @@
 """Waiting, for threads and event loops alike: one object that `result()` blocks on and that coroutines await.
 
 A wait looks whether what it waits for is there, sleeps until something arrives or its time is up, and looks again. What
-it finds is recorded by whoever made it (`look`), so that a later run finds the same. Nobody polls: an execution's signal
-wakes it, and so does the clock. The wall clock may jump, and one that is set by hand does nothing else: `Waiters.tick`
-looks at it now and then, and wakes whose time has come.
+it finds is recorded by whoever made it (`look`), so that a later run finds the same. Nobody polls: an execution's
+signal wakes it, and so does the clock. The wall clock may jump, and one that is set by hand does nothing else:
+`Waiters.tick` looks at it now and then, and wakes whose time has come.
 
 A program that is asked to stop is woken and leaves (`LiveExecution.check`). A coroutine that is cancelled leaves, too;
 what it had recorded by then (a timer that is armed) is found again.
@@ -122,7 +122,8 @@ class Wait(Generic[Value]):
         done = self._found()
         if done.ticket is not None:
             done.ticket.result()
-        return _given(done)
+        value: Value = _given(done)
+        return value
 
     def __await__(self) -> Generator[Any, None, Value]:
         for ticket in self._before:
@@ -136,7 +137,8 @@ class Wait(Generic[Value]):
         done = self._found()
         if done.ticket is not None:
             yield from done.ticket.__await__()
-        return _given(done)
+        value: Value = _given(done)
+        return value
 
     def _try(self) -> bool:
         """Whether it is there, or the time is up; what was recorded comes before any wish that the program stop."""

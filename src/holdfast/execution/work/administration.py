@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
-from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, HoldfastError, Invalid, NotFound, OutcomeUnknown
+from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, Invalid, NotFound
 from holdfast.execution.journal.entries import (
     ENDED,
     Administered,
@@ -31,6 +31,7 @@ from holdfast.execution.journal.entries import (
     PromiseCreated,
     PromiseResolved,
     SignalSent,
+    Status,
     StepResult,
     encode_entry,
 )
@@ -40,6 +41,7 @@ from holdfast.execution.journal.live_execution import LiveExecution, LiveExecuti
 from holdfast.execution.journal.recorded import Block, Recorded, in_order
 from holdfast.execution.work.execution_views import first_mention, is_below, unfolded
 from holdfast.execution.work.work_queue import WorkQueue
+from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Operation
 
 GUARDED = "exactly_once_guarded"
@@ -65,7 +67,7 @@ class Administration:
         with self._held(execution) as (_, journal):
             before = self._store.rows.get(execution)
             if before is None:
-                self._commit(journal, None, row)
+                self._commit(journal, row)
         if before is None:
             self._queue.add(row)
         elif (before.kind, before.input) != (row.kind, row.input):
@@ -85,22 +87,11 @@ class Administration:
                 raise Invalid(f"this execution has completed execution={execution}", hint="fork or rewind it")
             self._requeue(journal, before, before.queue or queue, "resumed", "")
 
-    def retry(self, live: LiveExecution, due_us: int, failed: Sequence[str], note: str) -> None:
-        """Let a worker try an execution again that it runs, and has failed; the results at these paths are forgotten.
-
-        The worker must release it when this returns.
-        """
-        entries = list(unfolded(in_order(self._store.load(live.id)[0])))
-        kept = [entry for entry in entries if not (isinstance(entry, StepResult) and entry.path in failed)]
-        row = msgspec.structs.replace(live.row, status="queued", due_us=due_us, note=note, updated_us=self._now())
-        if len(kept) < len(entries):
-            self._rewrite(live.journal, live.row, row, kept, Administered("retried", note, self._now()))
-        else:
-            self._commit(live.journal, live.row, row, Administered("retried", note, self._now()))
-
-    def requeued(self, execution: ExecutionId) -> None:
+    def announce(self, execution: ExecutionId) -> None:
         """Tell workers of one that is queued again, and that nobody holds any more."""
-        self._queue.add(self._row(execution))
+        row: ExecutionRow | None = self._store.rows.get(execution)
+        if row is not None:
+            self._queue.add(row)
 
     # -- its end ----------------------------------------------------------------------------------------------
 
@@ -112,7 +103,7 @@ class Administration:
                 return self._cancel_live(live, reason)
             try:
                 with self._held(execution) as (_, journal):
-                    return self._cancel_idle(execution, journal, reason)
+                    return self._end_idle(execution, journal, "canceled", reason)
             except ExecutionHeld:
                 if self._live.get(execution) is None:
                     raise  # it was opened just now: ask its program
@@ -127,14 +118,20 @@ class Administration:
         self._live.changed.notify()
         return live.row.status
 
-    def _cancel_idle(self, execution: ExecutionId, journal: LiveJournal, reason: str) -> str:
+    def abort(self, execution: ExecutionId, note: str) -> None:
+        """Give one up that nobody runs, and that has no end."""
+        with self._held(execution) as (_, journal):
+            self._end_idle(execution, journal, "aborted", note)
+
+    def _end_idle(self, execution: ExecutionId, journal: LiveJournal, status: Status, note: str) -> str:
         before = self._row(execution)
         if before.status in ENDED:
             return before.status
         now = self._now()
-        row = msgspec.structs.replace(before, status="canceled", updated_us=now, ended_us=now, note=reason)
-        self._commit(journal, before, row, Ended("canceled", b"", now), Administered("canceled", reason, now))
-        return "canceled"
+        row = msgspec.structs.replace(before, status=status, updated_us=now, ended_us=now, note=note)
+        self._commit(journal, row, Ended(status, b"", now), Administered(status, note, now))
+        self._live.changed.notify()
+        return status
 
     # -- another way ------------------------------------------------------------------------------------------
 
@@ -158,7 +155,7 @@ class Administration:
             if there is not None:
                 raise Invalid(f"there is an execution of this id already execution={fork}", hint="give another id")
             self._commit(
-                journal, None, made, *kept, Forked(execution.bytes, now), Administered("forked", f"before={where}", now)
+                journal, made, *kept, Forked(execution.bytes, now), Administered("forked", f"before={where}", now)
             )
         self._queue.add(made)
         return fork
@@ -190,7 +187,7 @@ class Administration:
             )
             decided = AmbiguityResolved(path, intent.key, intent.effect, "settled", now)
             changed = msgspec.structs.replace(row, updated_us=now)
-            self._commit(journal, row, changed, decided, result, Administered("settled", f"step={path}", now))
+            self._commit(journal, changed, decided, result, Administered("settled", f"step={path}", now))
 
     # -- storing ----------------------------------------------------------------------------------------------
 
@@ -205,14 +202,12 @@ class Administration:
         )  # fmt: skip
         entry = Administered(action, detail, now)
         if kept is None:
-            self._commit(journal, before, row, entry)
+            self._commit(journal, row, entry)
         else:
-            self._rewrite(journal, before, row, kept, entry)
+            self._rewrite(journal, row, kept, entry)
         self._queue.add(row)
 
-    def _rewrite(
-        self, journal: LiveJournal, before: ExecutionRow, row: ExecutionRow, kept: Sequence[Entry], *entries: Entry
-    ) -> None:
+    def _rewrite(self, journal: LiveJournal, row: ExecutionRow, kept: Sequence[Entry], *entries: Entry) -> None:
         """Put what is kept, as one entry, in the place of all that there was."""
         bodies = tuple(map(encode_entry, kept))
         if sum(map(len, bodies)) > _REWOUND_BYTES_MAX:
@@ -220,28 +215,19 @@ class Administration:
                 f"too much is left to be rewound execution={row.execution}", hint="fork it before that path instead"
             )
         folded = Folded(journal.next_entry, len(bodies), bodies, self._now())
-        self._commit(journal, before, row, folded, *entries, operations=self._store.removal(row.execution))
+        self._commit(journal, row, folded, *entries, operations=self._store.removal(row.execution))
 
     def _commit(
-        self, journal: LiveJournal, before: ExecutionRow | None, row: ExecutionRow, *entries: Entry,
-        operations: list[Operation] | None = None,
-    ) -> None:  # fmt: skip
-        """Store a row with entries, and wait for it; if that fails, the row is what it was."""
+        self, journal: LiveJournal, row: ExecutionRow, *entries: Entry, operations: list[Operation] | None = None
+    ) -> None:
+        """Store a row with entries, and wait for it."""
         store = self._store
-        parts = [*entries, row] if operations is None else [*entries, row, operations]
-        with store.lock:
-            store.rows[row.execution] = row
-        try:
-            store.write(journal, *parts, alone=operations is not None).result()
-        except OutcomeUnknown:
-            raise
-        except HoldfastError:
+
+        def hand_over() -> UnitTicket:
             with store.lock:
-                if before is None:
-                    store.rows.pop(row.execution, None)
-                else:
-                    store.rows[row.execution] = before
-            raise
+                return store.change_row(journal, row, *entries, operations=operations)
+
+        store.with_room(hand_over).result()
 
     @contextmanager
     def _held(self, execution: ExecutionId) -> Iterator[Loaded]:
@@ -262,7 +248,7 @@ class Administration:
             self._live.changed.sleep(lambda: not self._live.is_held(execution), left)
 
     def _row(self, execution: ExecutionId) -> ExecutionRow:
-        row = self._store.rows.get(execution)
+        row: ExecutionRow | None = self._store.rows.get(execution)
         if row is None:
             raise unknown(execution)
         return row

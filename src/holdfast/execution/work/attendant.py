@@ -56,6 +56,11 @@ class Attendant:
                 self._thread.start()
         self._wake.set()
 
+    def drop(self, name: str) -> None:
+        """Look after this no more."""
+        with self._lock:
+            self._duties = [duty for duty in self._duties if duty.name != name]
+
     def soon(self, name: str) -> None:
         """Have the task of this name run next, whenever it would have been due."""
         with self._lock:
@@ -81,7 +86,7 @@ class Attendant:
     def _work(self) -> None:
         while not self._is_over:
             for duty in self._due():
-                if self._is_over:
+                if self._stopped():
                     return
                 try:
                     duty.task()
@@ -102,7 +107,10 @@ class Attendant:
                 duty.due = now + duty.interval
         return found
 
+    def _stopped(self) -> bool:
+        return self._is_over
+
     def _pause(self) -> float:
         with self._lock:
-            first = min(duty.due for duty in self._duties)
+            first = min((duty.due for duty in self._duties), default=_LONGEST_S + self._monotonic())
         return min(_LONGEST_S, max(_SHORTEST_S, first - self._monotonic()))

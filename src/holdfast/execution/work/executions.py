@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from asyncio import get_running_loop, to_thread
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,10 @@ from holdfast.execution.journal.entries import ENDED, STATUSES, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.recorded import in_order
+from holdfast.execution.waits.promise_token import parse_token
+from holdfast.execution.waits.schedules import Missed, Schedule
+from holdfast.execution.waits.signal_wait import signal_name
+from holdfast.execution.waits.wait_values import payload_of
 from holdfast.execution.work.administration import unknown
 from holdfast.execution.work.calls import decode_outcome, encode_call, encode_outcome
 from holdfast.execution.work.execution_views import (
@@ -39,6 +43,9 @@ _PRIORITY_MAX = 2**31
 _LOOK_AGAIN_S = 60.0
 _NOTHING = object()
 
+Ask = Callable[[str, Mapping[str, Any]], Any]
+"""Asks the owner of a log to do something, and returns what it answers."""
+
 
 class Executions:
     """The executions of one log.
@@ -47,9 +54,13 @@ class Executions:
         print(execution.id, execution.note)
     """
 
-    def __init__(self, stored: Callable[[], ExecutionStore], room: Callable[[], ExecutionRoom]) -> None:
+    def __init__(
+        self, stored: Callable[[], ExecutionStore], room: Callable[[], ExecutionRoom], ask: Ask | None = None
+    ) -> None:
         self._stored = stored
         self._room = room
+        self._ask = ask
+        """How the owner of the log is asked, where that is another process."""
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -181,6 +192,104 @@ class Executions:
         payload = encode_outcome(error if error is not None else value, is_error=error is not None)
         self._room().administration.settle(given_id(execution), path, payload, is_error=error is not None)
 
+    # -- from outside -----------------------------------------------------------------------------------------
+
+    def resolve(self, token: str, value: Any = None) -> bool:
+        """Settle a promise with a value, for good; False if it was settled before, which changes nothing.
+
+        Durable when this returns. Of a log that is open for reading only, its owner is asked to do it. Raises NotFound
+        for a promise that is not there, and PromiseRejected if the token is not its own.
+        """
+        most = self._stored().settings.payload_bytes_max
+        return self._settle_promise(token, payload_of(value, "a promise", most), is_error=False)
+
+    def reject(self, token: str, reason: str = "") -> bool:
+        """Settle a promise with a reason why there is no value: whoever waits for it gets PromiseFailed."""
+        most = self._stored().settings.payload_bytes_max
+        payload = payload_of(text(reason, "reason", "too expensive"), "a promise", most)
+        return self._settle_promise(token, payload, is_error=True)
+
+    def signal(
+        self, execution: ExecutionId | str, name: str, value: Any = None, *, signal_id: str | None = None
+    ) -> bool:
+        """Send a signal to an execution, which takes it by its name, now or later. Durable when this returns.
+
+        With a `signal_id` of your own (a UUID), sending twice is sending once: False the second time.
+        """
+        found, payload = given_id(execution), payload_of(value, "a signal", self._stored().settings.payload_bytes_max)
+        number = None if signal_id is None else given_id(signal_id)
+        if self._is_elsewhere():
+            fields = {"id": str(found), "name": signal_name(name), "payload": payload}
+            return bool(self._asked("signal", {**fields, "signal": str(number or fresh_id(self._stored().clock))}))
+        return self._room().delivery.send(found, signal_name(name), payload, None if number is None else number.bytes)
+
+    async def resolve_async(self, token: str, value: Any = None) -> bool:
+        """What `resolve` does, for coroutines."""
+        return await to_thread(self.resolve, token, value)
+
+    async def reject_async(self, token: str, reason: str = "") -> bool:
+        """What `reject` does, for coroutines."""
+        return await to_thread(self.reject, token, reason)
+
+    async def signal_async(
+        self, execution: ExecutionId | str, name: str, value: Any = None, *, signal_id: str | None = None
+    ) -> bool:
+        """What `signal` does, for coroutines."""
+        return await to_thread(self.signal, execution, name, value, signal_id=signal_id)
+
+    def _settle_promise(self, token: str, payload: bytes, *, is_error: bool) -> bool:
+        parse_token(token)
+        if self._is_elsewhere():
+            fields = {"token": token, "payload": payload, "is_error": is_error}
+            return bool(self._asked("settle_promise", fields))
+        return self._room().delivery.settle(token, payload, is_error=is_error)
+
+    def _is_elsewhere(self) -> bool:
+        return self._ask is not None and self._stored().is_read_only
+
+    def _asked(self, action: str, fields: Mapping[str, Any]) -> Any:
+        assert self._ask is not None
+        return self._ask(action, fields)
+
+    # -- schedules --------------------------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        name: str,
+        when: str,
+        kind: str,
+        /,
+        *args: Any,
+        zone: str = "UTC",
+        missed: Missed = "run-once",
+        queue: str = DEFAULT,
+        priority: int = 0,
+        **kwargs: Any,
+    ) -> Schedule:
+        """Have an execution begun at certain times: `when` has cron's five fields, or is '@hourly', '@every 15m' ….
+
+        One execution for each point in time, however often this process dies; a worker runs it. `missed` says what
+        becomes of points that passed while nobody had the log: 'skip', 'run-once', 'run-all', or at most so many.
+        Declaring the same again changes nothing, so programs do it when they start.
+
+            log.executions.schedule("nightly", "0 3 * * *", "report", "sales", zone="Europe/Berlin")
+        """
+        room = self._room()
+        asked = Schedule(
+            checked_name(name, "schedule"), when, checked_name(kind, "kind"),
+            encode_call(args, kwargs, room.settings.payload_bytes_max), text(zone, "zone", "Europe/Berlin"), missed,
+            checked_name(queue, "queue"), _priority(priority),
+        )  # fmt: skip
+        return room.schedules.declare(asked)
+
+    def unschedule(self, name: str) -> bool:
+        """Take a schedule away; what it has begun goes on. False if there is none of this name."""
+        return self._room().schedules.remove(checked_name(name, "schedule"))
+
+    def schedules(self) -> builtins.list[Schedule]:
+        """All schedules, by name."""
+        return self._room().schedules.all()
+
     # -- the end ----------------------------------------------------------------------------------------------
 
     def _ended(self, execution: ExecutionId) -> Any:
@@ -220,7 +329,7 @@ class Executions:
 
 
 def _row(store: ExecutionStore, execution: ExecutionId) -> ExecutionRow:
-    row = store.rows.get(execution)
+    row: ExecutionRow | None = store.rows.get(execution)
     if row is None:
         raise unknown(execution)
     return row

@@ -10,19 +10,21 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import ExecutionError, Invalid
 from holdfast.execution.work.executions import Executions
 
 Fields = Mapping[str, Any]
 
 
-def apply(executions: Executions, action: str, fields: Fields) -> str:
-    """Do what is asked for; the status that the execution has then."""
+def apply(executions: Executions, action: str, fields: Fields) -> str | bool:
+    """Do what is asked for; the status that the execution has then, or whether it was done by this."""
     request = REQUESTS.get(action)
     if request is None:
         raise Invalid(f"there is no such request: {action!r}"[:200], hint=f"one of {', '.join(REQUESTS)}")
-    execution = request(executions, fields)
-    return executions.summary(execution).status
+    done = request(executions, fields)
+    return done if isinstance(done, bool) else executions.summary(done).status
 
 
 def _start(executions: Executions, fields: Fields) -> str:
@@ -60,7 +62,20 @@ def _settle(executions: Executions, fields: Fields) -> str:
     return str(fields["id"])
 
 
-REQUESTS: Mapping[str, Callable[[Executions, Fields], str]] = {
+def _settle_promise(executions: Executions, fields: Fields) -> bool:
+    value = msgspec.msgpack.decode(fields["payload"])
+    return (
+        executions.reject(fields["token"], value) if fields["is_error"] else executions.resolve(fields["token"], value)
+    )
+
+
+def _signal(executions: Executions, fields: Fields) -> bool:
+    value = msgspec.msgpack.decode(fields["payload"])
+    return executions.signal(fields["id"], fields["name"], value, signal_id=fields["signal"])
+
+
+REQUESTS: Mapping[str, Callable[[Executions, Fields], str | bool]] = {
     "start": _start, "resume": _resume, "cancel": _cancel, "fork": _fork, "rewind": _rewind, "settle": _settle,
+    "settle_promise": _settle_promise, "signal": _signal,
 }  # fmt: skip
 """What can be asked for."""

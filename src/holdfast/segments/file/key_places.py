@@ -6,14 +6,16 @@ digest that its own footer had of it still holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from holdfast.segments.file.encrypted_parts import EncryptedParts
 from holdfast.segments.file.footer import Footer
 from holdfast.segments.file.proven_file import ProvenFile
 from holdfast.segments.keys import key_blob
-from holdfast.segments.keys.key_index import KeyIndex
+from holdfast.segments.keys.key_index import BadIndex, KeyIndex
 
 
 class IndexedRows(NamedTuple):
@@ -22,6 +24,23 @@ class IndexedRows(NamedTuple):
     first: int
     end: int
     keys: KeyIndex | None
+
+
+class KeyCheck:
+    """Whether all rows of a file would be found by its indexes, as they come by in any order."""
+
+    def __init__(self, parts: Sequence[IndexedRows], column: str | None) -> None:
+        self._parts, self._column = parts, column
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raises BadIndex for rows with a key that their index does not know; their offsets are known to be dense."""
+        first = batch.column(0)[0].as_py()
+        for part in self._parts if self._column is not None else ():
+            start, end = max(first, part.first), min(first + batch.num_rows, part.end)
+            if start < end and part.keys is not None:
+                keys = batch.column(self._column).slice(start - first, end - start)
+                if not part.keys.covers(keys, start - part.first):
+                    raise BadIndex("has an index of keys that does not know all of them")
 
 
 def blobs(footer: Footer, file: ProvenFile) -> Iterator[tuple[Footer, memoryview]]:

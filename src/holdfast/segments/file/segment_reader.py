@@ -36,7 +36,7 @@ from holdfast.segments.file import footer as footers
 from holdfast.segments.file.encrypted_parts import EncryptedParts, FindKey
 from holdfast.segments.file.footer import BadFooter, Footer, Group, Part, UnknownVersion
 from holdfast.segments.file.group_decoding import GroupDecoding
-from holdfast.segments.file.key_places import IndexedRows, blobs, indexes
+from holdfast.segments.file.key_places import IndexedRows, KeyCheck, blobs, indexes
 from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
 from holdfast.segments.file.proven_footer import read_footer
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
@@ -331,11 +331,13 @@ class SegmentReader:
 
     def _verify_plain(self) -> None:
         content = ContentDigest(self._logical)
+        covered = KeyCheck(self.key_indexes(), self.key_column)
         for group, batch in self._tables(range(len(self._footer.groups)), self._logical.names):
             with self._as_corrupt(self._firsts[group]):
                 place = encrypted_blocks.Place(self._firsts[group], *_values(self._footer.groups[group]))
                 self._verify_rows(batch, place)
                 content.update(batch)
+                covered.check(batch)
         if content.digest() != self._footer.content:
             raise self._corrupt("has other content than its footer says")
 
@@ -343,10 +345,11 @@ class SegmentReader:
         if encrypted.has_keys:
             encrypted.prove()
         contents = encrypted.contents()
+        covered = KeyCheck(self.key_indexes() if encrypted.has_keys else [], self.key_column)
         names = list(encrypted_blocks.BLOCK_SCHEMA.names)
         for group, table in self._tables(range(len(self._footer.groups)), names):
             with self._as_corrupt(self._firsts[group]):
-                places = self._verify_blocks(encrypted, group, table)
+                places = self._verify_blocks(encrypted, group, table, covered)
                 contents.update(table, places)
 
     def key_indexes(self) -> list[IndexedRows]:
@@ -376,7 +379,7 @@ class SegmentReader:
         return digest
 
     def _verify_blocks(
-        self, encrypted: EncryptedParts, group: int, table: pa.RecordBatch
+        self, encrypted: EncryptedParts, group: int, table: pa.RecordBatch, covered: KeyCheck
     ) -> list[encrypted_blocks.Place]:
         places, about = self._places(group, table), self._footer.groups[group]
         earliest, latest = min(p.time_min for p in places), max(p.time_max for p in places)
@@ -384,7 +387,9 @@ class SegmentReader:
             raise Damaged("has a row group with other times than its footer says")
         if encrypted.has_keys:
             for place, block in zip(places, table.column(4), strict=True):
-                self._verify_rows(encrypted.decrypted(place, block.as_py()), place)
+                batch = encrypted.decrypted(place, block.as_py())
+                self._verify_rows(batch, place)
+                covered.check(batch)
         return places
 
     def _verify_rows(self, batch: pa.RecordBatch, place: encrypted_blocks.Place) -> None:

@@ -10,6 +10,8 @@ at rows of the other, which costs time and changes no answer.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,9 +39,7 @@ def _mixed(word: int) -> int:
 def hash_keys(keys: pa.Array) -> pa.Array:
     """The hashes of binary keys without nulls, as unsigned 64-bit integers."""
     lengths = pc.binary_length(keys)
-    padding = pc.binary_repeat(_numbers.zero, pc.bit_wise_and(pc.negate(lengths), _numbers.seven))
-    padded = pc.binary_join_element_wise(keys, padding, _numbers.nothing)
-    _, starts, values = padded.buffers()
+    _, starts, values = _padded(keys, lengths).buffers()
     borders = pc.shift_right(pa.Array.from_buffers(pa.int32(), len(keys) + 1, [None, starts]), _numbers.three)
     count = borders[len(keys)].as_py()
     words = pa.Array.from_buffers(pa.uint64(), count, [None, values])
@@ -47,6 +47,15 @@ def hash_keys(keys: pa.Array) -> pa.Array:
     sums = pa.concat_arrays([_numbers.start, pc.cumulative_sum(_mixed_words(words))]).take(borders)
     totals = pc.subtract(sums.slice(1), sums.slice(0, len(keys)))
     return pc.add(totals, pc.multiply(lengths.cast(pa.uint64()), _numbers.first))
+
+
+def _padded(keys: pa.Array, lengths: pa.Array) -> pa.Array:
+    """Keys in whole words, one behind the other from the first byte on."""
+    ends: Any = pc.min_max(lengths).as_py()
+    if ends["min"] == ends["max"]:  # keys of one length, as most are, take half the time
+        return pc.binary_join_element_wise(keys, pa.scalar(bytes(-ends["min"] % 8), pa.binary()), _numbers.nothing)
+    padding = pc.binary_repeat(_numbers.zero, pc.bit_wise_and(pc.negate(lengths), _numbers.seven))
+    return pc.binary_join_element_wise(keys, padding, _numbers.nothing)
 
 
 def _mixed_words(words: pa.Array) -> pa.Array:

@@ -41,6 +41,7 @@ _GAP_MAX = 2**16 - 1
 _ENTRY_BYTES = 4
 _PENDING_BYTES_MAX = 2**20
 _LEVEL = 1
+_VARIED, _CHECKED_UNITS = 0.8, 8
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**32)]
 _Bound = Annotated[bytes, msgspec.Meta(max_length=BOUND_BYTES)]
 
@@ -104,14 +105,26 @@ class KeyIndex:
         found = {self._units[i] for i in takewhile(lambda i: fingerprints[i] == wanted, range(at, len(fingerprints)))}
         return _joined([(unit * self._unit_rows, (unit + 1) * self._unit_rows) for unit in sorted(found)])
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeyIndex) and self._values == other._values
+    def covers(self, keys: pa.Array, row: int) -> bool:
+        """Whether every one of these keys would be found where it is; the first of them is that of `row`."""
+        entries = pc.bit_wise_or(pc.shift_left(_array(self._fingerprints, "I"), _16), _array(self._units, "H"))
+        while len(keys):
+            unit = row // self._unit_rows
+            part = keys.slice(0, (unit + 1) * self._unit_rows - row)
+            if not self._cover(binary_keys(part.drop_null().unique()), unit, entries):
+                return False
+            keys, row = keys.slice(len(part)), row + len(part)
+        return True
 
-    __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def _values(self) -> tuple[Any, ...]:
-        return self._low, self._high, self._unit_rows, self._scale, self._fingerprints, self._units
+    def _cover(self, keys: pa.Array, unit: int, entries: pa.Array) -> bool:
+        if not len(keys):
+            return True
+        ends: Any = pc.min_max(keys).as_py()
+        if ends["min"][:BOUND_BYTES] < self._low or ends["max"][:BOUND_BYTES] > self._high:
+            return False
+        scaled = _scaled(pc.shift_right(hash_keys(keys), _32), self._scale)
+        wanted = pc.bit_wise_or(pc.shift_left(scaled, _16), pa.scalar(unit, pa.uint64()))
+        return bool(pc.all(pc.is_in(wanted, entries)).as_py())
 
 
 class KeyIndexBuilder:
@@ -134,6 +147,7 @@ class KeyIndexBuilder:
         self._pending_bytes = 0
         self._entries: list[pa.Array] = []
         self._count = 0
+        self._is_varied = False
         self._low: bytes | None = None
         self._high = b""
         self._stored: bytes | None = None
@@ -179,7 +193,12 @@ class KeyIndexBuilder:
     def _enter(self, parts: list[pa.Array], unit: int) -> None:
         if self._count > ENTRIES_MAX:
             return
-        keys = binary_keys(pa.concat_arrays(parts).drop_null().unique())
+        present = pa.concat_arrays(parts).drop_null()
+        # Where hardly any key comes twice, looking for those that do costs more than entering them twice.
+        is_checked = not self._is_varied or unit % _CHECKED_UNITS == 0
+        keys = binary_keys(present.unique() if is_checked else present)
+        if is_checked:
+            self._is_varied = len(keys) > _VARIED * len(present)
         self._widen(keys)
         self._entries.append(pc.bit_wise_or(pc.bit_wise_and(hash_keys(keys), _UPPER), pa.scalar(unit, pa.uint64())))
         self._count += len(keys)
@@ -224,11 +243,20 @@ def _packed(entries: list[pa.Array], low: bytes, high: bytes, units: int) -> _St
 def _fitting(hashes: pa.Array, scale: int) -> tuple[int, pa.Array]:
     """Fingerprints are hashes, scaled down so far that no gap between two of them takes more than two bytes."""
     while True:
-        scaled = pc.shift_right(pc.multiply(hashes, pa.scalar(scale, pa.uint64())), _32)
+        scaled = _scaled(hashes, scale)
         gaps = pc.subtract(scaled, pa.concat_arrays([_ZERO, scaled.slice(0, len(scaled) - 1)]))
         if pc.max(gaps).as_py() <= _GAP_MAX:
             return scale, gaps
         scale //= 2
+
+
+def _scaled(hashes: pa.Array, scale: int) -> pa.Array:
+    return pc.shift_right(pc.multiply(hashes, pa.scalar(scale, pa.uint64())), _32)
+
+
+def _array(values: memoryview, form: str) -> pa.Array:
+    kind = pa.uint32() if form == "I" else pa.uint16()
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)]).cast(pa.uint64())
 
 
 def _unpacked(stored: _Stored, rows: int) -> tuple[memoryview, memoryview]:
@@ -275,7 +303,7 @@ def _joined(spans: list[RowSpan]) -> list[RowSpan]:
 
 
 _UPPER, _LOWER, _BYTE = (pa.scalar(mask, pa.uint64()) for mask in (2**64 - 2**32, 2**32 - 1, 255))
-_8, _32 = (pa.scalar(bits, pa.uint64()) for bits in (8, 32))
+_8, _16, _32 = (pa.scalar(bits, pa.uint64()) for bits in (8, 16, 32))
 _ZERO = pa.array([0], pa.uint64())
 
 __all__ = ["BadIndex", "KeyIndex", "KeyIndexBuilder", "RowSpan", "binary_keys", "hash_key"]
