@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
@@ -33,13 +34,15 @@ class ExecutionRoom:
 
     def __init__(
         self, journal: Journal, partition: Partition, settings: ExecutionSettings, read: Read, folder: Folder,
-        attendant: Attendant,
+        attendant: Attendant, begin_transaction: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
         self.journal = journal
         self.settings = settings
         self.clock = journal.clock
         self.read = read
         """Of the topic `_executions`."""
+        self.begin_transaction = begin_transaction
+        """Makes a transaction of the log that hands over what it has in a way of its own."""
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
         self.spans = ExecutionSpans(journal, self.store, self.live)

@@ -119,12 +119,15 @@ class LiveExecution:
         except Full:
             self.pending.append(entry)
 
-    def hand_over(self, *parts: Entry | list[Operation], acked: bool = True, size: int = 0) -> UnitTicket:
-        """What `write` does, for entries that nobody in this run will look for."""
+    def hand_over(
+        self, *parts: Entry | list[Operation], acked: bool = True, alone: bool = False, size: int = 0,
+        timeout: float | None = None,
+    ) -> UnitTicket:  # fmt: skip
+        """What `write` does, for entries that nobody in this run will look for; arguments as `ExecutionStore.write`."""
         pending = self.pending
         if not pending:
-            return self.store.write(self.journal, *parts, acked=acked, size=size)
-        ticket = self.store.write(self.journal, *pending, *parts, acked=acked, size=size)
+            return self.store.write(self.journal, *parts, acked=acked, alone=alone, size=size, timeout=timeout)
+        ticket = self.store.write(self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout)
         self.pending = self.pending[len(pending) :]
         return ticket
 
