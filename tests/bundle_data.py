@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,6 +116,7 @@ class Forgery:
         with SegmentReader(made.path, None, None, None) as reader:
             self.parts = list(reader.parts())
             self.footer = reader._footer
+            self.key_blobs = dict(zip((part.mac for part in self.parts), reader.key_blobs(), strict=True))
         self.rows = pq.read_table(made.path).to_pylist()
         self.path = made.path.with_name("forged")
 
@@ -126,7 +128,7 @@ class Forgery:
     def parse_parts(self, parts: Sequence[Part]) -> list[Part]:
         """Parts as a reader understands them in this order: places follow from the order."""
         shell = footers.bundled(self.parts, self.footer.groups, b"")
-        stored = [footers._stored(part, self.footer.schema) for part in parts]
+        stored = [footers._indexed(part, self.footer.schema) for part in parts]
         return footers._parts(shell, stored)
 
     def write(
@@ -140,7 +142,9 @@ class Forgery:
         count = -(-len(rows) // len(groups))
         for at, group in enumerate(groups):
             writer.write(pa.Table.from_pylist(rows[at * count : (at + 1) * count], BLOCK_SCHEMA), group)
-        footer_of = lambda blocks: (change or (lambda f: f))(footers.bundled(parts, groups, blocks))  # noqa: E731
+        keys_at = writer.write_behind(b"".join(self.key_blobs.get(part.mac, b"") for part in parts))
+        bundled = partial(footers.bundled, parts, groups, rewrite="", keys_at=keys_at)
+        footer_of = lambda blocks: (change or (lambda f: f))(bundled(blocks=blocks))  # noqa: E731
         facts = writer.finish(footer_of, digests.plain_stamp)
         with_head = footers.bundled(parts, groups, b"").head
         return File(self.path, with_head, facts)

@@ -148,6 +148,10 @@ class OutcomeUnknown(HoldfastError):
 class ExecutionError(HoldfastError):
     """An execution cannot go on as it is asked to."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Copies and pickles take the fields as they are: a message that has its values already gets them once.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
+
 
 class Diverged(ExecutionError):
     """The program asks for something else than what was recorded at this place; nothing was run."""
@@ -203,6 +207,18 @@ class PromiseRejected(ExecutionError):
     """The token does not belong to this promise; nothing was changed."""
 
     default_hint = "settle it with the token that was given out when it was made"
+
+
+class PromiseFailed(ExecutionError):
+    """Whoever had the promise's token rejected it; `reason` is what they said."""
+
+    def __init__(self, message: str, *, reason: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class WaitTimedOut(ExecutionError, TimeoutError):
+    """What the program waited for did not come in time; that is recorded, and every later run gets the same."""
 
 
 class UnsupportedEntryKind(ExecutionError):

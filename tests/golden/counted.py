@@ -1,4 +1,4 @@
-"""Writing as older versions did: in the first scheme, which holdfast only decrypts, and without page checksums."""
+"""Writing as older versions did: in the first scheme, which holdfast only decrypts, without checksums or indexes."""
 
 from __future__ import annotations
 
@@ -40,4 +40,11 @@ def encrypting_as_before() -> Iterator[None]:
         patches.enter_context(patch.object(segment_writer, "parquet_settings", _without_checksums))
         for module in ("vault", "segment_key"):
             patches.enter_context(patch(f"holdfast.crypto.{module}.encrypting_cipher", CountedEncryptor))
+        yield
+
+
+@contextmanager
+def without_indexes() -> Iterator[None]:
+    """Segments that are written meanwhile have no index of their keys."""
+    with patch.object(segment_writer.KeyIndexBuilder, "result", lambda _: None):
         yield

@@ -6,7 +6,8 @@ Everything is fixed: clock, randomness, keys and pid; so two runs store the same
 lay the same rows out in other bytes, and two of Arrow the same columns.)
 
     plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired, spaces
-    schema-6/, schema-6-sealed/     the same before idempotency keys had digests, their databases at schema version 6
+    schema-6/, schema-6-sealed/     the same before idempotency keys had digests and segments had indexes of their
+                                    keys, their databases at schema version 6
     schema-5/, schema-5-sealed/     the same, bound to a store, their databases at schema version 5
     schema-4/, schema-4-sealed/     the same before there were spaces, their databases at schema version 4
     schema-3/, schema-3-sealed/     the same before there were stores, their databases at schema version 3
@@ -15,6 +16,7 @@ lay the same rows out in other bytes, and two of Arrow the same columns.)
     store/, store-sealed/           a store's root with one of each object, but for segment files; and the same, signed
     store-1/                        a root of format 1: the same objects under their old names, nothing signed
     bundle/                         two segments of sealed/, their blocks in one file
+    bundle-2/                       the same of segments without indexes of their keys
     table/                          a table of a pipeline, and what must be read of it
     damaged/                        logs and objects that must be refused, each in its own way
     expected.json                   what was put into them, and what their segments are
@@ -37,7 +39,7 @@ from unittest.mock import patch
 import apsw
 import msgspec
 import pyarrow as pa
-from tests.golden.counted import CountedEncryptor, encrypting_as_before
+from tests.golden.counted import CountedEncryptor, encrypting_as_before, without_indexes
 from tests.golden.make_table import make_table
 from tests.store.old_roots import make_old
 
@@ -93,7 +95,7 @@ WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
 
 RELEASED = (
     "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "schema-4", "schema-4-sealed",
-    "schema-5", "schema-5-sealed", "schema-6", "schema-6-sealed", "store-1",
+    "schema-5", "schema-5-sealed", "schema-6", "schema-6-sealed", "store-1", "bundle-2",
     "damaged/database-gone", "damaged/flipped-body", "damaged/format-garbage", "damaged/format-version",
     "damaged/frame-version", "damaged/truncated", "damaged/user-version",
 )  # fmt: skip
@@ -404,11 +406,14 @@ def as_before(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Pa
 
 
 def undigested(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Path], Expected]:
-    """A log as it was written before it was kept what idempotency keys stand for."""
+    """A log as it was written before it was kept what idempotency keys stand for, and which keys a segment has."""
     unique = Validation.unique
 
     def make_older(path: Path) -> Expected:
-        with patch.object(Validation, "unique", lambda *given: (unique(*given)[0], unique(*given)[1][:16])):
+        with (
+            without_indexes(),
+            patch.object(Validation, "unique", lambda *given: (unique(*given)[0], unique(*given)[1][:16])),
+        ):
             return make_one(path, *keys)
 
     return make_older

@@ -7,10 +7,13 @@ none either. The salt and a commitment to the keys stand in the file's footer (`
 keyring a file is readable without a database, which is what Spark's executors and a rebuild from files do.
 
 Segment keys come from the same master keys as key epochs and never meet them: another derivation context and
-another nonce prefix. Nothing is stored here.
+another nonce prefix. Nothing is stored here. Messages between processes (`MESSAGE`) have keys that are made in the
+same way, one for each message, in a context of their own.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,7 +33,18 @@ from holdfast.crypto.cipher import (
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, Invalid
 
-_DOMAIN = b"hfs1"
+
+class Use(NamedTuple):
+    """What a key is for: keys of different uses never meet."""
+
+    context: bytes
+    domain: bytes
+    """The nonce's prefix."""
+    what: str
+
+
+SEGMENT = Use(b"segment|", b"hfs1", "segment")
+MESSAGE = Use(b"inbox message|", b"hfi1", "message")
 
 
 class EncryptedWith(msgspec.Struct, frozen=True):
@@ -70,46 +84,70 @@ class SegmentKey:
 
 
 def encrypting_key(
-    keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, salt: bytes, random: Random = SYSTEM_RANDOM
-) -> SegmentKey | None:
+    keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, salt: bytes, random: Random = SYSTEM_RANDOM,
+    use: Use = SEGMENT,
+) -> SegmentKey | None:  # fmt: skip
     """The key for one attempt to write a segment, under a salt that was never used; None when the log is plain."""
     if cipher is not None:
         return SegmentKey(EncryptedWith("", cipher.name, salt, b""), cipher)
     if keyring is None:
         return None
     if len(salt) != SALT_BYTES:
-        raise Invalid(f"a segment's salt has the wrong length bytes={len(salt)}", hint=f"draw {SALT_BYTES} bytes")
-    own = encrypting_cipher(_source(keyring, keyring.current, log_id, salt), random)
+        raise Invalid(f"a {use.what}'s salt has the wrong length bytes={len(salt)}", hint=f"draw {SALT_BYTES} bytes")
+    own = encrypting_cipher(_source(keyring, keyring.current, log_id, salt, use), random)
     return SegmentKey(EncryptedWith(keyring.current, own.name, salt, own.commitment), own)
 
 
 def decrypting_key(
-    keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, encrypted_with: EncryptedWith
-) -> SegmentKey:
+    keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, encrypted_with: EncryptedWith,
+    use: Use = SEGMENT,
+) -> SegmentKey:  # fmt: skip
     """The key of a finished segment, proved by its commitment; it never encrypts again."""
     if cipher is not None:
         if cipher.name != encrypted_with.scheme:
             raise Invalid(
-                f"this segment was encrypted with another cipher scheme={encrypted_with.scheme}",
+                f"this {use.what} was encrypted with another cipher scheme={encrypted_with.scheme}",
                 hint="open it with the keyring or cipher it was written with",
             )
         return SegmentKey(encrypted_with, cipher)
     if keyring is None:
-        raise Invalid("this segment is encrypted", hint="open it with keyring=Keyring.from_env(…) or from_file(…)")
+        raise Invalid(f"this {use.what} is encrypted", hint="open it with keyring=Keyring.from_env(…) or from_file(…)")
     check_scheme(encrypted_with.scheme)
     if len(encrypted_with.salt) != SALT_BYTES:
-        raise Corrupt("a segment's salt has the wrong length")
-    source = _source(keyring, encrypted_with.key_id, log_id, encrypted_with.salt)
+        raise Corrupt(f"a {use.what}'s salt has the wrong length")
+    source = _source(keyring, encrypted_with.key_id, log_id, encrypted_with.salt, use)
     own = decrypting_cipher(encrypted_with.scheme, source)
     # GCM does not commit to its key: a key that does not reproduce the commitment must decrypt nothing. A scheme that
     # was switched in the footer ends here, too: schemes derive their commitments apart.
     if not digests.same(own.commitment, encrypted_with.commitment):
         raise Invalid(
-            f"key {encrypted_with.key_id!r} is not the key that this segment was encrypted with",
+            f"key {encrypted_with.key_id!r} is not the key that this {use.what} was encrypted with",
             hint="the keyring holds another key under this id; give the original one",
         )
     return SegmentKey(encrypted_with, own)
 
 
-def _source(keyring: Keyring, key_id: str, log_id: bytes, salt: bytes) -> Source:
-    return Source(keyring.key(key_id), salt, b"segment|" + log_id, _DOMAIN)
+class MessageKeys(NamedTuple):
+    """The keys of messages between processes, as long as the keyring does not change."""
+
+    keyring: Keyring | None
+    cipher: PayloadCipher | None
+    log_id: bytes
+    random: Random
+
+    @property
+    def keyed(self) -> bool:
+        """Whether there is a key: then nothing unencrypted is a message."""
+        return self.keyring is not None or self.cipher is not None
+
+    def fresh(self) -> SegmentKey | None:
+        """The key for one message; None without keys."""
+        return encrypting_key(self.keyring, self.cipher, self.log_id, self.random(SALT_BYTES), self.random, MESSAGE)
+
+    def of(self, encrypted_with: EncryptedWith) -> SegmentKey:
+        """The key of a message that somebody sent, proved by its commitment."""
+        return decrypting_key(self.keyring, self.cipher, self.log_id, encrypted_with, MESSAGE)
+
+
+def _source(keyring: Keyring, key_id: str, log_id: bytes, salt: bytes, use: Use) -> Source:
+    return Source(keyring.key(key_id), salt, use.context + log_id, use.domain)

@@ -29,7 +29,7 @@ from holdfast.crypto.cipher import (
 )
 from holdfast.crypto.key_hashes import DIGESTS, HashCipher, Purpose
 from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.segment_key import EncryptedWith, SegmentKey, decrypting_key, encrypting_key
+from holdfast.crypto.segment_key import EncryptedWith, MessageKeys, SegmentKey, decrypting_key, encrypting_key
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Corrupt, Invalid
 
@@ -183,6 +183,11 @@ class Vault:
     def stored_segment_key(self, encrypted_with: EncryptedWith) -> SegmentKey:
         """The key of a finished segment, proved by its commitment; for decrypting and verifying only."""
         return decrypting_key(self._keyring, self._injected, self.log_id, encrypted_with)
+
+    @property
+    def message_keys(self) -> MessageKeys:
+        """What encrypts and decrypts messages between processes; a rotation changes it."""
+        return MessageKeys(self._keyring, self._injected, self.log_id, self._random)
 
     def _plain(self, body: bytes) -> bytes:
         # A keyed log holds no plain entry: one that claims to be plain was put there.

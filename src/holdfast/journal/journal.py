@@ -16,13 +16,14 @@ from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.segment_key import EncryptedWith, SegmentKey
+from holdfast.crypto.segment_key import EncryptedWith, MessageKeys, SegmentKey
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
 from holdfast.journal.backend import Backend, open_backend
-from holdfast.journal.commit.group import Make, Operation, Run, Unit
+from holdfast.journal.commit.group import Gathering, Make, Operation, Run, Unit
 from holdfast.journal.commit.queue import Queue
+from holdfast.journal.commit.room_lines import RoomLines
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.commit.writer import Writer
 from holdfast.journal.entry_reader import Reader, entries_after
@@ -41,7 +42,7 @@ from holdfast.model.entry import Entry
 from holdfast.model.topic_name import check_name
 from holdfast.signals import Signal
 
-__all__ = ["Journal", "JournalContext", "Make", "Operation", "Run", "Unit"]
+__all__ = ["Gathering", "Journal", "JournalContext", "Make", "Operation", "Run", "Unit"]
 
 _FIRST_MAX = 2**53
 
@@ -80,7 +81,8 @@ class Journal:
     def _use(self, queue: Queue) -> None:
         # Appends go straight to the queue: a method in between would cost each of them its share.
         self._queue = queue
-        self.put, self.offer, self.put_runs, self.when_room = queue.put, queue.offer, queue.put_runs, queue.when_room
+        self.put, self.offer, self.put_runs = queue.put, queue.offer, queue.put_runs
+        self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
         self.spaces = SpaceAccess(self._backend, self._state, queue, self.settings, learns=self._writer is not None)
 
     @classmethod
@@ -383,6 +385,11 @@ class Journal:
     def segment_keys(self) -> Callable[[EncryptedWith], SegmentKey] | None:
         """How readers of this log's segments find their keys; None in a log without keys."""
         return self._state.vault.segment_keys
+
+    @property
+    def message_keys(self) -> MessageKeys:
+        """What encrypts and decrypts messages between processes that have this log's keys."""
+        return self._state.vault.message_keys
 
     # -- the manifest -------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.backend import Backend
-from holdfast.journal.commit.group import Make, Operation, Run
+from holdfast.journal.commit.group import Gathering, Make, Operation, Run
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal_settings import JournalSettings
@@ -88,7 +88,8 @@ class SpaceAccess:
         size: int,
         scope: str | None = None,
         reissue: bool = False,
-        join: UnitTicket | None = None,
+        join: UnitTicket | Gathering | None = None,
+        alone: bool = False,
         acked: bool = True,
         others: Mapping[Partition, int] | None = None,
         timeout: float,
@@ -96,15 +97,22 @@ class SpaceAccess:
         """Hand over a part of a unit that is made when the writer comes to it (`Unit`), with so many records.
 
         `join` is the ticket of the unit that was asked for just before in this scope. If the writer has not taken that
-        one, this part goes with it, and that ticket is returned. Waits for room like `change`. What is not `acked`
-        waits for company, at most `journal.flush_interval_ms`. `others` says how many records it becomes in other
-        partitions; runs that `make` returns get their receipts like any others.
+        one, this part goes with it, and that ticket is returned. Where several threads hand over parts of one scope,
+        it is their `Gathering`, with which a part may also begin a unit `alone`. Waits for room like `change`. What is
+        not `acked` waits for company, at most `journal.flush_interval_ms`. `others` says how many records it becomes in
+        other partitions; runs that `make` returns get their receipts like any others.
         """
-        before = None if join is None else join.unit
+        before = join.unit if isinstance(join, UnitTicket) else join
         unit = self._queue.put_part(
-            part, make, *append, size, timeout, scope=scope, reissue=reissue, join=before, acked=acked, others=others
-        )
-        return join if join is not None and unit is before else UnitTicket(unit, timeout)
+            part, make, *append, size, timeout,
+            scope=scope, reissue=reissue, join=before, alone=alone, acked=acked, others=others,
+        )  # fmt: skip
+        return join if isinstance(join, UnitTicket) and unit is before else UnitTicket(unit, timeout)
+
+    def end_gathering(self, gathering: Gathering, reason: HoldfastError) -> UnitTicket | None:
+        """Let a gathering take no more; the ticket of what it handed over last, if anything."""
+        unit = self._queue.end_gathering(gathering, reason)
+        return None if unit is None else UnitTicket(unit, self._settings.ack_timeout_ms / 1000)
 
     def _append_size(self, columns: Columns) -> int:
         """The bytes of records that become one entry; more than a batch may have could not be read back."""

@@ -11,7 +11,7 @@ from asyncio import to_thread
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import msgspec
 
@@ -44,6 +44,7 @@ from holdfast.shipping.shipping_stats import ShippingStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from uuid import UUID
 
     import pyarrow as pa
 
@@ -52,6 +53,10 @@ if TYPE_CHECKING:
     from holdfast.channels.participant import Channels
     from holdfast.channels.wire.channel_keys import Keys
     from holdfast.compaction.compaction_report import CompactionReport
+    from holdfast.execution.steps.execution_block import ExecutionBlock
+    from holdfast.execution.steps.program_run import OnJournalLoss
+    from holdfast.execution.work.executions import Executions
+    from holdfast.execution.work.worker import Worker
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Unshipped
@@ -92,6 +97,7 @@ class Log:
         self._lifetime = Lifetime(
             context, self._topics, self._channels, self._consumers, self._executions, maintenance, store, tables
         )  # fmt: skip
+        self._executions.watch()
 
     @property
     def path(self) -> Path:
@@ -224,6 +230,71 @@ class Log:
     ) -> ChannelData:
         """What is kept of a channel; nothing, if it is not kept here."""
         return self._channels.load(participant_id, channel_id, migrations)
+
+    # -- executions ---------------------------------------------------------------------------------------
+
+    def execution(
+        self,
+        kind: str,
+        *,
+        id: UUID | str | None = None,
+        always_replay: bool = False,
+        on_journal_loss: OnJournalLoss = "fail",
+    ) -> ExecutionBlock:
+        """A durable execution: a program whose finished steps are never run again. Use `with` or `async with`.
+
+            with log.execution("import", id=holdfast.execution_id("import", "2026-11-16")) as ctx:
+                rows = ctx.step("download", download, "2026-11-16")
+                ctx.step("charge", charge, rows, effect="exactly_once_guarded", on_ambiguous="fail")
+
+        The same id goes on where the last run stopped: what it recorded is given back without running it. Without an
+        id a new one is made. Raises ExecutionHeld while somebody else runs it, ExecutionCanceled if it was canceled.
+        `always_replay` also compares each step with its own record. `on_journal_loss` says what becomes of the program
+        when its journal cannot be written: it fails, or goes on without.
+        """
+        from holdfast.execution.steps.execution_block import ExecutionBlock
+
+        return ExecutionBlock(
+            self._executions.room(), kind, id=id, always_replay=always_replay, on_journal_loss=on_journal_loss
+        )
+
+    @property
+    def executions(self) -> Executions:
+        """The durable executions of this log: look at them, start some for workers, change them by hand.
+
+        for execution in log.executions.list(status="failed"):
+            print(execution.id, execution.kind, execution.note)
+        """
+        return self._executions.facade()
+
+    def worker(
+        self,
+        functions: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]],
+        *,
+        concurrency: int = 8,
+        rate: float | None = None,
+        queues: Iterable[str] = ("default",),
+        retries: int = 0,
+        backoff: float = 1.0,
+        attempts_max: int = 100,
+        drain_timeout: float = 20.0,
+    ) -> Worker:
+        """A worker that runs these functions for executions that are started (`log.executions.start`), by their kind.
+
+            log.worker([import_orders]).run()       # until SIGTERM
+
+        Each function gets a context, then what its execution was started with; coroutine functions run on the worker's
+        loop, others in threads, `concurrency` at a time, at most `rate` begun per second. At its start it goes on with
+        what earlier processes left. One that fails is tried again `retries` times, after `backoff` seconds, doubled
+        each time; one that was begun `attempts_max` times without an end is given up. A worker that is stopped lets
+        programs leave off before their next step, for `drain_timeout` seconds.
+        """
+        from holdfast.execution.work.worker import Worker
+
+        return Worker(
+            self._executions.room(), functions, concurrency=concurrency, rate=rate, queues=queues, retries=retries,
+            backoff=backoff, attempts_max=attempts_max, drain_timeout=drain_timeout,
+        )  # fmt: skip
 
     # -- segments -----------------------------------------------------------------------------------------
 

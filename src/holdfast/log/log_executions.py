@@ -7,17 +7,28 @@ has none of it, and no topic for them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Invalid
+from holdfast.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.execution_settings import TOPIC
 from holdfast.log.log_context import LogContext
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
+from holdfast.log.transactions.transaction import Put, Transaction
 
 if TYPE_CHECKING:
     from holdfast.execution.execution_room import ExecutionRoom
+    from holdfast.execution.journal.execution_store import ExecutionStore
+    from holdfast.execution.waits.inbox_folder import Folder
+    from holdfast.execution.waits.inbox_message import Answer, Message
+    from holdfast.execution.waits.outbox import Outbox
+    from holdfast.execution.work.attendant import Attendant
+    from holdfast.execution.work.executions import Executions
+
+ASK_TIMEOUT_S = 30.0
+_WATCH = "watch"
 
 
 class LogExecutions:
@@ -27,14 +38,95 @@ class LogExecutions:
         self._context = context
         self._topics = topics
         self._room: ExecutionRoom | None = None
+        self._attendant: Attendant | None = None
+        self._is_closed = False
         self._lock = Lock()
+
+    def watch(self) -> None:
+        """Of a log that has executions: take up messages for them from the start, whether anybody asks for them or not.
+
+        All that is done before the first message comes is to look whether one lies there.
+        """
+        journal, settings = self._context.journal, self._context.settings.executions
+        if not journal.read_only and TOPIC in journal.topics:
+            with self._lock:
+                self._attend().every(settings.poll_interval_ms, _WATCH, self._look)
+
+    def _look(self) -> None:
+        if self._room is None and self._folder().has_messages():
+            self.room()
+
+    def _attend(self) -> Attendant:
+        from holdfast.execution.work.attendant import Attendant
+
+        if self._attendant is None:
+            self._attendant = Attendant()
+        return self._attendant
+
+    def _folder(self) -> Folder:
+        from holdfast.execution.waits.inbox_folder import Folder
+
+        most = self._context.settings.executions.payload_bytes_max
+        return Folder.of(self._context.directory.path, most)
 
     def room(self) -> ExecutionRoom:
         """All that executions need, made at the first call."""
         with self._lock:
             if self._room is None:
+                if self._is_closed:
+                    raise Closed("the log is closed")
                 self._room = self._open()
             return self._room
+
+    def facade(self) -> Executions:
+        """What users see of executions."""
+        from holdfast.execution.work.executions import Executions
+
+        return Executions(self._stored, self.room, self.ask)
+
+    def ask(self, action: str, fields: Mapping[str, Any], timeout: float = ASK_TIMEOUT_S) -> Any:
+        """Of a log that is open for reading: have its owner do something; returns when that is durable."""
+        from holdfast.execution.waits.inbox_message import message
+
+        clock, directory = self._context.clock, self._context.directory
+        if directory.holder() is None:
+            raise Unavailable(
+                f"nobody owns this log path={directory.path}", hint="open it without read_only=True to do it yourself"
+            )
+        asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))
+        found = self.leave(asked, timeout)
+        if found is None:
+            raise OutcomeUnknown(
+                "the owner of the log ended before it answered", hint="ask again; what was left is done by the next one"
+            )
+        return found.result()
+
+    def apply(self, message: Message) -> Answer:
+        """Of a log that is owned here: do what a message asks for, unless that was done before."""
+        answer = self.room().inbox.apply(message)
+        self._outbox().withdraw(message)  # it may have been left for an owner that is no more
+        return answer
+
+    def leave(self, message: Message, timeout: float) -> Answer | None:
+        """Leave a message for the owner and wait for its answer; None if the log has no owner any more."""
+        return self._outbox().ask(message, self._has_owner, timeout)
+
+    def _outbox(self) -> Outbox:
+        from holdfast.execution.waits.outbox import Outbox
+
+        return Outbox(self._folder(), self._context.journal)
+
+    def _has_owner(self) -> bool:
+        return self._context.directory.holder() is not None
+
+    def _stored(self) -> ExecutionStore:
+        """Executions to be looked at: as they are here, or else as they are stored, which makes nothing."""
+        from holdfast.execution.journal.execution_store import ExecutionStore
+
+        with self._lock:
+            if self._room is not None:
+                return self._room.store
+        return ExecutionStore(self._context.journal, None, self._context.settings.executions)
 
     def _open(self) -> ExecutionRoom:
         from holdfast.execution.execution_room import ExecutionRoom
@@ -44,15 +136,28 @@ class LogExecutions:
             raise Invalid("this log is open for reading only", hint="open it without read_only=True to run executions")
         topic = self._topics.topic(TOPIC, None, 1, None, 0)
         assert isinstance(topic, Topic)
-        return ExecutionRoom(journal, journal.topics[TOPIC][0], settings.executions, topic.read)
+        return ExecutionRoom(
+            journal, journal.topics[TOPIC][0], settings.executions, topic.read, self._folder(), self._attend(),
+            self._begin_transaction,
+        )  # fmt: skip
+
+    def _begin_transaction(self, put: Put | None) -> Transaction:
+        return Transaction(self._context.journal, self._topics, put=put)
 
     def close(self) -> None:
-        """End what looks after executions; programs that still run fail at their next step."""
+        """End what looks after executions; programs that still run leave off at their next step."""
+        with self._lock:
+            self._is_closed = True
+            attendant = self._attendant
         if self._room is not None:
             self._room.close()
+        if attendant is not None:
+            attendant.stop()
 
     def forget(self) -> None:
         """In a forked child: threads and locks are the parent's."""
         self._lock = Lock()
+        if self._attendant is not None:
+            self._attendant.forget()
         if self._room is not None:
             self._room.forget()

@@ -120,7 +120,8 @@ def _read(asked: _Asked) -> Journal:
 
 def _compose(asked: _Asked, journal: Journal) -> Log:
     directory, settings = asked.directory, asked.settings
-    context = LogContext(directory, settings, asked.clock, journal, Manifest(journal, directory.segments))
+    manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
+    context = LogContext(directory, settings, asked.clock, journal, manifest)
     try:
         store = StoreBinding(context)  # first: where another store is bound, the log's own directory is none
         tables = KeptTables(context)

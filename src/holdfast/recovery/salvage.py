@@ -64,6 +64,7 @@ def _write(
     from holdfast.segments.file.file_shape import FileShape
     from holdfast.segments.file.segment_writer import SegmentWriter
     from holdfast.segments.manifest.entry_batches import batches_of
+    from holdfast.segments.manifest.schema_versions import key_column_of
 
     folder = manifest.folder(partition)
     disk.make_directory(folder, root=manifest.root)
@@ -71,7 +72,8 @@ def _write(
     columns, batches = batches_of(journal, partition, journal.reader(partition), iter(entries), schema)
     key = journal.segment_key(clock.random_bytes(SALT_BYTES))
     try:
-        with SegmentWriter(temporary, head, columns, FileShape(), key) as writer:
+        key_column = key_column_of(journal, partition.topic)
+        with SegmentWriter(temporary, head, columns, FileShape(), key, key_column=key_column) as writer:
             for batch in batches:
                 writer.write(batch)
             facts = writer.finish()

@@ -63,7 +63,7 @@ def _moved(
         return decrypting_key(root.keyring, None, head.log_id, encrypted_with)
 
     reader = SegmentReader(old, was.head, was.facts, find_key if root.keyring else None, trusted=True)
-    with reader, SegmentWriter(new, head, reader.schema, shape, key) as writer:
+    with reader, SegmentWriter(new, head, reader.schema, shape, key, key_column=reader.key_column) as writer:
         _copy(reader.batches(document.first, document.end), writer, base.first)
         segment = Segment(head=head, facts=writer.finish())
     old.unlink()

@@ -6,6 +6,7 @@ record is proved before it is printed; the first that cannot be proved ends the 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection
 from datetime import datetime
@@ -42,6 +43,7 @@ EPILOG = """\b
 Examples:
   holdfast read data orders --start -10
   holdfast read data orders --since 2026-01-01T00:00:00Z --limit 100 --json
+  holdfast read data orders --key c-42 --reverse --limit 1
   holdfast read data orders --limit 1000 --position -        then: --position '{"0":1000}'
   holdfast read data orders --raw > orders.txt
   holdfast read data trades --columns price,size --format arrow > trades.arrows
@@ -83,6 +85,7 @@ def _columns(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ..
 @click.option("--end", type=int, help="Offset to stop before; a negative one counts from the end.")
 @click.option("--since", metavar="TIME", callback=parsed(parse_time), help="Only records of this time or later.")
 @click.option("--until", metavar="TIME", callback=parsed(parse_time), help="Only records of this time or earlier.")
+@click.option("--key", help="Only records with this key; of a typed topic, with this value in its key column.")
 @click.option("--limit", type=click.IntRange(min=0), help="How many records at most.")
 @click.option(
     "--bytes", "size", metavar="SIZE", callback=parsed(parse_bytes), help="How many bytes at most, as '1MiB'."
@@ -114,6 +117,7 @@ def read_command(
     end: int | None,
     since: int | None,
     until: int | None,
+    key: str | None,
     limit: int | None,
     size: int | None,
     reverse: bool,
@@ -133,7 +137,7 @@ def read_command(
     Damage ends the output where it begins, with exit code 3; everything printed was proved.
     """
     form = _form(form, as_json=as_json, raw=raw, no_newline=no_newline)
-    endings = (end, since, until, size, position)
+    endings = (end, since, until, key, size, position)
     if following and (reverse or form == ARROW or any(value is not None for value in endings)):
         raise click.UsageError(
             "--follow has no end: it goes with --start, --limit, --partition and --columns only", ctx
@@ -143,8 +147,8 @@ def read_command(
     settings = Settings.load()
     limit = None if limit is None else min(limit, sys.maxsize)
     if isinstance(place, Root):
-        if following or reverse or position is not None or size is not None:
-            raise click.UsageError("of a store: no --follow, --reverse, --position or --bytes", ctx)
+        if following or reverse or any(value is not None for value in (key, position, size)):
+            raise click.UsageError("of a store: no --follow, --key, --reverse, --position or --bytes", ctx)
         wanted = Wanted(start, end, since, until, limit, partitions, columns)
         return print_root(place, topic, wanted, place.options(reference, log_id, settings), form)
     refuse_log_id(place, log_id)
@@ -163,7 +167,7 @@ def read_command(
             span = (start, position) if reverse else (position, end)
         options = {
             "limit": limit, "reverse": reverse, "partition": partitions or None, "since": since, "until": until,
-            "bytes_max": size,
+            "bytes_max": size, "key": None if key is None else _key(source, key),
         }  # fmt: skip
         _print(source, span, columns, options, form, tell_position=position is not None)
         return DAMAGED if log.problems else FINE
@@ -180,6 +184,21 @@ def look_for(log: Log, name: str, *, as_json: bool) -> Topic | TypedTopic | None
             raise
         say_holdfast_error(error, as_json=as_json)
         return None
+
+
+def _key(topic: Topic | TypedTopic, text: str) -> bytes | str | int:
+    """A key on the command line, as the topic has them."""
+    if not isinstance(topic, TypedTopic) or topic.key is None:
+        return os.fsencode(text)
+    kind = str(topic.schema.field(topic.key).type)
+    if "string" in kind:
+        return text
+    if "int" not in kind:
+        return os.fsencode(text)
+    try:
+        return int(text)
+    except ValueError:
+        raise Invalid(f"not a key: {text[:40]!r}", hint=f"column {topic.key!r} holds integers") from None
 
 
 def _form(form: str | None, *, as_json: bool, raw: bool, no_newline: bool) -> str:

@@ -16,10 +16,11 @@ from typing import Literal, get_args
 
 import msgspec
 
-from holdfast.errors import Corrupt, UnsupportedEntryKind
+from holdfast.errors import Corrupt, HoldfastError, UnsupportedEntryKind
 from holdfast.execution.journal.execution_id import ExecutionId
 
 VERSION = 1
+_NEWER = "it was written by a newer holdfast: use that one to go on with this execution"
 
 Status = Literal["queued", "running", "completed", "failed", "aborted", "canceled"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -89,12 +90,19 @@ class TimerFired(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=6):
 
 
 class Folded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):
-    """The beginning of the journal in one entry: what all entries below `upto` come to, `count` of them."""
+    """What entries before it come to, in one entry; those that no longer matter are left out.
+
+    It has one number, and stands for the `count` entries below `upto`. In a block of its own (`folded`) it has the
+    number of the last of them. At the beginning of an ordinary block (a past that was written anew) it has the number
+    `upto`, and stands for everything before.
+    """
 
     upto: int
     count: int
     entries: tuple[bytes, ...]
     at_us: int
+    steps: int = 0
+    """Steps among them that are finished: they no longer count."""
 
 
 class SignalSent(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=8):
@@ -248,12 +256,7 @@ def encode_block(execution: ExecutionId, first: int, entries: Sequence[Entry]) -
 
 def decode_block(body: bytes, execution: ExecutionId, first: int) -> Sequence[Entry]:
     """The entries of a block of this execution that begins with this number."""
-    try:
-        block = _blocks.decode(body)
-    except msgspec.ValidationError as error:
-        raise _unknown(error) from None
-    except msgspec.DecodeError:
-        raise Corrupt(f"a block of an execution's journal does not decode execution={execution}") from None
+    block = decode_any_block(body)
     if block.execution != execution.bytes or block.first != first:
         raise Corrupt(f"a block of an execution's journal is not in its place execution={execution} entry={first}")
     return block.entries
@@ -262,21 +265,22 @@ def decode_block(body: bytes, execution: ExecutionId, first: int) -> Sequence[En
 def decode_any_block(body: bytes) -> Block:
     """A block whose place is not known yet, as records of the topic have it."""
     try:
-        return _blocks.decode(body)
-    except msgspec.ValidationError as error:
-        raise _unknown(error) from None
-    except msgspec.DecodeError:
-        raise Corrupt("a block of an execution's journal does not decode") from None
+        block = _blocks.decode(body)
+    except msgspec.DecodeError as error:
+        raise _refused(error) from None
+    if block.version != VERSION:
+        raise UnsupportedEntryKind(
+            f"an execution's journal has a block of an unknown version={block.version}", hint=_NEWER
+        )
+    return block
 
 
 def decode_entry(body: bytes) -> Entry:
     """One entry out of a folded prefix."""
     try:
         return _entries.decode(body)
-    except msgspec.ValidationError as error:
-        raise _unknown(error) from None
-    except msgspec.DecodeError:
-        raise Corrupt("an entry of an execution's journal does not decode") from None
+    except msgspec.DecodeError as error:
+        raise _refused(error) from None
 
 
 def decode_row(body: bytes) -> ExecutionRow:
@@ -287,8 +291,9 @@ def decode_row(body: bytes) -> ExecutionRow:
         raise Corrupt("the row of an execution does not decode") from None
 
 
-def _unknown(error: msgspec.ValidationError) -> UnsupportedEntryKind:
-    return UnsupportedEntryKind(
-        f"an execution's journal has an entry that this version does not know: {error}",
-        hint="it was written by a newer holdfast: use that one to go on with this execution",
-    )
+def _refused(error: msgspec.DecodeError) -> HoldfastError:
+    if str(error).startswith("Invalid value "):
+        return UnsupportedEntryKind(
+            f"an execution's journal has an entry of a kind that this version does not know: {error}", hint=_NEWER
+        )
+    return Corrupt("an entry of an execution's journal does not decode")

@@ -70,6 +70,23 @@ def step_key(execution: ExecutionId, path: str, effect: str, operation: bytes) -
     return blake3(framed, derive_key_context=_KEY).digest()
 
 
+def step_hasher(execution: ExecutionId) -> blake3:
+    """What the keys of all steps of an execution begin with."""
+    return blake3(_framed([execution.bytes]), derive_key_context=_KEY)
+
+
+def step_key_from(hasher: blake3, path: str, effect: str, operation: bytes) -> bytes:
+    """What `step_key` gives, from `step_hasher` of the same execution."""
+    own = hasher.copy()
+    where, how = path.encode(), effect.encode()
+    own.update(
+        b"%b%b%b%b%b%b"
+        % (len(where).to_bytes(4, "little"), where, len(how).to_bytes(4, "little"), how,
+           len(operation).to_bytes(4, "little"), operation)
+    )  # fmt: skip
+    return own.digest()
+
+
 def checked_name(name: object, what: str = "step") -> str:
     """A name that may be part of a path."""
     if not isinstance(name, str) or not name or len(name.encode("utf-8", "replace")) > NAME_BYTES_MAX:

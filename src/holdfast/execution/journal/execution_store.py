@@ -11,70 +11,47 @@ in the same commit: entries (`entries`), rows (`status`), folded prefixes (`fold
 (`pruned`). They are what Spark sees, and what executions are made of again when a log was restored.
 
 Who hands an entry over learns by its ticket when it is durable. If a commit fails, all later entries of that execution
-fail with the same cause, until it is opened again: nobody goes on behind a hole.
+fail with the same cause, until it is opened again: nobody goes on behind a hole. One journal is written by one
+`LiveJournal` at a time; the next one is made when all that the one before handed over is settled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import RLock
-from typing import NamedTuple
+from typing import TypeVar
 
-import msgspec
-
+from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
+from holdfast.errors import Corrupt, ExecutionHeld, Full, Invalid, Unavailable
 from holdfast.execution.execution_settings import ExecutionSettings
-from holdfast.execution.journal.entries import (
-    Entry,
-    ExecutionRow,
-    StepResult,
-    decode_block,
-    decode_row,
-    encode_block,
-    encode_row,
+from holdfast.execution.journal.commit_parts import (
+    BLOCK_KEY,
+    FOLDED_KEY,
+    INDEX,
+    PREFIX,
+    Anew,
+    Item,
+    LiveJournal,
+    Part,
+    Parts,
+    Reshaped,
+    weight,
 )
+from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, decode_block, decode_row
 from holdfast.execution.journal.execution_id import ExecutionId
+from holdfast.execution.journal.execution_rows import ExecutionRows
 from holdfast.execution.journal.recorded import Block
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation, Unit
-from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
-from holdfast.model.record_columns import Columns, Extra
 
-INDEX = "executions"
-PREFIX = "execution/"
-BLOCK_BYTES = 256 * 1024
-"""A block ends when it has so many bytes; an entry that is larger is a block of its own."""
-
-Item = tuple[bytes, int, bytes]
-"""Key, number and body of an item of a space."""
-
-_ENTRY_BYTES = 96
-"""What an entry takes beside its payload, about."""
-_BLOCK_KEY = b"b"
+__all__ = ["ExecutionStore", "LiveJournal"]
 
 
-class Written(NamedTuple):
-    """One record for the topic."""
-
-    kind: bytes
-    payload: bytes
-
-
-class LiveJournal:
-    """The journal of one open execution, as its writer sees it: where the next entry goes."""
-
-    def __init__(self, execution: ExecutionId, next_entry: int, size: int) -> None:
-        self.execution = execution
-        self.space = PREFIX + str(execution)
-        self.next_entry = next_entry
-        """By the writer alone, which makes block after block."""
-        self.size = size
-        self.last: UnitTicket | None = None
-        """Of what was handed over last: the next part may go with it."""
-        self.is_fresh = True
-        """Nothing was handed over yet: the first part repairs a scope that failed before."""
+Done = TypeVar("Done")
 
 
 class ExecutionStore:
@@ -85,145 +62,216 @@ class ExecutionStore:
         self._partition = partition
         self.settings = settings
         self.clock: Clock = journal.clock
-        self._timeout = settings.ack_timeout_ms / 1000
-        self.lock = RLock()
-        """Guards decisions about rows: who checks a status and changes it holds it."""
-        self.rows: dict[ExecutionId, ExecutionRow] = {}
-        """All rows, as they were handed over; loaded when the store is made."""
-        for _, _, body in journal.spaces.load(INDEX):
-            row = decode_row(body)
-            self.rows[row.execution] = row
+        self.timeout = settings.ack_timeout_ms / 1000
+        self.rows = ExecutionRows(decode_row(body) for key, _, body in journal.spaces.load(INDEX) if len(key) == 16)
+        self.lock = self.rows.lock
+        """Guards decisions about rows: who checks a status and changes it holds it. Nobody waits while holding it."""
+        self.make_room: Callable[[], None] = lambda: None
+        """Called where a bound on all executions is reached; raises Full if nothing can be done about it."""
+        self._writing: dict[ExecutionId, LiveJournal] = {}
+        """Who writes which journal …"""
+        self._left: deque[tuple[UnitTicket | None, LiveJournal]] = deque()
+        """… and those of them that were left, until what they handed over is settled."""
 
     @property
     def epoch(self) -> int:
         """The present ownership of the log."""
         return self._journal.epoch
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether another process may own the log."""
+        return self._journal.read_only
+
+    def forget(self) -> None:
+        """In a forked child."""
+        self.rows.lock = self.lock = RLock()
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
     def load(self, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
-        """The blocks of an execution, proved, each decoded when it is asked for; and where its next entry goes."""
+        """The blocks of an execution as they are committed, proved, each decoded when it is asked for.
+
+        And where its next entry would go; but who wants to write `take`s it.
+        """
         blocks: list[Block] = []
-        end = size = 0
-        for key, first, body in self._journal.spaces.load(PREFIX + str(execution)):
-            if key[:1] != _BLOCK_KEY:
-                continue
-            blocks.append(partial(decode_block, body, execution, first))
-            end, size = first, size + len(body)
-        if blocks:
-            end += len(blocks[-1]())
-        return blocks, LiveJournal(execution, end, size)
+        end = size = folded_steps = 0
+        for key, number, body in self.items(execution):
+            block = partial(decode_block, body, execution, number)
+            if key[:1] == FOLDED_KEY:
+                folded_steps += sum(entry.steps for entry in block() if isinstance(entry, Folded))
+            blocks.append(block)
+            end, size = _extent(key, number)[1], size + len(body)
+        return blocks, LiveJournal(execution, end, size, folded_steps)
+
+    def items(self, execution: ExecutionId) -> list[Item]:
+        """The blocks of an execution as they are stored, proved, in order and without a gap."""
+        found = self._journal.spaces.load(PREFIX + str(execution))
+        items = [item for item in found if item[0][:1] in (BLOCK_KEY, FOLDED_KEY)]
+        behind = 0
+        for key, number, body in items:
+            first, end = _extent(key, number)
+            if first != behind and not (behind == 0 and _begins_anew(decode_block(body, execution, number))):
+                raise Corrupt(
+                    f"an execution's journal has a gap execution={execution} entry={behind}",
+                    hint="a part of it is lost: begin another execution, or put a copy of the log back",
+                )
+            behind = end
+        return items
+
+    def take(self, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
+        """The same, for the only one who writes it from now on; waits until all before is settled.
+
+        A coroutine awaits `leaving` first.
+        """
+        before = self.leaving(execution)
+        while before is not None and before.wait(self.timeout):
+            before = self.leaving(execution)
+        if before is not None:
+            raise Unavailable(
+                f"what was written of this execution is not settled within {self.timeout:g} s execution={execution}",
+                hint="the disk may be stalled; try again",
+            )
+        if execution not in self.rows and self._is_at_a_bound():
+            self.make_room()
+        blocks, live = self.load(execution)
+        with self.lock:
+            self._writing[execution] = live
+        return blocks, live
+
+    def leaving(self, execution: ExecutionId) -> UnitTicket | None:
+        """What has to be settled before this execution's journal can be loaded to write on; None if nothing.
+
+        Whoever wrote it before writes no more.
+        """
+        with self.lock:
+            live = self._writing.get(execution)
+            ended = None if live is None else self._journal.spaces.end_gathering(live.gathering, _left(execution))
+            if ended is not None and not ended.done:
+                return ended
+            return self.rows.settled(execution)  # it may be about to be pruned
+
+    def leave(self, live: LiveJournal) -> None:
+        """Its program is no longer running here: whatever still comes from it is refused."""
+        ticket = self._journal.spaces.end_gathering(live.gathering, _left(live.execution))
+        with self.lock:
+            self._left.append((ticket, live))
+            while self._left and ((first := self._left[0][0]) is None or first.done):
+                _, gone = self._left.popleft()
+                if self._writing.get(gone.execution) is gone:
+                    del self._writing[gone.execution]
+
+    # -- writing ----------------------------------------------------------------------------------------------
 
     def write(
         self,
         live: LiveJournal,
-        *parts: Entry | ExecutionRow | list[Operation],
+        *parts: Part,
         acked: bool = True,
         alone: bool = False,
         size: int = 0,
+        timeout: float | None = None,
     ) -> UnitTicket:
         """Hand entries, a changed row, or operations that belong to them, over: all in one commit.
 
         Returns at once. `acked` says that somebody waits for it. `alone` begins a commit unit of its own. `size` are
-        the bytes of the operations. Raises Full where there is no room, on an event loop without waiting for it.
+        the bytes of the operations. Raises Full where there is no room, on an event loop without waiting for it, and
+        Invalid for what is too large; nothing was handed over then.
         """
+        if self.rows.bytes_total >= self.settings.journal_bytes_max and not _ends(parts):
+            self._make_room_to_write()
         part: object = parts[0] if len(parts) == 1 else parts
-        size += sum(map(_size, parts))
-        live.last = self._journal.spaces.gather(
-            part, partial(self._made, live), append=(None, 0), size=size, scope=live.space, reissue=live.is_fresh,
-            join=None if alone else live.last, acked=acked, timeout=self._timeout,
+        for one in parts:
+            size += self._checked_size(one)
+        return self._journal.spaces.gather(
+            part, partial(self._made, live), append=(None, 0), size=size, scope=live.space, join=live.gathering,
+            alone=alone, acked=acked, timeout=self.timeout if timeout is None else timeout,
         )  # fmt: skip
-        live.is_fresh = False
-        return live.last
 
-    def change_row(self, live: LiveJournal, row: ExecutionRow, *entries: Entry) -> UnitTicket:
-        """Change an execution's row, with entries; others see it at once. Call with the lock held."""
-        self.rows[row.execution] = row
-        return self.write(live, *entries, row)
+    def drain(self) -> None:
+        """Wait until all that was handed over is settled."""
+        self._journal.drain(self.timeout)
 
-    # -- by the journal's writer ------------------------------------------------------------------------------
+    def change_row(self, live: LiveJournal, row: ExecutionRow, *entries: Entry, anew: bool = False) -> UnitTicket:
+        """Change an execution's row, with entries; others see it at once, and no longer if its commit fails.
+
+        With `anew` these entries take the place of all before. Call with the lock held, through `with_room` or
+        `when_room`: raises Full without waiting.
+        """
+        before = [Anew()] if anew else []
+        wait = self.timeout if in_coroutine() else 0
+        ticket = self.write(live, *before, *entries, row, alone=anew, timeout=wait)
+        ticket = UnitTicket(ticket.unit, self.timeout)
+        self.rows.change(row, ticket)
+        return ticket
+
+    def _checked_size(self, part: Part) -> int:
+        size = weight(part)
+        if isinstance(part, Reshaped | Folded):  # they are made here, of what was checked before
+            return size
+        if size > self.settings.payload_bytes_max + 8 * 1024:
+            raise Invalid(
+                f"an entry of an execution's journal is too large bytes={size}",
+                hint="see executions.payload_bytes_max; give large values by reference",
+            )
+        return size
+
+    def _is_at_a_bound(self) -> bool:
+        settings, rows = self.settings, self.rows
+        return len(rows) >= settings.executions_max or rows.bytes_total >= settings.journal_bytes_max
+
+    def _make_room_to_write(self) -> None:
+        try:
+            self.make_room()
+        except Full as full:  # not for want of room in the queue: nobody should try again at once
+            raise Unavailable(full.message, hint=full.hint) from None
+
+    def with_room(self, act: Callable[[], Done]) -> Done:
+        """Do what raises Full without waiting as soon as there is room. Call without the lock.
+
+        A coroutine is refused at once: it uses `when_room`.
+        """
+        deadline = self.clock.monotonic() + self.timeout
+        while True:
+            try:
+                return act()
+            except Full:
+                left = deadline - self.clock.monotonic()
+                if in_coroutine() or left <= 0:
+                    raise
+                self._journal.wait_for_room(self.settings.payload_bytes_max, left)
+
+    async def when_room(self, act: Callable[[], Done]) -> Done:
+        """What `with_room` does, for coroutines."""
+        return await self._journal.when_room(lambda _: act(), self.timeout)
 
     def _made(self, live: LiveJournal, unit: Unit) -> list[Operation]:
-        """What the parts of a commit come to: blocks of entries, the last row, and records of both."""
-        entries: list[Entry] = []
-        more: list[Operation] = []
-        row: ExecutionRow | None = None
-        for part in _flat(unit.parts):
-            if isinstance(part, ExecutionRow):
-                row = part
-            elif isinstance(part, list):
-                more += part
-            else:
-                entries.append(part)  # type: ignore[arg-type]
-        items: list[Item] = []
-        written: list[Written] = []
-        for chunk in _chunks(entries):
-            first = live.next_entry
-            body = encode_block(live.execution, first, chunk)
-            items.append((_BLOCK_KEY + first.to_bytes(8, "big"), first, body))
-            written.append(Written(b"entries", body))
-            live.next_entry += len(chunk)
-            live.size += len(body)
-        changes: list[tuple[str, Item]] = [(live.space, item) for item in items]
-        if row is not None:
-            row = msgspec.structs.replace(row, entries=live.next_entry, size=live.size)
-            body = encode_row(row)
-            written.append(Written(b"status", body))
-            changes.append((INDEX, (row.id, row.created_us, body)))
-        made = [*self._operations(live.execution, changes, written), *more]
-        return sorted(made, key=_comes_last)
-
-    def _operations(
-        self, execution: ExecutionId, changes: Sequence[tuple[str, Item]], written: Sequence[Written]
-    ) -> list[Operation]:
-        spaces: dict[str, list[Item]] = {}
-        for name, item in changes:
-            spaces.setdefault(name, []).append(item)
-        operations: list[Operation] = []
-        append = self._records(execution, written)
-        for name, items in spaces.items():
-            operations += self._journal.spaces.operations(name, items, [], append=append)[0]
-            append = None
-        return operations
-
-    def _records(self, execution: ExecutionId, written: Sequence[Written]) -> tuple[Partition, Columns] | None:
-        """What goes into the topic; nothing where there is none."""
-        if self._partition is None or not written:
-            return None
-        now, key = self.clock.now_us(), str(execution).encode()
-        extras: dict[int, Extra] = {at: (key, one.kind, None) for at, one in enumerate(written)}
-        return self._partition, Columns([one.payload for one in written], [now] * len(written), extras)
+        """By the journal's writer: what the parts of a commit come to."""
+        parts = Parts(self._journal, live)
+        for part in unit.parts:
+            parts.add(part)
+        made = parts.operations(self._partition, self.clock.now_us())
+        self.rows.resize(live.execution, live.size)
+        return made
 
 
-def _comes_last(operation: Operation) -> bool:
-    """Changes of spaces come before records: such a unit needs no savepoint."""
-    return not isinstance(operation, ChangeSpace)
+def _extent(key: bytes, number: int) -> tuple[int, int]:
+    """The number of the first entry that a block stands for, and the one behind the last."""
+    covers = int.from_bytes(key[9:13], "big")
+    if key[:1] == FOLDED_KEY:  # it has the number of the last one
+        return number + 1 - covers, number + 1
+    return number, number + covers
 
 
-def _flat(parts: Iterable[object]) -> Iterable[object]:
-    for part in parts:
-        if type(part) is tuple:
-            yield from part
-        else:
-            yield part
+def _begins_anew(entries: Sequence[Entry]) -> bool:
+    """Whether a block stands for everything before it: a past that was written anew."""
+    return bool(entries) and isinstance(entries[0], Folded) and entries[0].upto == entries[0].count
 
 
-def _size(part: Entry | ExecutionRow | list[Operation]) -> int:
-    if isinstance(part, StepResult):
-        return _ENTRY_BYTES + len(part.payload)
-    if isinstance(part, list):
-        return 0
-    return _ENTRY_BYTES + len(getattr(part, "payload", b"")) + len(getattr(part, "input", b""))
+def _ends(parts: tuple[Part, ...]) -> bool:
+    """Whether a row is among them: an execution can always be ended."""
+    return any(isinstance(part, ExecutionRow) for part in parts)
 
 
-def _chunks(entries: list[Entry]) -> Iterable[list[Entry]]:
-    """Entries in blocks of bounded size."""
-    chunk: list[Entry] = []
-    size = 0
-    for entry in entries:
-        weight = _size(entry)
-        if chunk and size + weight > BLOCK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(entry)
-        size += weight
-    if chunk:
-        yield chunk
+def _left(execution: ExecutionId) -> ExecutionHeld:
+    return ExecutionHeld(f"this execution was given up by whoever writes here execution={execution}", holder="nobody")

@@ -8,19 +8,56 @@ earlier ownership of the log, is proved to have no program running: that, and no
 
 from __future__ import annotations
 
+import logging
+from asyncio import current_task
+from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock, current_thread
+from functools import partial
+from threading import Condition, Lock, Thread, current_thread
 
 import msgspec
 
-from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, Invalid
-from holdfast.execution.journal.entries import ENDED, Ended, Entry, ExecutionRow, Opened, Status
+from holdfast.caller import in_coroutine
+from holdfast.errors import (
+    Closed,
+    ExecutionCanceled,
+    ExecutionHeld,
+    Full,
+    HoldfastError,
+    Invalid,
+    NotFound,
+    Unavailable,
+)
+from holdfast.execution.journal.commit_parts import LiveJournal, Part
+from holdfast.execution.journal.entries import (
+    ENDED,
+    Administered,
+    Ended,
+    Entry,
+    ExecutionRow,
+    Opened,
+    PromiseResolved,
+    SignalSent,
+    Status,
+)
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
-from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
+from holdfast.execution.journal.execution_store import ExecutionStore
+from holdfast.execution.journal.folding import fold
+from holdfast.execution.journal.journal_loss import LOSSES, ForgivingTicket, JournalLoss
 from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.signals import Signal
+
+NOTE_CHARS_MAX = 500
+
+_FROM_OUTSIDE = (PromiseResolved, SignalSent, Administered)
+"""What others hand over: they are told if it was not stored, whatever the program chose."""
+
+logger = logging.getLogger("holdfast.executions")
+
+Prepare = Callable[[ExecutionRow], ExecutionRow]
+"""Changes the row of a new execution before it is stored."""
 
 
 class Suspended(BaseException):
@@ -52,11 +89,24 @@ class LiveExecution:
         """Why the program is asked to stop: it looks before every step."""
         self.is_suspended = False
         """Whether it is to leave off, to be gone on with, rather than to end."""
+        self.has_left_off = False
+        """Whether its program was told so: whatever it does then, it did not come to its end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
+        self.loss: JournalLoss | None = None
+        """Where the program goes on without a journal (`continue_undurable`): whether it has to."""
+        self.pending: list[Entry] = []
+        """Entries that found no room, and that nobody waits for."""
+        self.exchange = Lock()
+        """Held by whoever brings something from outside, or takes it: each thing counts once."""
+        self.brought: dict[bytes, UnitTicket] = {}
+        """Promises and signals that came from outside in this run and are not known to be durable."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
+        self._folding: Thread | None = None
+        self._fold_again = 0
+        """At which step to fold once more."""
 
     @property
     def row(self) -> ExecutionRow:
@@ -73,15 +123,39 @@ class LiveExecution:
             self._steps += 1
             steps = self._steps
         most = self.store.settings.steps_max
-        if most and steps > most:
-            raise Full(
-                f"an execution has up to {most} steps execution={self.id}",
-                hint="see executions.steps_max; go on in another execution",
-            )
+        if most and 10 * (steps - self.journal.folded_steps) >= 9 * most:
+            self._fold_soon(steps, most)
         path = joined(parent, name, number)
         if len(path) > PATH_BYTES_MAX:
             raise Invalid(f"the path of a step is up to {PATH_BYTES_MAX} bytes", hint="shorten names, or nest less")
         return path
+
+    def _fold_soon(self, steps: int, most: int) -> None:
+        """Near the limit: have what is finished folded, by somebody else; beyond it, refuse unless that goes on."""
+        with self._lock:
+            begin = self._folding is None or (not self._folding.is_alive() and steps >= self._fold_again)
+            if begin:
+                self._fold_again = steps + most // 10
+                self._folding = Thread(target=self._fold, name="holdfast-fold", daemon=True)
+                self._folding.start()
+            is_busy = self._folding is not None and self._folding.is_alive()
+        if steps - self.journal.folded_steps > most and not is_busy:
+            raise Full(
+                f"an execution has up to {most} steps that are not folded execution={self.id}",
+                hint="see executions.steps_max; go on in another execution",
+            )
+
+    def _fold(self) -> None:
+        try:
+            self.store.drain()
+            fold(self.store, self.journal)
+        except (Closed, ExecutionHeld):  # it is over before it was folded
+            pass
+        except HoldfastError as error:
+            logger.warning(
+                "a long execution could not be folded execution=%s: %s", self.id, error.message,
+                extra={"action": "execution_fold_failed", "execution": str(self.id)},
+            )  # fmt: skip
 
     def key(self, path: str, effect: str, operation: bytes) -> bytes:
         """The fingerprint of what a step at this path is asked to do."""
@@ -94,26 +168,100 @@ class LiveExecution:
 
     def write(self, *entries: Entry, acked: bool = True) -> UnitTicket:
         """Hand entries over, in order; the ticket tells when they are durable."""
-        ticket = self.store.write(self.journal, *entries, acked=acked)
+        ticket = self.hand_over(*entries, acked=acked)
         for entry in entries:
             self.recorded.add(entry)
         return ticket
+
+    def write_later(self, entry: Entry) -> None:
+        """Hand an entry over that nobody waits for; where there is no room for it, it goes with the next one."""
+        try:
+            self.hand_over(entry, acked=False)
+        except Full:
+            self.pending.append(entry)
+
+    def hand_over(
+        self, *parts: Part, acked: bool = True, alone: bool = False, size: int = 0, timeout: float | None = None
+    ) -> UnitTicket:
+        """What `write` does, for entries that nobody in this run will look for; arguments as `ExecutionStore.write`."""
+        pending = self.pending
+        loss = None if isinstance(parts[0], _FROM_OUTSIDE) else self.loss  # others are told if it was not stored
+        try:
+            ticket = self.store.write(
+                self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout
+            )
+        except LOSSES as error:
+            if loss is None or _may_wait(error):
+                raise
+            loss.note(error)
+            return ForgivingTicket.lost(loss)
+        if pending:
+            self.pending = self.pending[len(pending) :]
+        return ticket if loss is None else ForgivingTicket.of(ticket, loss, self.store.timeout)
+
+    # -- loss of its journal ----------------------------------------------------------------------------------
+
+    def continue_undurable(self) -> None:
+        """From now on: if the journal cannot be written, go on without it, with a warning."""
+        self.loss = loss = JournalLoss(self.id)
+        if self.opened is not None:
+            self.opened = ForgivingTicket.of(self.opened, loss, self.store.timeout)
+
+    @property
+    def is_undurable(self) -> bool:
+        """Whether the journal was lost, and nothing more of this run is recorded."""
+        return self.loss is not None and self.loss.cause is not None
 
     # -- its end ----------------------------------------------------------------------------------------------
 
     def finish(self, status: Status, payload: bytes = b"", note: str = "") -> UnitTicket | None:
         """End it; the first end counts, a later one is None and changes nothing.
 
-        A program that was asked to leave off and did not complete has no end yet: None, too.
+        A program that was asked to leave off and did not complete has no end yet: None, too. Where there is no room, a
+        thread waits for it; a coroutine gets Full: it uses `store.when_room`.
         """
+        try:
+            ticket = self.store.with_room(lambda: self._finish(status, payload, note[:NOTE_CHARS_MAX]))
+        except LOSSES as error:
+            if self.loss is None or _may_wait(error):
+                raise
+            self.loss.note(error)
+            return None
+        if ticket is not None and self.loss is not None:
+            return ForgivingTicket.of(ticket, self.loss, self.store.timeout)
+        return ticket
+
+    def _finish(self, status: Status, payload: bytes, note: str) -> UnitTicket | None:
         now = self.clock.now_us()
         with self.store.lock:
             row = self.row
-            if row.status in ENDED or (self.is_suspended and status not in ("completed", "canceled")):
+            if row.status in ENDED or self._has_no_end(status):
                 return None
             row = msgspec.structs.replace(row, status=status, updated_us=now, ended_us=now, note=note)
             self.ending = self.store.change_row(self.journal, row, Ended(status, payload, now))
             return self.ending
+
+    def _has_no_end(self, status: Status) -> bool:
+        """Whether it was asked to leave off, and did: even a program that went on after that has missed a step."""
+        return self.is_suspended and status != "canceled" and (status != "completed" or self.has_left_off)
+
+    def requeue(self, due_us: int, note: str) -> UnitTicket | None:
+        """Queue it again, to be run as a whole from this time on, instead of ending it; None if it has ended."""
+        note = note[:NOTE_CHARS_MAX]
+        return self.store.with_room(lambda: self._change(Administered("retried", note, self.clock.now_us()),
+                                                         status="queued", due_us=due_us, note=note))  # fmt: skip
+
+    def leave_off(self) -> UnitTicket | None:
+        """It leaves off because it was asked to: that does not count as an attempt."""
+        return self.store.with_room(lambda: self._change(attempts=max(0, self.row.attempts - 1)))
+
+    def _change(self, *entries: Entry, **fields: object) -> UnitTicket | None:
+        with self.store.lock:
+            row = self.row
+            if row.status in ENDED:
+                return None
+            row = msgspec.structs.replace(row, updated_us=self.clock.now_us(), **fields)
+            return self.store.change_row(self.journal, row, *entries)
 
     def cancel(self, reason: str) -> None:
         """Ask the program to stop before its next step."""
@@ -130,6 +278,7 @@ class LiveExecution:
         if self.cancel_reason is None:
             return
         if self.is_suspended and self.row.status not in ENDED:
+            self.has_left_off = True
             raise Suspended(self.cancel_reason)
         raise ExecutionCanceled(f"{self.cancel_reason} execution={self.id}")
 
@@ -140,7 +289,13 @@ class LiveExecutions:
     def __init__(self, store: ExecutionStore) -> None:
         self.store = store
         self._live: dict[ExecutionId, tuple[LiveExecution, str]] = {}
-        self._opening: set[ExecutionId] = set()
+        self._opening: dict[ExecutionId, str] = {}
+        """Who is about to open which, or changes it by hand."""
+        self.closed: Closed | None = None
+        """Why none is opened any more."""
+        self._visited: set[ExecutionId] = set()
+        """Nobody runs them, and somebody outside brings them something right now: whoever opens one waits for that."""
+        self._is_free = Condition(store.lock)
         self.changed = Signal()
         """Notified when an execution has ended, or is let go."""
 
@@ -154,75 +309,147 @@ class LiveExecutions:
         return [live for live, _ in self._live.copy().values()]
 
     def open(
-        self, execution: ExecutionId, kind: str, *, prepare: Callable[[ExecutionRow], ExecutionRow] | None = None
+        self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None, is_work: bool = False
     ) -> LiveExecution:
         """Begin an execution, or go on with it; what was recorded is proved first.
 
         One that completed, failed or was aborted is running again; one that was canceled never is. `prepare` may change
-        the row of a new one before it is stored. Whoever opens it must `release` it.
+        the row of a new one before it is stored. `is_work` refuses one that has ended meanwhile, and has nothing left
+        to do. Whoever opens it must `release` it. May wait for the disk.
         """
-        holder = current_thread().name
+        with self._claimed(execution, kind):
+            begin = partial(self._begin, kind, prepare, is_work, *self.store.take(execution))
+            return self.store.with_room(begin)
+
+    async def open_async(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
+        """What `open` does, for coroutines: what it has to wait for is awaited."""
         store = self.store
-        with store.lock:
-            self._claim(execution)
-        try:
-            blocks, journal = store.load(execution)
-            now = store.clock.now_us()
-            with store.lock:
-                before = store.rows.get(execution)
-                row = _opened(before, execution, kind, now, store.epoch)
-                if before is None and prepare is not None:
-                    row = prepare(row)
-                live = LiveExecution(store, journal, _recorded(blocks, row), row, resumed=bool(blocks))
-                live.opened = store.change_row(journal, row, Opened(store.epoch, now, row.generation))
-                self._live[execution] = (live, holder)
-        finally:
-            self._let_go(execution)
-        return live
+        with self._claimed(execution, kind):
+            while (before := store.leaving(execution)) is not None and await before.wait_async(store.timeout):
+                pass
+            begin = partial(self._begin, kind, prepare, False, *store.take(execution))
+            return await store.when_room(begin)
 
     @contextmanager
     def hold(self, execution: ExecutionId) -> Iterator[tuple[list[Block], LiveJournal]]:
         """Keep others away from an execution that nobody runs, to change it by hand; what was recorded is proved."""
-        with self.store.lock:
-            self._keep(execution)
+        with self._claimed(execution, None):
+            blocks, journal = self.store.take(execution)
+            try:
+                yield blocks, journal
+            finally:
+                self.store.leave(journal)
+
+    @contextmanager
+    def visit(self, execution: ExecutionId) -> Iterator[LiveExecution]:
+        """An execution that is brought something from outside, whether it is being run here or not.
+
+        If it is not, whoever wants to open it waits meanwhile: wait for what you write before you leave. If it is, it
+        may be let go meanwhile. Raises NotFound, and Unavailable if others are at it for long.
+        """
+        store = self.store
+        with store.lock:
+            if not self._is_free.wait_for(lambda: self._is_settled(execution), store.timeout):
+                raise Unavailable(f"this execution is busy execution={execution}", hint="try again")
+            if execution not in store.rows:
+                raise NotFound(f"there is no such execution execution={execution}", hint="it may have been pruned")
+            live = self.get(execution)
+            if live is None:
+                self._visited.add(execution)
+        if live is not None:
+            yield live
+            return
         try:
-            yield self.store.load(execution)
+            blocks, journal = store.take(execution)
+            try:
+                row = store.rows[execution]
+                yield LiveExecution(store, journal, _recorded(blocks, row), row, resumed=True)
+            finally:
+                store.leave(journal)
         finally:
-            self._let_go(execution)
+            with store.lock:
+                self._visited.discard(execution)
+                self._is_free.notify_all()
+            self.changed.notify()
+
+    def _is_settled(self, execution: ExecutionId) -> bool:
+        return execution not in self._opening and execution not in self._visited
 
     def is_held(self, execution: ExecutionId) -> bool:
         """Whether somebody here runs it, opens it, or changes it by hand."""
-        return execution in self._live or execution in self._opening
+        with self.store.lock:  # one that is opened leaves the one dictionary for the other
+            return execution in self._live or execution in self._opening or execution in self._visited
 
     def release(self, live: LiveExecution) -> None:
-        """Its program is no longer running here."""
+        """Its program is no longer running here; what it still writes is refused."""
         with self.store.lock:
             if self.get(live.id) is live:
                 del self._live[live.id]
+        self.store.leave(live.journal)
         self.changed.notify()
 
     def is_orphan(self, row: ExecutionRow) -> bool:
         """Whether it says that it is running, and nobody can be running it."""
         return row.status == "running" and not self.is_held(row.execution)
 
-    def _claim(self, execution: ExecutionId) -> None:
-        """Become the one who opens it."""
-        row = self.store.rows.get(execution)
-        if row is not None and row.status == "canceled" and not self.is_held(execution):
-            raise ExecutionCanceled(f"this execution was canceled execution={execution}")
-        self._keep(execution)
+    def close(self) -> None:
+        """Open none any more, and ask those that run to leave off."""
+        self.closed = Closed("the log is being closed")
+        for live in self.all():
+            live.suspend(self.closed.message)
 
-    def _keep(self, execution: ExecutionId) -> None:
-        if self.is_held(execution):
-            held = self._live.get(execution)
-            holder = held[1] if held is not None else "opening"
-            raise ExecutionHeld(f"this execution is being run already execution={execution}", holder=f"thread:{holder}")
-        self._opening.add(execution)
-
-    def _let_go(self, execution: ExecutionId) -> None:
+    @contextmanager
+    def _claimed(self, execution: ExecutionId, kind: str | None) -> Iterator[None]:
+        """Be the only one who opens an execution of this kind, or (None) changes it by hand."""
         with self.store.lock:
-            self._opening.discard(execution)
-        self.changed.notify()
+            self._is_free.wait_for(lambda: execution not in self._visited, self.store.timeout)
+            if self.is_held(execution):
+                held = self._live.get(execution)
+                raise ExecutionHeld(
+                    f"this execution is being run already execution={execution}",
+                    holder=held[1] if held is not None else self._opening.get(execution, "a message from outside"),
+                )
+            if kind is not None:
+                self._check(self.store.rows.get(execution), execution, kind)
+            self._opening[execution] = _holder()
+        try:
+            yield
+        finally:
+            with self.store.lock:
+                self._opening.pop(execution, None)
+                self._is_free.notify_all()
+            self.changed.notify()
+
+    def _begin(
+        self, kind: str, prepare: Prepare | None, is_work: bool, blocks: list[Block], journal: LiveJournal
+    ) -> LiveExecution:
+        store, execution = self.store, journal.execution
+        now = store.clock.now_us()
+        with store.lock:
+            before = store.rows.get(execution)
+            self._check(before, execution, kind)  # again: it may have been canceled while its journal was loaded
+            if is_work and (before is None or before.status in ENDED):
+                raise ExecutionHeld(f"this execution has no work left execution={execution}", holder="nobody")
+            row = _opened(before, execution, kind, now, store.epoch)
+            if before is None and prepare is not None:
+                row = prepare(row)
+            live = LiveExecution(store, journal, _recorded(blocks, row), row, resumed=bool(blocks))
+            live.opened = store.change_row(journal, row, Opened(store.epoch, now, row.generation))
+            self._live[execution] = (live, self._opening[execution])
+        return live
+
+    def _check(self, row: ExecutionRow | None, execution: ExecutionId, kind: str) -> None:
+        """Raise what speaks against opening an execution."""
+        if self.closed is not None:
+            raise self.closed.again()
+        if row is None:
+            return
+        if row.status == "canceled":
+            raise ExecutionCanceled(f"this execution was canceled execution={execution}")
+        if row.kind != kind:
+            raise Invalid(
+                f"this execution is a {row.kind!r}, not a {kind!r} execution={execution}", hint="open it under its kind"
+            )
 
 
 def _recorded(blocks: list[Block], row: ExecutionRow) -> Recorded:
@@ -234,12 +461,22 @@ def _recorded(blocks: list[Block], row: ExecutionRow) -> Recorded:
 
 def _opened(before: ExecutionRow | None, execution: ExecutionId, kind: str, now: int, epoch: int) -> ExecutionRow:
     if before is None:
-        return ExecutionRow(execution.bytes, kind, "running", now, now, epoch=epoch)
-    if before.kind != kind:
-        raise Invalid(
-            f"this execution is a {before.kind!r}, not a {kind!r} execution={execution}", hint="open it under its kind"
-        )
+        return ExecutionRow(execution.bytes, kind, "running", now, now, epoch=epoch, attempts=1)
     generation = before.generation + (before.status in ENDED)
     return msgspec.structs.replace(
-        before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note=""
-    )
+        before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note="",
+        attempts=before.attempts + 1,
+    )  # fmt: skip
+
+
+def _may_wait(error: HoldfastError) -> bool:
+    """Whether there may be room later: a coroutine was not made to wait for it."""
+    return isinstance(error, Full) and in_coroutine()
+
+
+def _holder() -> str:
+    """Who opens an execution, for whoever comes second."""
+    loop = _get_running_loop()
+    task = None if loop is None else current_task(loop)
+    name = f"thread:{current_thread().name}"
+    return name if task is None else f"{name} task:{task.get_name()}"

@@ -2,11 +2,13 @@
 
 Blocks are decoded one after the other, when a step is looked for that none of the decoded ones has: a program that
 goes the way it went before never decodes more than it needs, and one that takes a new turn looks at all of it once.
-What a path has is the last word on it: a result beats an intent.
+What a path has is the last word on it: a result beats an intent. An error that ended a run is taken back by the
+`AttemptFailed` behind it: the next run tries again.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 
@@ -70,56 +72,71 @@ class StepRecord:
         self.signal: SignalTaken | None = None
         self.version: VersionMarked | None = None
 
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing that comes later could change what this path has."""
+        if self.result is not None:
+            return not self.result.is_error  # an error that ended a run is taken back
+        return bool(self.version or self.timer_fired or self.signal)
+
 
 class Recorded:
     """The journal of one execution as it was when it was opened; what is written later is `add`ed."""
 
     def __init__(self, blocks: Sequence[Block] = ()) -> None:
-        self._blocks = iter(blocks)
+        self._blocks = deque(blocks)
+        """Those that were not taken apart yet."""
         self._lock = Lock()
         self._paths: dict[str, StepRecord] = {}
         self.results_by_key: dict[bytes, StepResult] = {}
-        """Results of guarded steps: they hold whatever path the program takes."""
+        """Results by the keys of their steps: a guarded one holds whatever path the program takes."""
+        self.created: dict[bytes, list[PromiseCreated]] = {}
+        """Promises, each with all tokens that were given out for it."""
         self.promises: dict[bytes, PromiseResolved] = {}
         self.signals: dict[bytes, SignalSent] = {}
-        """Signals that arrived and that nobody has taken, oldest first."""
-        self._taken: set[bytes] = set()
+        """Signals that arrived, oldest first."""
+        self.taken: set[bytes] = set()
+        """Those of them that the program got."""
         self.origins: dict[str, bytes] = {}
         """Of paths that came with a fork: the execution whose keys they have."""
 
     def look(self, path: str) -> StepRecord | None:
         """What is known of a path; None if nothing was recorded of it."""
         found = self._paths.get(path)
-        if found is None or found.result is None:
+        if self._blocks and (found is None or not found.is_final):
             with self._lock:
                 found = self._paths.get(path)
-                while (found is None or found.result is None) and self._decode_next():
+                while (found is None or not found.is_final) and self._decode_next():
                     found = self._paths.get(path)
         return found
 
     def look_key(self, key: bytes) -> StepResult | None:
         """The committed result of a guarded step with this key, wherever it stands."""
-        self.all()
+        if self._blocks:
+            self.all()
         return self.results_by_key.get(key)
 
     def all(self) -> dict[str, StepRecord]:
-        """Everything, by path, in the order of first mention."""
+        """Everything at this moment, by path, in the order of first mention."""
         with self._lock:
             while self._decode_next():
                 pass
-        return self._paths
+            return self._paths.copy()
 
     def add(self, entry: Entry) -> None:
-        """One more entry; those of a folded prefix one by one."""
+        """One more entry; those of a folded stretch one by one."""
+        with self._lock:
+            self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
         match entry:
             case Folded():
                 for body in entry.entries:
-                    self.add(decode_entry(body))
+                    self._add(decode_entry(body))
             case PromiseResolved():
                 self.promises.setdefault(entry.promise, entry)
             case SignalSent():
-                if entry.signal not in self._taken:
-                    self.signals[entry.signal] = entry
+                self.signals.setdefault(entry.signal, entry)
             case Forked():
                 for path in self._paths:
                     self.origins.setdefault(path, entry.origin)
@@ -136,9 +153,15 @@ class Recorded:
                 self.results_by_key.setdefault(entry.key, entry)
             case SignalTaken():
                 record.signal = entry
-                self._taken.add(entry.signal)
+                self.taken.add(entry.signal)
+            case PromiseCreated():
+                record.promise = record.promise or entry
+                self.created.setdefault(entry.promise, []).append(entry)
             case AttemptFailed():
                 record.attempts.append(entry)
+                if record.result is not None and record.result.is_error:  # it ended a run: the next one tries again
+                    self.results_by_key.pop(record.result.key, None)
+                    record.result = None
             case AmbiguityResolved():
                 record.policies.append(entry)
             case TimerArmed():
@@ -154,24 +177,20 @@ class Recorded:
 
     def _decode_next(self) -> bool:
         """Take the next block apart; whether there was one."""
-        block = next(self._blocks, None)
-        if block is None:
+        if not self._blocks:
             return False
-        for entry in block():
-            self.add(entry)
+        for entry in self._blocks[0]():
+            self._add(entry)
+        self._blocks.popleft()
         return True
 
 
-def _keep_last(
-    record: StepRecord, entry: EffectIntent | Heartbeat | PromiseCreated | TimerFired | VersionMarked
-) -> None:
+def _keep_last(record: StepRecord, entry: EffectIntent | Heartbeat | TimerFired | VersionMarked) -> None:
     match entry:
         case EffectIntent():
             record.intent = entry
         case Heartbeat():
             record.heartbeat = entry
-        case PromiseCreated():
-            record.promise = entry
         case TimerFired():
             record.timer_fired = entry
         case VersionMarked():

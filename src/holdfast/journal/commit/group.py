@@ -202,6 +202,28 @@ class Unit:
             raise error.again()
 
 
+class Gathering:
+    """What one scope hands over, part after part, by any number of threads: the unit that the next part may join.
+
+    Guarded by the queue's lock, so that parts are stored in the order in which they came. Its first unit repairs the
+    scope; once it has ended, it takes no more.
+    """
+
+    __slots__ = ("end", "unit")
+
+    def __init__(self) -> None:
+        self.unit: Unit | None = None
+        """The one that was handed over last."""
+        self.end: HoldfastError | None = None
+        """Why it takes no more parts."""
+
+    def joined(self, *, alone: bool = False) -> Unit | None:
+        """The unit that a part may go with; raises if it has ended. By the queue."""
+        if self.end is not None:
+            raise self.end.again()
+        return None if alone else self.unit
+
+
 class Group:
     """One group commit: open while it gathers, then committing, then done."""
 

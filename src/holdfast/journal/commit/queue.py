@@ -15,37 +15,21 @@ from __future__ import annotations
 
 import logging
 from _thread import allocate_lock
-from asyncio import Lock, get_running_loop
-from asyncio import timeout as asyncio_timeout
-from asyncio.events import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Full, HoldfastError, Unavailable
-from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
+from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded, Extra
 from holdfast.signals import Signal
 
-Put = TypeVar("Put")
-
 AWAKE, IDLE, LINGERING = 0, 1, 2
 
 logger = logging.getLogger("holdfast.journal")
-
-
-class _Line:
-    """Coroutines of one event loop that wait for room, one after the other."""
-
-    __slots__ = ("length", "turn")
-
-    def __init__(self) -> None:
-        self.turn = Lock()
-        self.length = 0
 
 
 class Queue:
@@ -65,9 +49,8 @@ class Queue:
         self._pending_records = 0
         self._pending_bytes = 0
         """Records and bytes of all groups but the open one: queued or being committed."""
-        self._room = Signal()
-        self._lines: dict[AbstractEventLoop, _Line] = {}
-        """Event loops whose coroutines wait for room; nobody overtakes them there."""
+        self.room = Signal()
+        """Notified when there may be room for more."""
         self._refusal: HoldfastError | None = None
         self._finishing = False
         self._hold: HoldfastError | None = None
@@ -182,11 +165,14 @@ class Queue:
         *,
         scope: str | None = None,
         reissue: bool = False,
-        join: Unit | None = None,
+        join: Unit | Gathering | None = None,
+        alone: bool = False,
         acked: bool = True,
         others: Mapping[Partition, int] | None = None,
     ) -> Unit:
         """Add a part to a unit that gathers: to this one if the writer has not taken it, else to a new one.
+
+        A `Gathering` knows which one that is, and whether it is the first; with `alone` it begins a new one.
 
         A part becomes durable, or is refused, with its whole unit. Where a record would have to wait for room, so does
         a part, and then it begins a unit of its own. One that is not `acked` is in no hurry, like an offered record.
@@ -196,21 +182,28 @@ class Queue:
         if others:
             counted += sum(others.values())
             _check_taken(others)
+        gathering = join if isinstance(join, Gathering) else None
         with self._lock:
+            unit = join.joined(alone=alone) if isinstance(join, Gathering) else join
             group = self._open
             if (
-                join is None
-                or join.group is not group
+                unit is None
+                or unit.group is not group
                 or self._refusal is not None
                 or group.records + counted > group.records_cap
                 or group.bytes + size > group.bytes_cap
             ):
                 group = self._admit(counted, size, timeout)
-                join = Unit(group, [], scope=scope, reissue=reissue, make=make)
-                group.add(join)
-            join.join(part, partition, records)
+                if gathering is not None:  # it may have gone on, or ended, while this one waited
+                    gathering.joined()
+                    reissue = gathering.unit is None
+                unit = Unit(group, [], scope=scope, reissue=reissue, make=make)
+                group.add(unit)
+                if gathering is not None:
+                    gathering.unit = unit
+            unit.join(part, partition, records)
             if others:
-                join.promise(others)
+                unit.promise(others)
             group.records += counted
             group.bytes += size
             if acked:
@@ -219,43 +212,17 @@ class Queue:
                     self._rouse()
             elif self._asleep == IDLE:
                 self._rouse()
-        return join
+        return unit
 
-    async def when_room(self, put: Callable[[float], Put], timeout: float) -> Put:
-        """What `put` gives as soon as there is room for it; coroutines get it in the order in which they came.
+    def end_gathering(self, gathering: Gathering, reason: HoldfastError) -> Unit | None:
+        """Let it take no more parts; the last unit that it has, for whoever waits for the end of it."""
+        with self._lock:
+            gathering.end = gathering.end or reason
+            return gathering.unit
 
-        It is called once or more often, with the seconds that are left for room and acknowledgement together. Raises
-        Full after `timeout` seconds.
-        """
-        lines, loop = self._lines, get_running_loop()
-        deadline = loop.time() + timeout
-        if loop not in lines:
-            try:
-                return put(timeout)
-            except Full:
-                self.refused -= 1  # not yet
-        line = lines.setdefault(loop, _Line())
-        line.length += 1
-        try:
-            async with asyncio_timeout(timeout), line.turn:
-                return await self._first_in_line(put, loop, deadline)
-        except TimeoutError:
-            self.refused += 1
-            raise self._full(f"no room in the queue to the journal within {timeout:g} s; nothing was written") from None
-        finally:
-            line.length -= 1
-            if not line.length:
-                del lines[loop]
-
-    async def _first_in_line(self, put: Callable[[float], Put], loop: AbstractEventLoop, deadline: float) -> Put:
-        while True:
-            left = max(1e-6, deadline - loop.time())
-            future = self._room.future(loop, left)  # first: a notification in between is not missed
-            try:
-                return put(left)
-            except Full:
-                self.refused -= 1
-                await future
+    def wait_for_room(self, size: int, timeout: float) -> bool:
+        """Wait until a record of this size would be taken, or refused for good; False when that takes longer."""
+        return self.room.sleep(lambda: self._may_go_on(1, size), timeout)
 
     def put_control(self, operations: list[Operation], *, scope: str | None = None, reissue: bool = False) -> Unit:
         """Add a control unit through the reserved lane: never refused for fullness."""
@@ -311,7 +278,7 @@ class Queue:
             self._finishing = self._finishing or finish
             if self._asleep:
                 self._rouse()
-        self._room.notify()
+        self.room.notify()
 
     def hold(self, by: str, reason: HoldfastError | None) -> None:
         """Refuse records for this reason, or (None) withdraw it; control units pass."""
@@ -321,14 +288,14 @@ class Queue:
                 self._holds[by] = reason
             self._hold = next(iter(self._holds.values()), None)
             self._open.records_cap = 0  # the next record has to ask again
-        self._room.notify()
+        self.room.notify()
 
     def tail_moved(self, size: int) -> None:
         """By the writer: so many bytes were added to the tail, or (negative) left it."""
         with self._lock:
             self.tail_bytes += size
         if size < 0:
-            self._room.notify()
+            self.room.notify()
 
     # -- the writer ---------------------------------------------------------------------------------------
 
@@ -361,7 +328,7 @@ class Queue:
             self._taken = None
             self._pending_records -= group.records
             self._pending_bytes -= group.bytes
-        self._room.notify()
+        self.room.notify()
 
     def abandon(self, refusal: HoldfastError) -> list[Group]:
         """Take nothing more and hand over all that waits; used when the writer cannot go on."""
@@ -370,7 +337,7 @@ class Queue:
             groups = [*self._closed, self._open]
             self._closed.clear()
             self._open = Group(0, 0)
-        self._room.notify()
+        self.room.notify()
         return groups
 
     # -- with the lock held -------------------------------------------------------------------------------
@@ -415,15 +382,15 @@ class Queue:
                 self._rouse()
             if timeout <= 0 or in_coroutine():
                 self.refused += timeout > 0
-                raise self._full("the queue to the journal is full; nothing was written")
+                raise self.full("the queue to the journal is full; nothing was written")
             now = self._clock.monotonic()
             deadline = now + timeout if deadline < 0 else deadline
             if now >= deadline:
                 self.refused += 1
-                raise self._full(f"no room in the queue to the journal within {timeout:g} s; nothing was written")
+                raise self.full(f"no room in the queue to the journal within {timeout:g} s; nothing was written")
             self._lock.release()
             try:
-                self._room.sleep(lambda: self._may_go_on(records, size), deadline - now)
+                self.room.sleep(lambda: self._may_go_on(records, size), deadline - now)
             finally:
                 self._lock.acquire()
 
@@ -437,7 +404,8 @@ class Queue:
     def _tail_is_full(self) -> bool:
         return self.tail_bytes + self.tail_bytes_found >= self._settings.tail_bytes_max
 
-    def _full(self, message: str) -> Full:
+    def full(self, message: str) -> Full:
+        """Why there is no room."""
         if not self._tail_is_full():
             return Full(message)
         return Full(

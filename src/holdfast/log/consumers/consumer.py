@@ -120,21 +120,24 @@ class Consumer(Generic[Item]):
         return self
 
     def __next__(self) -> Item:
-        page = self._page
-        while not page:
-            if not self._more():
-                raise StopIteration
-        return page.popleft()
+        # Hazard: another thread empties the page when it takes its partition away, at any moment.
+        while True:
+            try:
+                return self._page.popleft()
+            except IndexError:
+                if not self._more():
+                    raise StopIteration from None
 
     def __aiter__(self) -> AsyncIterator[Item]:
         return self
 
     async def __anext__(self) -> Item:
-        page = self._page
-        while not page:
-            if not await self._more_async():
-                raise StopAsyncIteration
-        return page.popleft()
+        while True:
+            try:
+                return self._page.popleft()
+            except IndexError:
+                if not await self._more_async():
+                    raise StopAsyncIteration from None
 
     def poll(self, limit: int = 100, timeout: float | None = None) -> list[Item]:
         """Up to `limit` records: those that are there, or else the next ones.
@@ -158,8 +161,12 @@ class Consumer(Generic[Item]):
 
     def _taken(self, limit: int) -> list[Item]:
         # Of one page only: between here and the caller nothing is waited for, so nothing that is given out gets lost.
-        page = self._page
-        return [page.popleft() for _ in range(min(limit, len(page)))]
+        taken: list[Item] = []
+        try:
+            taken.extend(self._page.popleft() for _ in range(min(limit, len(self._page))))
+        except IndexError:  # its partition was taken away: a commit of what is taken will be refused
+            pass
+        return taken
 
     def _asked_for(self, limit: int) -> int:
         if whole(limit, "limit") < 1:
@@ -263,7 +270,10 @@ class Consumer(Generic[Item]):
             if len(self._page) < self._page_records:
                 slot.items = None
             if self._page or slot.part.durable <= slot.at:
-                return
+                break
+        with self._members.lock:
+            if self._slots.get(slot.part.number) is not slot:  # taken away while it was read
+                self._page.clear()
 
     def _opened(self, slot: _Slot[Item]) -> Iterator[Item]:
         part = slot.part
@@ -324,8 +334,9 @@ class Consumer(Generic[Item]):
     def seek(self, to: int | str | datetime, *, partition: int | None = None) -> None:
         """Go on from somewhere else, in all partitions that this member has or in one; `commit()` makes it durable.
 
-        `to` is an offset (a negative one counts from the end), 'first', 'next', a position such as `.position` gives,
-        or a time: then the first record of that time or later.
+        `to` is an offset (a negative one counts from the end), 'first', 'next', 'committed' (what was given out since
+        the last commit comes again), a position such as `.position` gives, or a time: then the first record of that
+        time or later.
         """
         with self._lock:
             self._require_open()
@@ -336,7 +347,8 @@ class Consumer(Generic[Item]):
                         f"this member does not have partition {number} consumer={self.name!r}",
                         hint="consumer.partitions says which it has; name it with partitions=[…] when it is made",
                     )
-            found = {number: self._find(number, to) for number in numbers}
+            place = self._members.committed if to == "committed" else lambda number: self._find(number, to)
+            found = {number: place(number) for number in numbers}
             with self._members.lock:
                 for number in found.keys() & self._slots.keys():
                     self._put_back(self._slots[number], found[number])
@@ -437,13 +449,14 @@ class Consumer(Generic[Item]):
     def take(self, part: Partition, at: int) -> None:
         """It has this partition from now on."""
         self._slots[part.number] = _Slot(part, at)
-        self._lost.discard(part.number)
 
     def lose(self, number: int, *, refuse: bool) -> None:
         """It has this partition no more."""
-        self._slots.pop(number, None)
+        slot = self._slots.pop(number, None)
         if refuse:
             self._lost.add(number)
+        if slot is not None and self._paged is slot:
+            self._page.clear()
 
     def _used_by_thread(self) -> None:
         thread = current_thread()

@@ -172,9 +172,9 @@ class KeptPositions:
         """Append all that is known to the topic, without waiting for it; None where nothing is, or it must wait."""
         with self._lock:
             known, now = self.known(), self.later()
+            self._commits, self._said_us = 0, now
             if TOPIC not in self._journal.topics or not (known.positions or known.waits):
                 return None
-            self._commits, self._said_us = 0, now
             try:
                 return self._change((), (), known_records(known, now), 0.0)
             except HoldfastError as error:  # nothing is lost: it is said later

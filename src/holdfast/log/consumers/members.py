@@ -48,14 +48,11 @@ class Member(Protocol):
     def is_idle(self, number: int) -> bool:
         """Whether it has nothing of this partition under way; the members' lock is held."""
 
-    def given(self, number: int) -> int:
-        """The offset behind the last record of this partition that it gave out."""
-
     def take(self, part: Partition, at: int) -> None:
         """It has this partition from now on, beginning here; the members' lock is held."""
 
     def lose(self, number: int, *, refuse: bool) -> None:
-        """It has this partition no more; `refuse` its next commit, for it gave out what is not committed."""
+        """It has this partition no more; `refuse` its next commit, for it may have given out what is not committed."""
 
 
 class _Share:
@@ -186,7 +183,7 @@ class Members:
     def _bury(self, member_id: int, member: Member | None) -> None:
         for number, share in self._shares.items():
             if share.holder == member_id and member is not None:
-                member.lose(number, refuse=member.given(number) != share.kept.next)
+                member.lose(number, refuse=not member.is_idle(number))
         self._drop(member_id)
 
     def _move(self, share: _Share, owner: int, alive: Mapping[int, Member]) -> bool:
@@ -198,7 +195,7 @@ class Members:
         number = share.part.number
         if share.holder is not None:
             holder = alive[share.holder]
-            holder.lose(number, refuse=not holder.is_idle(number) and holder.given(number) != share.kept.next)
+            holder.lose(number, refuse=not holder.is_idle(number))
         share.holder, share.wanted_since = owner, None
         share.submitted = share.kept
         alive[owner].take(share.part, share.kept.next)

@@ -24,6 +24,7 @@ from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import Reading, Shape, Span
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Validation, time_of
+from holdfast.log.topics.wanted_key import Key, WantedKey
 from holdfast.log.topics.watching import Watch
 from holdfast.model.record import Durability, Marks, Watermark
 
@@ -113,6 +114,7 @@ class AnyTopic(Generic[Item]):
         since: int | datetime | None = None,
         until: int | datetime | None = None,
         bytes_max: int | None = None,
+        key: Key | None = None,
     ) -> Reading[Item]:
         """Durable records with offsets from `start` up to, not including, `end`, in order of offsets.
 
@@ -121,8 +123,23 @@ class AnyTopic(Generic[Item]):
         included; times need not be in order. `limit` bounds the number of records, `bytes_max` their size (the
         first is given in any case). A topic with several partitions is read one partition after the other, unless
         one or some are named. A `position` of an earlier reading may stand for `start`, or for `end` backwards.
+
+        `key` gives only records with this key, found by the indexes that sealing writes: of segments without it
+        hardly anything is read. They are looked for in the key's own partition, unless others are named.
         """
-        return self._read(self._shape, start, end, limit, reverse, partition, since, until, bytes_max)
+        return self._read(self._shape, start, end, limit, reverse, partition, since, until, bytes_max, key)
+
+    def latest(self, key: Key, *, partition: int | None = None) -> Item | None:
+        """The newest durable record with this key, or None if none is left.
+
+        It is looked for in the key's own partition, unless one is named: from the newest record backwards, through
+        the tail and then segment by segment, by the indexes that sealing writes.
+        """
+        return next(iter(self.read(reverse=True, partition=partition, key=key)), None)
+
+    def _wanted(self, key: object) -> WantedKey:
+        """A key that somebody asks for; Invalid if the topic can have none like it."""
+        raise NotImplementedError
 
     def _read(
         self,
@@ -135,6 +152,7 @@ class AnyTopic(Generic[Item]):
         since: int | datetime | None,
         until: int | datetime | None,
         bytes_max: int | None,
+        key: Key | None = None,
     ) -> Reading[Item]:
         for name, value in (("limit", limit), ("bytes_max", bytes_max)):
             if value is not None and whole(value, name) < 0:
@@ -142,13 +160,17 @@ class AnyTopic(Generic[Item]):
         flag(reverse, "reverse")
         self._journal.refresh()
         times = Times(None if since is None else time_of(since), None if until is None else time_of(until))
+        wanted = None if key is None else self._wanted(key)
+        if wanted is not None and partition is None:
+            partition = self._partitions.choose(None, wanted.encoded).number
         spans = self._partitions.spans(partition, start, end)
         # The least advanced first: whoever pages through a busy topic gets to every partition.
         spans.sort(
             key=lambda span: (span.end if reverse else span.start, span.stream.partition.number), reverse=reverse
         )
         # The shape comes last: no row of these spans can have a later version of the schema than there is now.
-        return Reading(shape(), spans, times, reverse, None if limit is None else min(limit, sys.maxsize), bytes_max)
+        most = None if limit is None else min(limit, sys.maxsize)
+        return Reading(shape(), spans, times, reverse, most, bytes_max, wanted)
 
     def follow(self, start: int | str | None = None, *, partition: int | Iterable[int] | None = None) -> Follower[Item]:
         """Records as they become durable, for ever: `for record in topic.follow()` or `async for`.

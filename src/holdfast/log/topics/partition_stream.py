@@ -20,12 +20,15 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, LOST, SegmentRow
 from holdfast.model.entry import Entry
 from holdfast.model.record import Record
-from holdfast.model.record_columns import BadFrame
+from holdfast.model.record_columns import BadFrame, Extra
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.store import layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from holdfast.log.topics.wanted_key import WantedKey
+    from holdfast.segments.file.segment_reader import SegmentReader
 
 
 class Times(NamedTuple):
@@ -73,55 +76,59 @@ class Stream:
 
     # -- what callers want --------------------------------------------------------------------------------
 
-    def records(self, start: int, end: int, times: Times = ALWAYS, *, reverse: bool = False) -> Iterator[Record]:
-        """Records start..end of a raw topic, of these times only."""
-        for piece in self._pieces(start, end, times, reverse):
+    def records(
+        self, start: int, end: int, times: Times = ALWAYS, *, reverse: bool = False, key: WantedKey | None = None
+    ) -> Iterator[Record]:
+        """Records start..end of a raw topic, of these times and with this key only."""
+        for piece in self._pieces(start, end, times, reverse, key):
             if isinstance(piece, TailPiece):
-                yield from self._tail_records(piece, times, reverse)
+                yield from self._tail_records(piece, times, reverse, key)
                 continue
             from holdfast.segments.typed.arrow_records import records
 
-            for batch in self._segment_batches(piece, times, reverse, None):
+            for batch in self._segment_batches(piece, times, reverse, None, key):
                 yield from records(batch, self.partition.number)
 
     def batches(
         self, start: int, end: int, times: Times = ALWAYS, *, reverse: bool = False,
-        columns: Collection[str] | None = None,
+        columns: Collection[str] | None = None, key: WantedKey | None = None,
     ) -> Iterator[tuple[bytes, pa.RecordBatch]]:  # fmt: skip
         """The same as record batches, each with the fingerprint of its schema (empty for raw records)."""
         tail: list[TailPiece] = []
         size = 0
-        for piece in self._pieces(start, end, times, reverse):
+        for piece in self._pieces(start, end, times, reverse, key):
             if isinstance(piece, TailPiece):
                 if tail and (
                     piece.entry.schema != tail[0].entry.schema or size >= _TAIL_BATCH_BYTES or times != ALWAYS
                 ):
-                    yield from self._tail_batches(tail, times, reverse)
+                    yield from self._tail_batches(tail, times, reverse, key)
                     tail, size = [], 0
                 tail.append(piece)
                 size += len(piece.entry.body)
                 continue
-            yield from self._tail_batches(tail, times, reverse)
+            yield from self._tail_batches(tail, times, reverse, key)
             tail, size = [], 0
             schema = piece.row.schema if any(piece.row.schema) else b""
-            for batch in self._segment_batches(piece, times, reverse, columns):
+            for batch in self._segment_batches(piece, times, reverse, columns, key):
                 yield schema, batch
-        yield from self._tail_batches(tail, times, reverse)
+        yield from self._tail_batches(tail, times, reverse, key)
 
     # -- pieces, in order ---------------------------------------------------------------------------------
 
-    def _pieces(self, start: int, end: int, times: Times, reverse: bool) -> Iterator[SegmentPiece | TailPiece]:
+    def _pieces(
+        self, start: int, end: int, times: Times, reverse: bool, key: WantedKey | None
+    ) -> Iterator[SegmentPiece | TailPiece]:
         if self.partition.damage is not None:
             raise self.partition.damage.again()
-        return self._backward(start, end, times) if reverse else self._forward(start, end, times)
+        return self._backward(start, end, times, key) if reverse else self._forward(start, end, times, key)
 
-    def _forward(self, start: int, end: int, times: Times) -> Iterator[SegmentPiece | TailPiece]:
+    def _forward(self, start: int, end: int, times: Times, key: WantedKey | None) -> Iterator[SegmentPiece | TailPiece]:
         at = start
         while at < end:
             sealed = self.partition.sealed.sealed_offset
             if at < sealed:
                 stop = min(end, sealed)
-                yield from self._segments(at, stop, times, reverse=False)
+                yield from self._segments(at, stop, times, key, reverse=False)
                 at = stop
                 continue
             try:
@@ -133,7 +140,9 @@ class Stream:
                 if not self._was_sealed(at + 1):
                     raise
 
-    def _backward(self, start: int, end: int, times: Times) -> Iterator[SegmentPiece | TailPiece]:
+    def _backward(
+        self, start: int, end: int, times: Times, key: WantedKey | None
+    ) -> Iterator[SegmentPiece | TailPiece]:
         at = end
         while at > start:
             sealed = self.partition.sealed.sealed_offset
@@ -141,7 +150,7 @@ class Stream:
                 # What is left is given before it is said that the rest has expired.
                 left = min(at, max(start, self.partition.sealed.first_offset))
                 if left < at:
-                    yield from self._segments(left, at, times, reverse=True)
+                    yield from self._segments(left, at, times, key, reverse=True)
                 self._check_retained(start)
                 return
             try:
@@ -161,11 +170,34 @@ class Stream:
             self._journal.refresh()
         return self.partition.sealed.sealed_offset >= offset
 
-    def _segments(self, start: int, end: int, times: Times, *, reverse: bool) -> Iterator[SegmentPiece]:
-        """The parts of segments in a sealed span, pruned by time."""
+    def _segments(
+        self, start: int, end: int, times: Times, key: WantedKey | None, *, reverse: bool
+    ) -> Iterator[SegmentPiece]:
+        """The parts of segments in a sealed span, pruned by time and by the indexes of their keys."""
         self._check_retained(start)
         first = self._manifest.holding(self.partition, start)
         last = first if end <= first.end else self._manifest.holding(self.partition, end - 1)
+        if key is not None and times == ALWAYS:
+            yield from self._with_key(key, (first.number, last.number + 1), start, end, reverse)
+            return
+        for row in self._files(first, last, times, reverse):
+            if key is None:
+                yield SegmentPiece(row, max(start, row.first_offset), min(end, row.end))
+            else:
+                numbers = (row.number, self._manifest.upto(self.partition, row.number))
+                yield from self._with_key(key, numbers, max(start, row.first_offset), min(end, row.end), reverse)
+
+    def _with_key(
+        self, key: WantedKey, numbers: tuple[int, int], start: int, end: int, reverse: bool
+    ) -> Iterator[SegmentPiece]:
+        """The parts of segments that may have a key."""
+        for number, low, high in self._manifest.keys.maybes(self.partition, *numbers, key.encoded, reverse):
+            if low < end and high > start:
+                row = self._manifest.file(self.partition, self._manifest.row(self.partition, number))
+                yield SegmentPiece(row, max(start, low), min(end, high))
+
+    def _files(self, first: SegmentRow, last: SegmentRow, times: Times, reverse: bool) -> Iterator[SegmentRow]:
+        """The files that hold a span of segments, pruned by time."""
         rows: Iterator[SegmentRow]
         if times != ALWAYS:
             span = (first.number, last.number)
@@ -177,8 +209,7 @@ class Stream:
             rows = self._files_backward(first.number, last.number)
         else:
             rows = self._manifest.files(self.partition, first.number, last.number + 1)
-        for row in rows:
-            yield SegmentPiece(row, max(start, row.first_offset), min(end, row.end))
+        return rows
 
     def _files_backward(self, first: int, last: int) -> Iterator[SegmentRow]:
         # Hazard: looked up once. A compaction in the middle of the walk would give what was given already.
@@ -213,13 +244,21 @@ class Stream:
 
     # -- the tail -----------------------------------------------------------------------------------------
 
-    def _tail_records(self, piece: TailPiece, times: Times, reverse: bool) -> Iterator[Record]:
+    def _tail_records(self, piece: TailPiece, times: Times, reverse: bool, key: WantedKey | None) -> Iterator[Record]:
         entry = piece.entry
+        if key is not None and key.encoded not in self._reader.body(entry):  # nearly always, and never wrong
+            return iter(())
         columns = self._reader.open(entry)
+        start, stop = piece.start - entry.first, piece.end - entry.first
+        spans = [(start, stop)]
+        if key is not None:
+            spans = [(at, at + 1) for at in range(start, stop) if columns.extras.get(at, _NO_KEY)[0] == key.encoded]
         try:
-            found = list(
-                columns.records(entry.first, self.partition.number, piece.start - entry.first, piece.end - entry.first)
-            )
+            found = [
+                record
+                for low, high in spans
+                for record in columns.records(entry.first, self.partition.number, low, high)
+            ]
         except BadFrame as error:
             raise self._reader.malformed(entry, error) from None
         if times != ALWAYS:
@@ -227,7 +266,7 @@ class Stream:
         return reversed(found) if reverse else iter(found)
 
     def _tail_batches(
-        self, pieces: list[TailPiece], times: Times, reverse: bool
+        self, pieces: list[TailPiece], times: Times, reverse: bool, key: WantedKey | None
     ) -> Iterator[tuple[bytes, pa.RecordBatch]]:
         if not pieces:
             return
@@ -241,14 +280,15 @@ class Stream:
         start, end = ordered[0].start, ordered[-1].end
         chosen = [select(batch, start, end, times.since, times.until) for batch in found]
         for batch in reversed(chosen) if reverse else chosen:
-            for part in turned(batch, reverse):
+            for part in turned(batch if key is None else key.rows(batch), reverse):
                 yield schema, part
 
     # -- segments -----------------------------------------------------------------------------------------
 
     def _segment_batches(
-        self, piece: SegmentPiece, times: Times, reverse: bool, columns: Collection[str] | None
-    ) -> Iterator[pa.RecordBatch]:
+        self, piece: SegmentPiece, times: Times, reverse: bool, columns: Collection[str] | None,
+        key: WantedKey | None = None,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         row = piece.row
         if row.state == LOST:
             raise self._gone(row, "records were lost")
@@ -257,11 +297,7 @@ class Stream:
         path = self._manifest.path(self.partition, row)
         try:
             with self._manifest.open(self.partition, row) as reader:
-                # A column that came with a later version of the schema is not there yet.
-                present = None if columns is None else [name for name in columns if name in reader.schema.names]
-                yield from reader.batches(
-                    piece.start, piece.end, columns=present, since=times.since, until=times.until, reverse=reverse
-                )
+                yield from _batches(reader, piece, times, reverse, columns, key)
             return
         except FileNotFoundError:
             self._check_kept(piece, path)
@@ -273,7 +309,7 @@ class Stream:
             damage.hint = self._way_on(row)
             raise
         # It was compacted meanwhile: the same records are in a longer file.
-        yield from self._segment_batches(piece._replace(row=longer), times, reverse, columns)
+        yield from self._segment_batches(piece._replace(row=longer), times, reverse, columns, key)
 
     def _gone(self, row: SegmentRow, what: str) -> Corrupt:
         partition = self.partition
@@ -288,4 +324,37 @@ class Stream:
         return f"{rest}; `holdfast reconcile DIR --deep` says what is wrong"
 
 
+def _batches(
+    reader: SegmentReader, piece: SegmentPiece, times: Times, reverse: bool, columns: Collection[str] | None,
+    key: WantedKey | None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """A part of a segment; with a key, only rows that have it."""
+    # A column that came with a later version of the schema is not there yet.
+    present = None if columns is None else [name for name in columns if name in reader.schema.names]
+    start, end = piece.start, piece.end
+    if key is None:
+        yield from reader.batches(
+            start, end, columns=present, since=times.since, until=times.until, reverse=reverse
+        )  # fmt: skip
+        return
+    if reader.encrypted_with is None:
+        # A plain file gives single columns: most parts are passed over without their payloads.
+        start, end = _span_of(reader, key, start, end)
+    wanted = None if present is None else [*present, key.column]
+    for batch in reader.batches(start, end, columns=wanted, since=times.since, until=times.until, reverse=reverse):
+        found = key.rows(batch)
+        if found.num_rows:
+            names = found.schema.names
+            yield found if present is None or key.column in present else found.select([*names[:2], *present])
+
+
+def _span_of(reader: SegmentReader, key: WantedKey, start: int, end: int) -> tuple[int, int]:
+    """From the first to behind the last offset with a key; nothing if there is none."""
+    found = [
+        batch.column(0) for batch in map(key.rows, reader.batches(start, end, columns=[key.column])) if batch.num_rows
+    ]
+    return (found[0][0].as_py(), found[-1][len(found[-1]) - 1].as_py() + 1) if found else (start, start)
+
+
+_NO_KEY: Extra = (None, None, None)
 _TAIL_BATCH_BYTES = 8 * 2**20

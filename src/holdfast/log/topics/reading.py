@@ -19,6 +19,7 @@ import msgspec
 from holdfast import dataframes
 from holdfast.errors import Invalid
 from holdfast.log.topics.partition_stream import ALWAYS, Stream, Times
+from holdfast.log.topics.wanted_key import WantedKey
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,8 +43,8 @@ class Span(NamedTuple):
 class Shape(Protocol[Item]):
     """How a kind of topic gives its items and its Arrow columns; raw and typed topics have one each."""
 
-    def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Item]:
-        """The items of a span."""
+    def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Item]:
+        """The items of a span; with a key, only those that have it."""
 
     def place(self, item: Item) -> tuple[int, int]:
         """Partition and offset of an item."""
@@ -54,7 +55,9 @@ class Shape(Protocol[Item]):
     def schema(self) -> pa.Schema:
         """The Arrow schema of the results."""
 
-    def batches(self, span: Span, times: Times, reverse: bool) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """A span in that schema."""
 
 
@@ -74,9 +77,10 @@ class Reading(Generic[Item]):
 
     def __init__(
         self, shape: Shape[Item], spans: list[Span], times: Times, reverse: bool, limit: int | None,
-        bytes_max: int | None,
+        bytes_max: int | None, key: WantedKey | None = None,
     ) -> None:  # fmt: skip
         self._shape = shape
+        self._key = key
         self._spans = spans
         self._times = times
         self._reverse = reverse
@@ -123,8 +127,9 @@ class Reading(Generic[Item]):
         room = -1 if self._bytes_max is None else self._bytes_max
         place, size, back = self._shape.place, self._shape.size, self._reverse
         spent, given = 0, False
+        is_filtered = self._times != ALWAYS or self._key is not None
         for span in self._spans:
-            for item in self._shape.items(span, self._times, back):
+            for item in self._shape.items(span, self._times, back, self._key):
                 # The first item is always given, however large: a reader with a small limit must make progress.
                 if left == 0 or (room >= 0 and given and spent + size(item) > room):
                     return
@@ -135,7 +140,7 @@ class Reading(Generic[Item]):
                 if room >= 0:
                     spent += size(item)
                 yield item
-                if left == 0 and self._times == ALWAYS:  # no need to look further: offsets tell whether there is more
+                if left == 0 and not is_filtered:  # no need to look further: offsets tell whether there is more
                     return
             self._finish(span, positions)
 
@@ -176,7 +181,7 @@ class Reading(Generic[Item]):
         spent = 0
         for span in self._spans:
             number = span.stream.partition.number
-            for batch in self._shape.batches(span, self._times, self._reverse):
+            for batch in self._shape.batches(span, self._times, self._reverse, self._key):
                 taken = batch if left is None else batch.slice(0, left)
                 if room is not None:
                     taken = _fitting(taken, room - spent, always=not spent)

@@ -25,6 +25,7 @@ from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import Span
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Headers
+from holdfast.log.topics.wanted_key import WantedKey
 from holdfast.model.record import NOW, Durability, Receipt, Record
 from holdfast.model.record_columns import Columns, Extra, Row
 
@@ -272,6 +273,10 @@ class Topic(AnyTopic[Record]):
         part = self._only if partition is None and self._only is not None else self._choose(partition, extra)
         return part, (payload, self._now() if time is None else self._checks.time(time), extra, unique), size
 
+    def _wanted(self, key: object) -> WantedKey:
+        encoded = self._checks.key(key)  # type: ignore[arg-type]  # which says so
+        return WantedKey(encoded, "key", encoded)
+
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"
 
@@ -282,8 +287,8 @@ class Topic(AnyTopic[Record]):
 class _Raw:
     """How raw records are read."""
 
-    def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Record]:
-        return span.stream.records(span.start, span.end, times, reverse=reverse)
+    def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Record]:
+        return span.stream.records(span.start, span.end, times, reverse=reverse, key=key)
 
     def place(self, item: Record) -> tuple[int, int]:
         return item.partition, item.offset
@@ -298,10 +303,12 @@ class _Raw:
 
         return with_partition(RAW_SCHEMA, "partition")
 
-    def batches(self, span: Span, times: Times, reverse: bool) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
+    ) -> Iterator[pa.RecordBatch]:
         from holdfast.segments.file.selection import add_partition
 
         schema = self.schema()
         number = span.stream.partition.number
-        for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse):
+        for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse, key=key):
             yield add_partition(batch, number, schema)

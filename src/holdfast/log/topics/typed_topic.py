@@ -23,6 +23,7 @@ from holdfast.log.topics.partition_stream import Times
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import Reading, Span
 from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.wanted_key import Key, WantedKey
 from holdfast.model import frame
 from holdfast.model.record import Durability, Receipt
 from holdfast.model.record_columns import Encoded
@@ -225,14 +226,23 @@ class TypedTopic(AnyTopic[Row]):
         since: int | datetime | None = None,
         until: int | datetime | None = None,
         bytes_max: int | None = None,
+        key: Key | None = None,
     ) -> Reading[Row]:
         """Durable rows, as dictionaries or as Arrow, in the newest version of the schema.
 
-        Each has its columns and `_partition`, `_offset` and `_time`. `columns` reads only some of the columns.
-        For the rest see `Topic.read`.
+        Each has its columns and `_partition`, `_offset` and `_time`. `columns` reads only some of the columns. `key`
+        is a value of the topic's key column; a topic without one has no keys. For the rest see `Topic.read`.
         """
         shape = partial(self._typed, columns)
-        return self._read(shape, start, end, limit, reverse, partition, since, until, bytes_max)
+        return self._read(shape, start, end, limit, reverse, partition, since, until, bytes_max, key)
+
+    def _wanted(self, key: object) -> WantedKey:
+        if self.key is None:
+            raise Invalid(
+                f"topic {self.name!r} has no key column",
+                hint="a topic gets one when it is created: log.topic(name, schema=…, key='column')",
+            )
+        return WantedKey.of_column(key, self.key, self._schema().stored.field(self.key).type)
 
     def _typed(self, columns: Collection[str] | None = None) -> _Typed:
         return _Typed(self._journal, self.name, self._schema(), columns)
@@ -260,10 +270,10 @@ class _Typed:
         self._newest = schema
         self._columns = columns
 
-    def items(self, span: Span, times: Times, reverse: bool) -> Iterator[Row]:
+    def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Row]:
         from holdfast.model import plain_arrays
 
-        for batch in self.batches(span, times, reverse):
+        for batch in self.batches(span, times, reverse, key):
             try:
                 found = plain_arrays.rows(batch)
             except (OverflowError, ValueError):  # Arrow's times go further than Python's
@@ -284,14 +294,16 @@ class _Typed:
 
         return result_schema(self._newest, self._columns)
 
-    def batches(self, span: Span, times: Times, reverse: bool) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
+    ) -> Iterator[pa.RecordBatch]:
         from holdfast.segments.file.selection import add_partition
         from holdfast.segments.manifest.schema_versions import version
         from holdfast.segments.typed.declared_rows import restore
 
         schema = self.schema()
         number = span.stream.partition.number
-        found = span.stream.batches(span.start, span.end, times, reverse=reverse, columns=self._columns)
+        found = span.stream.batches(span.start, span.end, times, reverse=reverse, columns=self._columns, key=key)
         for fingerprint, batch in found:
             stored = version(self._journal, self._topic, fingerprint)
             restored = restore(batch, stored, self._newest, columns=self._columns)

@@ -8,7 +8,9 @@ ones is the caller's business: they come from a manifest that was proved.
 Row groups of the sources are joined, never cut, so that the parts' footers vouch for the bundle's row groups, too.
 
 The writer owns a temporary file, as a segment's writer does: after `finish` its content is durable and its name is not.
-Memory: one row group to be written, and one that is read. Sources may be bundles themselves.
+The indexes of the sources' keys are moved, too, behind the row groups: each stays encrypted for its own segment.
+
+Memory: one row group to be written, and one that is read, and those indexes. Sources may be bundles themselves.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class BundleWriter:
         self._rows_max, self._bytes_max = shape.row_group_rows, shape.row_group_bytes
         self._parts: list[Part] = []
         self._part_groups = 0
+        self._key_blobs: list[bytes] = []
+        self._keys_at = 0
         self._pending: list[tuple[Group, pa.RecordBatch]] = []
         self._rows = 0
         self._bytes = 0
@@ -80,6 +84,7 @@ class BundleWriter:
                 self._require_next(part.footer)
                 self._parts.append(part)
                 self._part_groups += len(part.footer.groups)
+            self._key_blobs += source.key_blobs()
             for about, table in source.blocks_to_move():
                 self._take(about, table)
         except BaseException:
@@ -90,6 +95,7 @@ class BundleWriter:
         """Write the footer, make the file durable and close it. It still has its temporary name."""
         self._file.require_open()
         self._write_pending()
+        self._keys_at = self._file.write_behind(b"".join(self._key_blobs))
         return self._file.finish(self._footer, digests.plain_stamp)
 
     def abandon(self) -> None:
@@ -102,7 +108,7 @@ class BundleWriter:
         return msgspec.structs.replace(self._parts[0].footer.head, epoch=self._parts[-1].footer.head.epoch)
 
     def _footer(self, blocks: bytes) -> Footer:
-        return bundled(self._parts, self._file.groups, blocks, self._rewrite)
+        return bundled(self._parts, self._file.groups, blocks, self._rewrite, self._keys_at)
 
     def _require_next(self, footer: Footer) -> None:
         if not self._parts:

@@ -28,6 +28,8 @@ from holdfast.segments.file.encrypted_blocks import BLOCK_SCHEMA, Place
 from holdfast.segments.file.footer import Footer, Part
 from holdfast.segments.file.proven_file import Damaged
 from holdfast.segments.file.segment_columns import has_ends
+from holdfast.segments.keys import key_blob
+from holdfast.segments.keys.key_index import KeyIndex
 
 FindKey = Callable[[EncryptedWith], SegmentKey]
 MakeCorrupt = Callable[[str, int], Corrupt]
@@ -81,6 +83,11 @@ class EncryptedParts:
         if batch.num_rows != place.rows or not has_ends(batch.column(0), place.first):
             raise self._corrupt("has an encrypted block with other records than it says", place.first)
         return batch
+
+    def key_index(self, index: int, blob: memoryview) -> KeyIndex:
+        """The index of the keys of a part; raises BadIndex."""
+        part = self._footers[index]
+        return key_blob.opened(blob, part.head, part.rows, self._key(index))
 
     def contents(self) -> PartContents:
         """A check of the parts' contents."""

@@ -8,6 +8,9 @@ A *bundle* (version 2) holds the encrypted blocks of several neighbouring segmen
 footer of each, its *parts*, and says nothing of its own that does not follow from them. Its mac is a plain digest: who
 has keys believes the macs of the parts.
 
+A file with an index of its records' keys says where that lies (versions 3 and 4): behind the last row group, under the
+hashes of the blocks and under one of its own, so that it can be proved without reading a whole block.
+
 Parsing trusts nothing: every pair must be there, be well-formed and agree with the others. Values only; no Arrow.
 """
 
@@ -28,9 +31,11 @@ from holdfast.crypto.segment_key import EncryptedWith
 from holdfast.model.segment import SegmentFacts, SegmentHead, chain_value
 from holdfast.segments.file import stored_parts
 from holdfast.segments.file.file_shape import GROUP_ROWS_MAX
-from holdfast.segments.file.stored_parts import BadParts, StoredPart
+from holdfast.segments.file.stored_parts import BadParts, IndexedPart, StoredPart
 
-VERSION, BUNDLE_VERSION = 1, 2
+VERSION, BUNDLE_VERSION, INDEXED_VERSION, INDEXED_BUNDLE_VERSION = 1, 2, 3, 4
+_SEGMENT_VERSIONS, _INDEXED_VERSIONS = (VERSION, INDEXED_VERSION), (INDEXED_VERSION, INDEXED_BUNDLE_VERSION)
+_VERSIONS = (VERSION, BUNDLE_VERSION, INDEXED_VERSION, INDEXED_BUNDLE_VERSION)
 PREFIX = "holdfast."
 RAW, TYPED, ENCRYPTED_RAW, ENCRYPTED_TYPED = "raw", "typed", "sealed-raw", "sealed-typed"
 _SHAPES = (RAW, TYPED, ENCRYPTED_RAW, ENCRYPTED_TYPED)
@@ -56,6 +61,32 @@ class Group(msgspec.Struct, frozen=True):
     time_max: int
 
 
+class KeyPlace(msgspec.Struct, frozen=True):
+    """Where the index of the keys lies in the file, what proves it, and of which column it is."""
+
+    start: int
+    length: int
+    digest: bytes
+    """The first 16 bytes of BLAKE3 over its bytes. A bundle has none: each part has its own."""
+    column: str
+
+    def __str__(self) -> str:
+        return f"{self.start},{self.length},{self.digest.hex()},{self.column}"
+
+    @classmethod
+    def parse(cls, text: str) -> KeyPlace:
+        """The place that a text says; raises BadFooter."""
+        start, length, digest, column = (*text.split(",", 3), "", "", "")[:4]
+        try:
+            found = bytes.fromhex(digest)
+        except ValueError:
+            raise _malformed("keys") from None
+        place = cls(_integer(start, 0, "keys"), _integer(length, 0, "keys"), found, column)
+        if str(place) != text or len(found) not in (0, digests.DIGEST_BYTES):
+            raise _malformed("keys")
+        return place
+
+
 class Footer(msgspec.Struct, frozen=True):
     """The footer's pairs, typed, without the mac, which is made from them."""
 
@@ -76,6 +107,14 @@ class Footer(msgspec.Struct, frozen=True):
     """The segments of a bundle, in order; empty in the file of one segment."""
     rewrite: str = ""
     """The nonce of the rewrite that made the file; empty for one that was sealed. It makes the file's name its own."""
+    keys: KeyPlace | None = None
+    """Where the index of keys is, if there is one; of a bundle, where those of its parts are, one behind the other."""
+
+    @property
+    def version(self) -> int:
+        """The version of the format that says all of this."""
+        plain, indexed = (BUNDLE_VERSION, INDEXED_BUNDLE_VERSION) if self.parts else (VERSION, INDEXED_VERSION)
+        return plain if self.keys is None else indexed
 
     @property
     def end(self) -> int:
@@ -93,7 +132,7 @@ class Footer(msgspec.Struct, frozen=True):
         """All pairs but the mac."""
         head = self.head
         values: dict[str, str | int | bytes] = {
-            "format": BUNDLE_VERSION if self.parts else VERSION,
+            "format": self.version,
             "shape": self.shape,
             "log": head.log_id,
             "topic": head.topic,
@@ -113,11 +152,14 @@ class Footer(msgspec.Struct, frozen=True):
             "arrow_schema": base64.b64encode(self.schema).decode("ascii"),
         }
         if self.parts:
-            values["parts"] = stored_parts.encode([_stored(part, self.schema) for part in self.parts])
+            stored = _stored if self.keys is None else _indexed
+            values["parts"] = stored_parts.encode([stored(part, self.schema) for part in self.parts])
         elif self.encrypted_with is not None:
             values |= msgspec.structs.asdict(self.encrypted_with)
         if self.rewrite:
             values["rewrite"] = self.rewrite
+        if self.keys is not None:
+            values["keys"] = str(self.keys)
         return {PREFIX + name: v.hex() if isinstance(v, bytes) else str(v) for name, v in values.items()}
 
     def stamped(self, stamp: Callable[[bytes], bytes]) -> dict[str, str]:
@@ -150,10 +192,13 @@ def part_of(footer: Footer, pairs: Mapping[str, str]) -> Part:
     return part
 
 
-def bundled(parts: Sequence[Part], groups: Iterable[Group], blocks: bytes, rewrite: str = "") -> Footer:
-    """The footer of a bundle of these parts, which follow each other."""
+def bundled(
+    parts: Sequence[Part], groups: Iterable[Group], blocks: bytes, rewrite: str = "", keys_at: int = 0
+) -> Footer:
+    """The footer of a bundle of these parts, in order; `keys_at` is where their indexes of keys begin."""
     footers = [part.footer for part in parts]
     first, last = footers[0], footers[-1]
+    lengths = [footer.keys.length for footer in footers if footer.keys is not None]
     return Footer(
         head=msgspec.structs.replace(first.head, epoch=last.head.epoch),
         shape=first.shape,
@@ -167,6 +212,7 @@ def bundled(parts: Sequence[Part], groups: Iterable[Group], blocks: bytes, rewri
         encrypted_with=last.encrypted_with,
         parts=tuple(parts),
         rewrite=rewrite,
+        keys=KeyPlace(keys_at, sum(lengths), b"", "") if lengths else None,
     )
 
 
@@ -203,11 +249,12 @@ def parse(pairs: Mapping[str, str]) -> Footer:
     """Pairs to a footer; raises BadFooter, or UnknownVersion."""
     take = _Pairs(pairs)
     version = take.integer("format", 1)
-    if version not in (VERSION, BUNDLE_VERSION):
+    if version not in _VERSIONS:
         raise UnknownVersion
+    is_bundle = version not in _SEGMENT_VERSIONS
     shape = take.text("shape")
     is_encrypted = shape in (ENCRYPTED_RAW, ENCRYPTED_TYPED)
-    if shape not in _SHAPES or (version == BUNDLE_VERSION and not is_encrypted):
+    if shape not in _SHAPES or (is_bundle and not is_encrypted):
         raise BadFooter("its footer names an unknown shape")
     footer = Footer(
         head=SegmentHead(
@@ -228,11 +275,12 @@ def parse(pairs: Mapping[str, str]) -> Footer:
         groups=take.groups(),
         blocks=take.hex("blocks"),
         schema=take.base64("arrow_schema"),
-        encrypted_with=_encrypted_with(take) if is_encrypted and version == VERSION else None,
+        encrypted_with=_encrypted_with(take) if is_encrypted and not is_bundle else None,
         rewrite=pairs.get(PREFIX + "rewrite", ""),
+        keys=KeyPlace.parse(take.text("keys")) if version in _INDEXED_VERSIONS else None,
     )
     _require_agreement(footer, take.hex("chain", 32))
-    return footer if version == VERSION else _bundle(footer, take.text("parts"))
+    return _bundle(footer, take.text("parts")) if is_bundle else footer
 
 
 def _encrypted_with(take: _Pairs) -> EncryptedWith:
@@ -254,10 +302,11 @@ def _require_agreement(footer: Footer, chained_to: bytes) -> None:
 def _bundle(footer: Footer, text: str) -> Footer:
     """The footer with its parts; all that it says must follow from them."""
     try:
-        parts = _parts(footer, stored_parts.decode(text))
+        parts = _parts(footer, stored_parts.decode(text, IndexedPart if footer.keys is not None else StoredPart))
     except BadParts:
         raise _malformed("parts") from None
-    made = bundled(parts, footer.groups, footer.blocks, footer.rewrite)
+    keys_at = 0 if footer.keys is None else footer.keys.start
+    made = bundled(parts, footer.groups, footer.blocks, footer.rewrite, keys_at)
     if msgspec.structs.replace(footer, encrypted_with=made.encrypted_with, parts=made.parts) != made:
         raise BadFooter("its parts do not add up to what it says")
     if not _is_coarser(footer.groups, [group for part in parts for group in part.footer.groups]):
@@ -283,6 +332,7 @@ def _parts(bundle: Footer, stored: Iterable[StoredPart]) -> list[Part]:
             blocks=one.blocks,
             schema=one.schema or bundle.schema,
             encrypted_with=EncryptedWith(one.key_id, one.scheme, one.salt, one.commitment),
+            keys=KeyPlace.parse(one.keys) if isinstance(one, IndexedPart) and one.keys else None,
         )
         if footer.end >= _INT64 or head.number >= _INT64:
             raise BadParts
@@ -315,6 +365,12 @@ def _stored(part: Part, schema: bytes) -> StoredPart:
         schema=b"" if footer.schema == schema else footer.schema,
         mac=part.mac,
     )
+
+
+def _indexed(part: Part, schema: bytes) -> IndexedPart:
+    keys = part.footer.keys
+    stored = msgspec.structs.asdict(_stored(part, schema))
+    return IndexedPart(**stored, keys="" if keys is None else str(keys))
 
 
 def _is_coarser(groups: Iterable[Group], parts: Sequence[Group]) -> bool:

@@ -63,6 +63,13 @@ class GroupFile:
         self.require_open().write_table(table, row_group_size=table.num_rows)
         self.groups.append(about)
 
+    def write_behind(self, content: bytes) -> int:
+        """Bytes behind the last row group, which no reader of Parquet looks at; returns where they begin."""
+        self.require_open()
+        start: int = self._sink.stream.tell()
+        self._sink.stream.write(content)
+        return start
+
     def finish(self, footer_of: Callable[[bytes], Footer], stamp: Callable[[bytes], bytes]) -> SegmentFacts:
         """Write the footer that is made of the hashes of all blocks, make the file durable and close it."""
         parquet = self.require_open()

@@ -144,6 +144,15 @@ class ProvenFile:
         """Read and prove some ranges; those that touch the same blocks, or neighbours, are read together."""
         return [(start, self._proved(start, end)) for start, end in _in_blocks(ranges, self.data_end)]
 
+    def read_alone(self, start: int, length: int, digest: bytes) -> memoryview:
+        """Some bytes that have a hash of their own, without the rest of their blocks."""
+        if start + length > self.data_end:
+            raise Damaged("has a footer that points outside of it")
+        content = self._source.read(start, start + length)
+        if hash_block(content) != digest:
+            raise Damaged("is damaged: its index of keys does not match its hash", start)
+        return content
+
     @property
     def reads_ahead(self) -> bool:
         """Whether `announce` has any use."""

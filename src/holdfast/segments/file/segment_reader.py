@@ -36,11 +36,13 @@ from holdfast.segments.file import footer as footers
 from holdfast.segments.file.encrypted_parts import EncryptedParts, FindKey
 from holdfast.segments.file.footer import BadFooter, Footer, Group, Part, UnknownVersion
 from holdfast.segments.file.group_decoding import GroupDecoding
-from holdfast.segments.file.hashing_sink import hash_block
+from holdfast.segments.file.key_places import IndexedRows, KeyCheck, blobs, indexes
 from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
+from holdfast.segments.file.proven_footer import read_footer
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
 from holdfast.segments.file.selection import Wanted, joined, select, turned
-from holdfast.segments.file.unproven_footer import BadStructure, TooLarge, UnprovenFooter, read_metadata
+from holdfast.segments.file.unproven_footer import BadStructure, TooLarge, read_metadata
+from holdfast.segments.keys.key_index import BadIndex
 
 __all__ = ["ROW_GROUP_BYTES_MAX", "FindKey", "SegmentReader"]
 
@@ -83,14 +85,13 @@ class SegmentReader:
         self._head, self._facts = head, facts
         self._find_key = open_key
         self._bytes_max = row_group_bytes_max
-        self._unproven: UnprovenFooter | None = None
         self._trusted = trusted
         self._file = ProvenFile(source or FileBytes(Path(path)), compare_blocks=compare_blocks)
         try:
             with self._as_corrupt():
-                self._footer, self._pairs, self._footer_hash, metadata = self._read_footer()
-                self._compare()
-                self._file.expect(self._footer.blocks)
+                self._footer, self._pairs, self._footer_hash, metadata, self._unproven = read_footer(
+                    self._file, head, facts, trusted=trusted, bytes_max=row_group_bytes_max
+                )
                 self._logical = self._read_schema()
                 metadata = metadata or self._admitted()
                 self._decoding = GroupDecoding(self._file, metadata, self._unproven, self._bytes_max)
@@ -135,6 +136,13 @@ class SegmentReader:
     def is_bundle(self) -> bool:
         """Whether the file holds the blocks of several segments, as they were."""
         return bool(self._footer.parts)
+
+    @property
+    def key_column(self) -> str | None:
+        """The column of the records' keys, as far as the file says; None where a typed topic's file does not."""
+        footers_of = [part.footer for part in self._footer.parts] or [self._footer]
+        named = next((one.keys.column for one in footers_of if one.keys is not None), None)
+        return "key" if is_raw(self._logical) else named
 
     def close(self) -> None:
         """Close the file; batches that were read stay good."""
@@ -323,11 +331,13 @@ class SegmentReader:
 
     def _verify_plain(self) -> None:
         content = ContentDigest(self._logical)
+        covered = KeyCheck(self.key_indexes(), self.key_column)
         for group, batch in self._tables(range(len(self._footer.groups)), self._logical.names):
             with self._as_corrupt(self._firsts[group]):
                 place = encrypted_blocks.Place(self._firsts[group], *_values(self._footer.groups[group]))
                 self._verify_rows(batch, place)
                 content.update(batch)
+                covered.check(batch)
         if content.digest() != self._footer.content:
             raise self._corrupt("has other content than its footer says")
 
@@ -335,11 +345,22 @@ class SegmentReader:
         if encrypted.has_keys:
             encrypted.prove()
         contents = encrypted.contents()
+        covered = KeyCheck(self.key_indexes() if encrypted.has_keys else [], self.key_column)
         names = list(encrypted_blocks.BLOCK_SCHEMA.names)
         for group, table in self._tables(range(len(self._footer.groups)), names):
             with self._as_corrupt(self._firsts[group]):
-                places = self._verify_blocks(encrypted, group, table)
+                places = self._verify_blocks(encrypted, group, table, covered)
                 contents.update(table, places)
+
+    def key_indexes(self) -> list[IndexedRows]:
+        """The indexes of keys in the file, one for each of its parts, in order; raises Corrupt if one is damaged."""
+        with self._as_corrupt():
+            return list(indexes(self._footer, self._file, self._encrypted))
+
+    def key_blobs(self) -> list[bytes]:
+        """The same as they are stored, for a bundle; empty where there is none."""
+        with self._as_corrupt():
+            return [bytes(blob) for _, blob in blobs(self._footer, self._file)]
 
     def chunks(self) -> Iterator[memoryview]:
         """All bytes of the file, each block compared with its hash; raises Corrupt at the first that differs."""
@@ -358,7 +379,7 @@ class SegmentReader:
         return digest
 
     def _verify_blocks(
-        self, encrypted: EncryptedParts, group: int, table: pa.RecordBatch
+        self, encrypted: EncryptedParts, group: int, table: pa.RecordBatch, covered: KeyCheck
     ) -> list[encrypted_blocks.Place]:
         places, about = self._places(group, table), self._footer.groups[group]
         earliest, latest = min(p.time_min for p in places), max(p.time_max for p in places)
@@ -366,7 +387,9 @@ class SegmentReader:
             raise Damaged("has a row group with other times than its footer says")
         if encrypted.has_keys:
             for place, block in zip(places, table.column(4), strict=True):
-                self._verify_rows(encrypted.decrypted(place, block.as_py()), place)
+                batch = encrypted.decrypted(place, block.as_py())
+                self._verify_rows(batch, place)
+                covered.check(batch)
         return places
 
     def _verify_rows(self, batch: pa.RecordBatch, place: encrypted_blocks.Place) -> None:
@@ -396,36 +419,11 @@ class SegmentReader:
 
     # -- opening ------------------------------------------------------------------------------------------
 
-    def _read_footer(self) -> tuple[Footer, dict[str, str], bytes, pq.FileMetaData | None]:
-        if self._facts is not None and self._file.size != self._facts.size:
-            raise Damaged(f"has another size than the manifest says bytes={self._file.size} said={self._facts.size}")
-        content = self._file.read_footer()
-        digest = hash_block(content)
-        if self._facts is not None and digest != self._facts.footer:
-            raise Damaged("has a damaged footer, or is another file than the manifest says")
-        metadata = None
-        if self._trusted:
-            metadata = read_metadata(content, FOOTER_BYTES_MAX)
-            pairs = footers.decode_pairs(metadata.metadata)
-        else:
-            self._unproven = UnprovenFooter(content, self._bytes_max)
-            pairs = footers.decode_pairs(self._unproven.pairs)
-        return footers.parse(pairs), pairs, digest, metadata
-
     def _admitted(self) -> pq.FileMetaData:
         assert self._unproven is not None, "trusted footers are read as they are"
         is_encrypted = self._footer.encrypted_with is not None
         content = self._unproven.admit(self._logical, is_encrypted=is_encrypted, data_end=self._file.data_end)
         return read_metadata(content, 2 * FOOTER_BYTES_MAX)
-
-    def _compare(self) -> None:
-        """The footer must be the one that the manifest means."""
-        footer, head, facts = self._footer, self._head, self._facts
-        if head is not None and footer.head != head:
-            other = f"{footer.head.topic}/{footer.head.partition}/{footer.head.number}"
-            raise Damaged(f"is the file of another segment is={other}")
-        if facts is not None and facts != footer.facts(size=facts.size, sha256=facts.sha256, footer=facts.footer):
-            raise Damaged("says something else of itself than the manifest")
 
     def _read_schema(self) -> pa.Schema:
         schema = pa.ipc.read_schema(pa.py_buffer(self._footer.schema))
@@ -463,7 +461,7 @@ class SegmentReader:
                 f"this segment was written by a newer holdfast path={self.path}",
                 hint="upgrade holdfast: pip install -U holdfast-log",
             ) from None
-        except (Damaged, BadFooter) as error:
+        except (Damaged, BadFooter, BadIndex) as error:
             raise self._corrupt(str(error), offset) from error.__cause__
         except BadStructure:
             raise self._corrupt("has a structure that is not ours", offset) from None

@@ -4,7 +4,10 @@ The writer owns a temporary file. When `finish` returns, the file's content is d
 it the final one is the caller's business. Whatever goes wrong, the file is given up: the caller removes it and a new
 attempt writes a new one, under a new key.
 
-Memory: the rows of one row group, and as much again while it is encoded. A helper thread hashes beside encoding.
+Behind the last row group it writes an index of the records' keys (`segments.keys`), made beside encoding.
+
+Memory: the rows of one row group, and as much again while it is encoded, and 8 bytes for each key. A helper thread
+hashes beside encoding.
 """
 
 from __future__ import annotations
@@ -25,9 +28,12 @@ from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.batch_sizing import Gathering, Piece
 from holdfast.segments.file.file_shape import FileShape
-from holdfast.segments.file.footer import Footer, Group
+from holdfast.segments.file.footer import Footer, Group, KeyPlace
 from holdfast.segments.file.group_file import GroupFile
+from holdfast.segments.file.hashing_sink import hash_block
 from holdfast.segments.file.segment_columns import conform, is_raw, require_dense, stored_schema, time_range
+from holdfast.segments.keys import key_blob
+from holdfast.segments.keys.key_index import KeyIndexBuilder
 
 __all__ = ["FileShape", "SegmentWriter", "parquet_settings"]
 
@@ -36,18 +42,20 @@ class SegmentWriter:
     """Writes the batches of one segment, once.
 
     `path` is the temporary file, `schema` RAW_SCHEMA or `typed_schema(…)`. With a `key` the records are encrypted.
-    `rewrite` is the nonce of the rewrite that the file is for, if it takes the place of others.
+    `rewrite` is the nonce of the rewrite that the file is for, if it takes the place of others. `key_column` is the
+    column of a typed topic that holds the keys; raw records have theirs in `key`.
     """
 
     def __init__(
         self, path: Path, head: SegmentHead, schema: pa.Schema, shape: FileShape, key: SegmentKey | None, *,
-        rewrite: str = "",
+        rewrite: str = "", key_column: str | None = None,
     ) -> None:  # fmt: skip
         if is_raw(schema) != (head.schema == NO_SCHEMA):
             raise Invalid("columns and schema fingerprint do not fit", hint="raw records have RAW_SCHEMA and NO_SCHEMA")
         self._head, self._rewrite = head, rewrite
         self._schema = stored_schema(schema)
         self._next = head.first
+        self._key_column = "key" if is_raw(schema) else key_column
         file_schema = self._schema if key is None else encrypted_blocks.BLOCK_SCHEMA
         self._content = ContentDigest(file_schema)
         self._key = key
@@ -56,6 +64,8 @@ class SegmentWriter:
             self._schema, is_encrypted=key is not None, compression_level=shape.compression_level
         )
         self._file = GroupFile(path, file_schema, settings)
+        self._keys = KeyIndexBuilder(self._file.beside)
+        self._key_place: KeyPlace | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -76,14 +86,19 @@ class SegmentWriter:
         batch = conform(batch, self._schema)
         require_dense(batch, self._next)
         self._next += batch.num_rows
+        if self._key_column is not None:
+            self._keys.add(batch.column(self._key_column))
         for group, rows in self._rows.add(batch):
             self._write_group(group, rows)
 
     def finish(self) -> SegmentFacts:
         """Write the footer, make the file durable and close it. It still has its temporary name."""
         self._file.require_open()
+        self._keys.close()  # before the last row group is encoded: the index is made meanwhile
         for group, rows in self._rows.rest():
             self._write_group(group, rows)
+        if self._key_column is not None and self._file.groups:
+            self._key_place = self._write_keys(self._key_column)
         return self._file.finish(self._footer, digests.plain_stamp if self._key is None else self._key.mac)
 
     def abandon(self) -> None:
@@ -98,6 +113,14 @@ class SegmentWriter:
     def _hash(self, group: Piece) -> None:
         for part in group:
             self._content.update(part)
+
+    def _write_keys(self, column: str) -> KeyPlace | None:
+        index = self._keys.result()
+        if index is None:
+            return None
+        if self._key is not None:
+            index = key_blob.encrypted(index, self._head, self._next - self._head.first, self._key)
+        return KeyPlace(self._file.write_behind(index), len(index), hash_block(index), column)
 
     def _footer(self, blocks: bytes) -> Footer:
         encrypted_with = None if self._key is None else self._key.encrypted_with
@@ -115,6 +138,7 @@ class SegmentWriter:
             schema=self._schema.serialize().to_pybytes(),
             encrypted_with=encrypted_with,
             rewrite=self._rewrite,
+            keys=self._key_place,
         )
 
 

@@ -24,6 +24,7 @@ from holdfast.root.rewrites import read_rewrites
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
 from holdfast.segments.manifest import time_tree
+from holdfast.segments.manifest.key_lookup import KeyLookup
 from holdfast.segments.manifest.long_files import LongFiles
 from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
@@ -37,10 +38,11 @@ _PAGE = 512
 class Manifest:
     """The manifest of one log."""
 
-    def __init__(self, journal: Journal, root: Path) -> None:
+    def __init__(self, journal: Journal, root: Path, *, key_index_bytes_max: int = 0) -> None:
         self._journal = journal
         self.root = root
         self._long_files: dict[Partition, LongFiles] = {}
+        self.keys = KeyLookup(self, key_index_bytes_max)
 
     def path(self, partition: Partition, row: SegmentRow) -> Path:
         """Where a segment's file is."""

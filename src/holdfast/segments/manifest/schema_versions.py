@@ -7,6 +7,7 @@ from functools import lru_cache
 from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal
 from holdfast.model.schema import TopicSchema
+from holdfast.segments.typed.key_column import key_of
 
 
 def versions(journal: Journal, topic: str) -> tuple[TopicSchema, ...]:
@@ -20,6 +21,12 @@ def version(journal: Journal, topic: str, fingerprint: bytes) -> TopicSchema:
         if row.fingerprint == fingerprint:
             return _parsed(row.definition)
     raise Corrupt("an entry or a segment has a schema that its topic never had", path=str(journal.path), topic=topic)
+
+
+def key_column_of(journal: Journal, topic: str) -> str | None:
+    """The key column of a typed topic; None where there is none, and for a raw topic."""
+    found = versions(journal, topic)
+    return key_of(found[0]) if found else None
 
 
 @lru_cache(maxsize=1024)

@@ -129,6 +129,7 @@ class Sealer:
     def _write(self, partition: Partition, reader: Reader, entries: _Span, temporary: Path) -> Segment:
         from holdfast.segments.file.segment_writer import FileShape, SegmentWriter
         from holdfast.segments.manifest.entry_batches import batches_of
+        from holdfast.segments.manifest.schema_versions import key_column_of
 
         settings, journal = self._settings, self._journal
         shape = FileShape(
@@ -144,7 +145,8 @@ class Sealer:
         )  # fmt: skip
         key = journal.segment_key(self._clock.random_bytes(SALT_BYTES))
         schema, batches = batches_of(self._journal, partition, reader, entries, fingerprint)
-        with SegmentWriter(temporary, head, schema, shape, key) as writer:
+        key_column = key_column_of(journal, partition.topic)
+        with SegmentWriter(temporary, head, schema, shape, key, key_column=key_column) as writer:
             self._fill(writer, batches)
             return Segment(head=head, facts=writer.finish())
 

@@ -1,0 +1,1 @@
+"""Executions in a terminal and as JSON."""

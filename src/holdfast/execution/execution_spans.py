@@ -1,0 +1,140 @@
+"""Spans of what is done with executions' journals, for programs that have set up OpenTelemetry (`telemetry`).
+
+Nothing of it is in the journal's own code: verbs of a store are replaced by ones that make a span, when an execution is
+opened and there is somebody to tell. Until then, and without OpenTelemetry for ever, the verbs are the plain ones.
+
+Names are those of the original: `durable.backend.open`, `durable.journal.append`, `.read`, `.read_segment`,
+`.finalize`, `.prune`. A span of `append` lasts from the hand-over until the entries are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, update_wrapper
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from holdfast import telemetry
+from holdfast.execution.journal.entries import Ended, Entry, ExecutionRow
+from holdfast.execution.journal.execution_id import ExecutionId
+from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
+from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
+from holdfast.execution.journal.recorded import Block
+from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.journal import Journal
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+Verb = Callable[..., Any]
+
+
+class ExecutionSpans:
+    """Makes spans of what one log does with its executions, once there is a provider."""
+
+    def __init__(self, journal: Journal, store: ExecutionStore, live: LiveExecutions) -> None:
+        self._journal = journal
+        self._store = store
+        self._open_spans = telemetry.OpenSpans()
+        self._tracer: Tracer | None = None
+        if not telemetry.is_installed():
+            return
+        held = ref(journal)
+        telemetry.watch_depth(journal, journal.log_id.hex(), lambda: _depth(held()))
+        _replace(live, "open", self._opened)
+        _replace(live, "open_async", self._opened_async)
+
+    def close(self) -> None:
+        """The log is about to be closed."""
+        telemetry.unwatch_depth(self._journal)
+
+    def forget(self) -> None:
+        """In a forked child."""
+        self._open_spans.forget()
+
+    def _tell(self) -> Tracer | None:
+        """Who is to be told; from the first time on that there is somebody, everything is."""
+        if self._tracer is None:
+            self._tracer = telemetry.tracer()
+            if self._tracer is not None:
+                _replace(self._store, "load", partial(self._loaded, self._tracer))
+                _replace(self._store, "write", partial(self._appended, self._tracer))
+                _replace(self._store, "change_row", partial(self._changed, self._tracer))
+        return self._tracer
+
+    # -- verbs ------------------------------------------------------------------------------------------------
+
+    def _opened(self, verb: Verb, execution: ExecutionId, kind: str, **options: Any) -> LiveExecution:
+        tracer = self._tell()
+        if tracer is None:
+            return verb(execution, kind, **options)  # type: ignore[no-any-return]
+        about = {"execution_id": str(execution), "kind": kind}
+        with telemetry.spanning(tracer, "durable.backend.open", about) as span:
+            live: LiveExecution = verb(execution, kind, **options)
+            span.set_attribute("is_resume", live.resumed)
+            return live
+
+    async def _opened_async(self, verb: Verb, execution: ExecutionId, kind: str, **options: Any) -> LiveExecution:
+        tracer = self._tell()
+        if tracer is None:
+            return await verb(execution, kind, **options)  # type: ignore[no-any-return]
+        about = {"execution_id": str(execution), "kind": kind}
+        with telemetry.spanning(tracer, "durable.backend.open", about) as span:
+            live: LiveExecution = await verb(execution, kind, **options)
+            span.set_attribute("is_resume", live.resumed)
+            return live
+
+    def _loaded(self, tracer: Tracer, verb: Verb, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
+        with telemetry.spanning(tracer, "durable.journal.read", {"execution_id": str(execution)}) as span:
+            blocks, live = verb(execution)
+            span.set_attribute("segment_count", len(blocks))
+        return [partial(self._decoded, tracer, block, str(execution)) for block in blocks], live
+
+    def _decoded(self, tracer: Tracer, block: Block, execution: str) -> Sequence[Entry]:
+        with telemetry.spanning(tracer, "durable.journal.read_segment", {"execution_id": execution}) as span:
+            entries = block()
+            span.set_attribute("count", len(entries))
+            return entries
+
+    def _appended(self, tracer: Tracer, verb: Verb, live: LiveJournal, *parts: Any, **options: Any) -> UnitTicket:
+        span = tracer.start_span("durable.journal.append")
+        if not span.is_recording():
+            return verb(live, *parts, **options)  # type: ignore[no-any-return]
+        span.set_attributes(_about(live, parts))
+        try:
+            ticket: UnitTicket = verb(live, *parts, **options)
+        except BaseException as error:
+            telemetry.failed(span, type(error).__name__)
+            span.end()
+            raise
+        self._open_spans.end_with(span, ticket)
+        return ticket
+
+    def _changed(
+        self, tracer: Tracer, verb: Verb, live: LiveJournal, row: ExecutionRow, *entries: Entry, **more: Any
+    ) -> UnitTicket:
+        if not any(isinstance(entry, Ended) for entry in entries):
+            return verb(live, row, *entries, **more)  # type: ignore[no-any-return]
+        about = {"execution_id": str(live.execution), "status": row.status}
+        with telemetry.spanning(tracer, "durable.journal.finalize", about):
+            return verb(live, row, *entries, **more)  # type: ignore[no-any-return]
+
+
+def _replace(owner: object, name: str, told: Verb) -> None:
+    """Put a verb that makes a span before the one that `owner` has."""
+    plain = getattr(owner, name)
+    setattr(owner, name, update_wrapper(partial(told, plain), plain))
+
+
+def _about(live: LiveJournal, parts: Sequence[object]) -> dict[str, str | int]:
+    """Names and counts of what is handed over."""
+    entries = [part for part in parts if not isinstance(part, list | ExecutionRow)]
+    about: dict[str, str | int] = {"execution_id": str(live.execution), "count": len(entries)}
+    if entries:
+        about["entry_kind"] = type(entries[0]).__name__
+        about["step_id"] = getattr(entries[0], "path", "")
+    return about
+
+
+def _depth(journal: Journal | None) -> int:
+    return 0 if journal is None else journal.pending_records

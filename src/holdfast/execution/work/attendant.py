@@ -1,0 +1,116 @@
+"""The one thread that looks after a log's executions: timers that are due, messages, schedules, retention.
+
+Whoever has something to look after says what and how often (`every`); the thread is started by the first one. A task
+runs in no other thread and never beside another; one that fails is logged and comes again at its next time. A task that
+finds no end delays the others, so each does a bounded piece of its work at a time.
+
+Pauses are real time, whatever clock the log was given: a clock that is set by hand must not stop the looking.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Event, Lock, Thread, current_thread
+
+from holdfast.clock import SystemClock
+
+Task = Callable[[], None]
+
+_LONGEST_S = 3600.0
+_SHORTEST_S = 0.001
+"""However late it is: no busy loop."""
+
+logger = logging.getLogger("holdfast.executions")
+
+
+class _Duty:
+    """One task, its interval and its next time."""
+
+    __slots__ = ("due", "interval", "name", "task")
+
+    def __init__(self, name: str, task: Task, interval: float, due: float) -> None:
+        self.name = name
+        self.task = task
+        self.interval = interval
+        self.due = due
+
+
+class Attendant:
+    """Runs what has been registered until it is stopped."""
+
+    def __init__(self) -> None:
+        self._monotonic = SystemClock().monotonic
+        self._duties: list[_Duty] = []
+        self._lock = Lock()
+        self._wake = Event()
+        self._is_over = False
+        self._thread: Thread | None = None
+
+    def every(self, interval_ms: int, name: str, task: Task) -> None:
+        """Run a task at this interval, the first time at once."""
+        with self._lock:
+            self._duties.append(_Duty(name, task, interval_ms / 1000, self._monotonic()))
+            if self._thread is None and not self._is_over:
+                self._thread = Thread(target=self._work, name="holdfast-executions", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def drop(self, name: str) -> None:
+        """Look after this no more."""
+        with self._lock:
+            self._duties = [duty for duty in self._duties if duty.name != name]
+
+    def soon(self, name: str) -> None:
+        """Have the task of this name run next, whenever it would have been due."""
+        with self._lock:
+            for duty in self._duties:
+                if duty.name == name:
+                    duty.due = self._monotonic()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Returns when the task that is running has ended; nothing runs afterwards."""
+        with self._lock:
+            self._is_over = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join()
+
+    def forget(self) -> None:
+        """In a forked child, where the thread is not."""
+        self._lock = Lock()
+        self._is_over = True
+        self._thread = None
+
+    def _work(self) -> None:
+        while not self._is_over:
+            for duty in self._due():
+                if self._stopped():
+                    return
+                try:
+                    duty.task()
+                except Exception as error:
+                    logger.error(
+                        "looking after executions failed and is tried again task=%s: %s", duty.name, error,
+                        extra={"action": "execution_task_failed", "task": duty.name}, exc_info=error,
+                    )  # fmt: skip
+            self._wake.wait(self._pause())
+            self._wake.clear()  # before looking whether it is over: whoever stops it says so first
+
+    def _due(self) -> list[_Duty]:
+        """Those whose time has come; their next interval begins now."""
+        now = self._monotonic()
+        with self._lock:
+            found = [duty for duty in self._duties if duty.due <= now]
+            for duty in found:
+                duty.due = now + duty.interval
+        return found
+
+    def _stopped(self) -> bool:
+        return self._is_over
+
+    def _pause(self) -> float:
+        with self._lock:
+            first = min((duty.due for duty in self._duties), default=_LONGEST_S + self._monotonic())
+        return min(_LONGEST_S, max(_SHORTEST_S, first - self._monotonic()))

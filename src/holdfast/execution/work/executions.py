@@ -1,0 +1,364 @@
+"""`log.executions`: the executions of a log, looked at, begun, waited for, and changed by hand.
+
+Looking works on any log, also on one that another process owns (`read_only=True`), and shows what is durable. Changes
+are durable when they return. Payloads are shown only to those who ask for them (`reveal=True`).
+"""
+
+from __future__ import annotations
+
+import builtins
+from asyncio import get_running_loop, to_thread
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from holdfast.arguments import flag, seconds, text, whole
+from holdfast.errors import ExecutionCanceled, ExecutionError, Invalid, Unavailable
+from holdfast.execution.journal.entries import ENDED, STATUSES, ExecutionRow
+from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
+from holdfast.execution.journal.execution_store import ExecutionStore
+from holdfast.execution.journal.recorded import in_order
+from holdfast.execution.waits.promise_token import parse_token
+from holdfast.execution.waits.schedules import Missed, Schedule
+from holdfast.execution.waits.signal_wait import signal_name
+from holdfast.execution.waits.wait_values import payload_of
+from holdfast.execution.work.administration import unknown
+from holdfast.execution.work.calls import decode_outcome, encode_call, encode_outcome
+from holdfast.execution.work.execution_views import (
+    ExecutionDetails,
+    ExecutionSummary,
+    details,
+    last_end,
+    summary,
+    unfolded,
+)
+from holdfast.execution.work.work_queue import DEFAULT
+from holdfast.signals import Signal
+
+if TYPE_CHECKING:
+    from holdfast.execution.execution_room import ExecutionRoom
+
+_LIMIT = 1_000
+_PRIORITY_MAX = 2**31
+_LOOK_AGAIN_S = 60.0
+_NOTHING = object()
+
+Ask = Callable[[str, Mapping[str, Any]], Any]
+"""Asks the owner of a log to do something, and returns what it answers."""
+
+
+class Executions:
+    """The executions of one log.
+
+    for execution in log.executions.list(status="failed"):
+        print(execution.id, execution.note)
+    """
+
+    def __init__(
+        self, stored: Callable[[], ExecutionStore], room: Callable[[], ExecutionRoom], ask: Ask | None = None
+    ) -> None:
+        self._stored = stored
+        self._room = room
+        self._ask = ask
+        """How the owner of the log is asked, where that is another process."""
+
+    # -- looking ----------------------------------------------------------------------------------------------
+
+    def list(
+        self, *, status: str | Iterable[str] | None = None, kind: str | None = None, limit: int = _LIMIT
+    ) -> builtins.list[ExecutionSummary]:
+        """Executions, the newest first: of one status or several, of one kind; at most `limit`."""
+        wanted = _statuses(status)
+        most = whole(limit, "limit")
+        if most < 1:
+            raise Invalid("limit is at least 1", hint="for instance limit=100")
+        rows = [
+            row for row in self._stored().rows.copy().values()
+            if (wanted is None or row.status in wanted) and kind in (None, row.kind)
+        ]  # fmt: skip
+        rows.sort(key=lambda row: (row.created_us, row.id), reverse=True)
+        return [summary(row) for row in rows[:most]]
+
+    def summary(self, execution: ExecutionId | str) -> ExecutionSummary:
+        """One execution, without what happened in it."""
+        return summary(_row(self._stored(), given_id(execution)))
+
+    def show(self, execution: ExecutionId | str, *, reveal: bool = False) -> ExecutionDetails:
+        """All that is durable of one execution: its steps, and what happened to it. Payloads only with `reveal`."""
+        store, found = self._stored(), given_id(execution)
+        blocks, _ = store.load(found)
+        return details(_row(store, found), in_order(blocks), reveal=flag(reveal, "reveal"))
+
+    # -- beginning, and waiting for the end -------------------------------------------------------------------
+
+    def start(
+        self,
+        kind: str,
+        /,
+        *args: Any,
+        id: ExecutionId | str | None = None,
+        queue: str = DEFAULT,
+        priority: int = 0,
+        not_before: datetime | None = None,
+        **kwargs: Any,
+    ) -> ExecutionId:
+        """Ask for an execution that a worker runs: its function of this kind, called with these arguments.
+
+        Durable when this returns. A higher `priority` goes first; before `not_before` it does not run. With an `id` of
+        your own, asking twice is asking once; with other arguments the second one is Invalid.
+        """
+        settings = self._room().settings
+        found = fresh_id(self._room().clock) if id is None else given_id(id)
+        body = encode_call(args, kwargs, settings.payload_bytes_max)
+        now = self._room().clock.now_us()
+        row = ExecutionRow(
+            found.bytes, checked_name(kind, "kind"), "queued", now, now, queue=checked_name(queue, "queue"),
+            priority=_priority(priority), due_us=_moment(not_before), input=body,
+        )  # fmt: skip
+        return self._room().administration.start(row)
+
+    async def start_async(self, kind: str, /, *args: Any, **options: Any) -> ExecutionId:
+        """What `start` does, for coroutines."""
+        return await to_thread(self.start, kind, *args, **options)
+
+    def result(self, execution: ExecutionId | str, timeout: float | None = None, *, returns: Any = Any) -> Any:
+        """Wait for an execution's end, and return what it returned, or raise what it raised.
+
+        It comes as the type that `returns` says, else as plain data.
+        Raises ExecutionCanceled for one that was canceled, and Unavailable after `timeout` seconds (None waits for
+        ever).
+        """
+        found = given_id(execution)
+        store = self._stored()
+        deadline = None if timeout is None else store.clock.monotonic() + seconds(timeout)
+        while (value := self._ended(found, returns)) is _NOTHING:
+            pause = self._pause(deadline, found)
+            self._changed().sleep(lambda: self._has_ended(found), pause)
+        return value
+
+    async def result_async(
+        self, execution: ExecutionId | str, timeout: float | None = None, *, returns: Any = Any
+    ) -> Any:
+        """What `result` does, for coroutines."""
+        found = given_id(execution)
+        deadline = None if timeout is None else self._stored().clock.monotonic() + seconds(timeout)
+        while (value := await to_thread(self._ended, found, returns)) is _NOTHING:
+            future = self._changed().future(get_running_loop(), self._pause(deadline, found))
+            if not self._has_ended(found):
+                await future
+        return value
+
+    # -- by hand ----------------------------------------------------------------------------------------------
+
+    def cancel(self, execution: ExecutionId | str, reason: str = "canceled by hand") -> str:
+        """End an execution as canceled, for good; its program, if it runs, stops before its next step.
+
+        Returns the status that it has now: 'canceled', or the end that came first.
+        """
+        return self._room().administration.cancel(given_id(execution), text(reason, "reason", "no longer wanted"))
+
+    def resume(self, execution: ExecutionId | str, *, queue: str = DEFAULT) -> None:
+        """Let a worker go on with an execution that failed, was aborted, or was left by its program."""
+        self._room().administration.resume(given_id(execution), checked_name(queue, "queue"))
+
+    def fork(
+        self,
+        execution: ExecutionId | str,
+        *,
+        before: str | None = None,
+        id: ExecutionId | str | None = None,
+        repeat_guarded: bool = False,
+    ) -> ExecutionId:
+        """A new execution that begins with all that this one recorded before a step, and goes on by itself.
+
+        Steps behind that run again, there. If guarded effects are among them, `repeat_guarded` must say so.
+        """
+        fork = None if id is None else given_id(id)
+        return self._room().administration.fork(
+            given_id(execution), before, fork, repeat_guarded=flag(repeat_guarded, "repeat_guarded")
+        )
+
+    def rewind(self, execution: ExecutionId | str, *, before: str, repeat_guarded: bool = False) -> None:
+        """Forget what this execution recorded from a step on; it is queued again, and goes on from there.
+
+        Guarded effects behind that step would happen again; `repeat_guarded` must say so.
+        """
+        path = text(before, "before", "charge")
+        self._room().administration.rewind(
+            given_id(execution), path, repeat_guarded=flag(repeat_guarded, "repeat_guarded")
+        )
+
+    def settle(
+        self, execution: ExecutionId | str, path: str, value: Any = None, *, error: BaseException | None = None
+    ) -> None:
+        """Decide a guarded effect by hand that was begun and whose outcome nobody knew: record what came of it."""
+        payload = encode_outcome(error if error is not None else value, is_error=error is not None)
+        self._room().administration.settle(given_id(execution), path, payload, is_error=error is not None)
+
+    # -- from outside -----------------------------------------------------------------------------------------
+
+    def resolve(self, token: str, value: Any = None) -> bool:
+        """Settle a promise with a value, for good; False if it was settled before, which changes nothing.
+
+        Durable when this returns. Of a log that is open for reading only, its owner is asked to do it. Raises NotFound
+        for a promise that is not there, and PromiseRejected if the token is not its own.
+        """
+        most = self._stored().settings.payload_bytes_max
+        return self._settle_promise(token, payload_of(value, "a promise", most), is_error=False)
+
+    def reject(self, token: str, reason: str = "") -> bool:
+        """Settle a promise with a reason why there is no value: whoever waits for it gets PromiseFailed."""
+        most = self._stored().settings.payload_bytes_max
+        payload = payload_of(text(reason, "reason", "too expensive"), "a promise", most)
+        return self._settle_promise(token, payload, is_error=True)
+
+    def signal(
+        self, execution: ExecutionId | str, name: str, value: Any = None, *, signal_id: str | None = None
+    ) -> bool:
+        """Send a signal to an execution, which takes it by its name, now or later. Durable when this returns.
+
+        With a `signal_id` of your own (a UUID), sending twice is sending once: False the second time.
+        """
+        found, payload = given_id(execution), payload_of(value, "a signal", self._stored().settings.payload_bytes_max)
+        number = None if signal_id is None else given_id(signal_id)
+        if self._is_elsewhere():
+            fields = {"id": str(found), "name": signal_name(name), "payload": payload}
+            return bool(self._asked("signal", {**fields, "signal": str(number or fresh_id(self._stored().clock))}))
+        return self._room().delivery.send(found, signal_name(name), payload, None if number is None else number.bytes)
+
+    async def resolve_async(self, token: str, value: Any = None) -> bool:
+        """What `resolve` does, for coroutines."""
+        return await to_thread(self.resolve, token, value)
+
+    async def reject_async(self, token: str, reason: str = "") -> bool:
+        """What `reject` does, for coroutines."""
+        return await to_thread(self.reject, token, reason)
+
+    async def signal_async(
+        self, execution: ExecutionId | str, name: str, value: Any = None, *, signal_id: str | None = None
+    ) -> bool:
+        """What `signal` does, for coroutines."""
+        return await to_thread(self.signal, execution, name, value, signal_id=signal_id)
+
+    def _settle_promise(self, token: str, payload: bytes, *, is_error: bool) -> bool:
+        parse_token(token)
+        if self._is_elsewhere():
+            fields = {"token": token, "payload": payload, "is_error": is_error}
+            return bool(self._asked("settle_promise", fields))
+        return self._room().delivery.settle(token, payload, is_error=is_error)
+
+    def _is_elsewhere(self) -> bool:
+        return self._ask is not None and self._stored().is_read_only
+
+    def _asked(self, action: str, fields: Mapping[str, Any]) -> Any:
+        assert self._ask is not None
+        return self._ask(action, fields)
+
+    # -- schedules --------------------------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        name: str,
+        when: str,
+        kind: str,
+        /,
+        *args: Any,
+        zone: str = "UTC",
+        missed: Missed = "run-once",
+        queue: str = DEFAULT,
+        priority: int = 0,
+        **kwargs: Any,
+    ) -> Schedule:
+        """Have an execution begun at certain times: `when` has cron's five fields, or is '@hourly', '@every 15m' ….
+
+        One execution for each point in time, however often this process dies; a worker runs it. `missed` says what
+        becomes of points that passed while nobody had the log: 'skip', 'run-once', 'run-all', or at most so many.
+        Declaring the same again changes nothing, so programs do it when they start.
+
+            log.executions.schedule("nightly", "0 3 * * *", "report", "sales", zone="Europe/Berlin")
+        """
+        room = self._room()
+        asked = Schedule(
+            checked_name(name, "schedule"), when, checked_name(kind, "kind"),
+            encode_call(args, kwargs, room.settings.payload_bytes_max), text(zone, "zone", "Europe/Berlin"), missed,
+            checked_name(queue, "queue"), _priority(priority),
+        )  # fmt: skip
+        return room.schedules.declare(asked)
+
+    def unschedule(self, name: str) -> bool:
+        """Take a schedule away; what it has begun goes on. False if there is none of this name."""
+        return self._room().schedules.remove(checked_name(name, "schedule"))
+
+    def schedules(self) -> builtins.list[Schedule]:
+        """All schedules, by name."""
+        return self._room().schedules.all()
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def _ended(self, execution: ExecutionId, returns: Any) -> Any:
+        """What it came to, once that is durable; _NOTHING before."""
+        store = self._stored()
+        row = _row(store, execution)
+        if row.status not in ENDED:
+            return _NOTHING
+        live = None if store.is_read_only else self._room().live.get(execution)
+        if live is not None and live.ending is not None:
+            live.ending.result()
+        if row.status == "canceled":
+            raise ExecutionCanceled(f"this execution was canceled execution={execution}: {row.note}")
+        if row.status == "aborted":
+            raise ExecutionError(f"this execution was given up execution={execution}: {row.note}")
+        ended = last_end(list(unfolded(in_order(store.load(execution)[0]))))
+        if ended is None or ended.status != row.status:
+            return _NOTHING
+        return decode_outcome(ended.payload, returns, is_error=row.status == "failed")
+
+    def _has_ended(self, execution: ExecutionId) -> bool:
+        return _row(self._stored(), execution).status in ENDED
+
+    def _changed(self) -> Signal:
+        return Signal() if self._stored().is_read_only else self._room().live.changed
+
+    def _pause(self, deadline: float | None, execution: ExecutionId) -> float:
+        """How long to wait before looking again; raises when the time is up."""
+        store = self._stored()
+        most = store.settings.poll_interval_ms / 1000 if store.is_read_only else _LOOK_AGAIN_S
+        if deadline is None:
+            return most
+        left = deadline - store.clock.monotonic()
+        if left <= 0:
+            raise Unavailable(f"the execution has not ended in time execution={execution}", hint="wait longer")
+        return min(most, left)
+
+
+def _row(store: ExecutionStore, execution: ExecutionId) -> ExecutionRow:
+    row: ExecutionRow | None = store.rows.get(execution)
+    if row is None:
+        raise unknown(execution)
+    return row
+
+
+def _statuses(given: str | Iterable[str] | None) -> frozenset[str] | None:
+    if given is None:
+        return None
+    wanted = frozenset([given] if isinstance(given, str) else given)
+    if not wanted <= set(STATUSES):
+        raise Invalid(
+            f"there is no such status: {', '.join(sorted(wanted))}"[:200], hint=f"one of {', '.join(STATUSES)}"
+        )
+    return wanted
+
+
+def _priority(given: int) -> int:
+    found = whole(given, "priority")
+    if abs(found) > _PRIORITY_MAX:
+        raise Invalid(f"a priority is between -{_PRIORITY_MAX} and {_PRIORITY_MAX}", hint="0 is the usual one")
+    return found
+
+
+def _moment(given: datetime | None) -> int:
+    if given is None:
+        return 0
+    if not isinstance(given, datetime) or given.tzinfo is None:
+        raise Invalid("not_before is a datetime with a time zone", hint="for instance datetime.now(UTC) + …")
+    return max(0, int(given.timestamp() * 1_000_000))

@@ -1,0 +1,72 @@
+"""Coroutines that wait for room in the queue: one line per event loop, in the order in which they came.
+
+Nobody on an event loop blocks it: what finds no room is refused (`Full`), and tried again when there may be some.
+"""
+
+from __future__ import annotations
+
+from asyncio import Lock, get_running_loop
+from asyncio import timeout as asyncio_timeout
+from asyncio.events import AbstractEventLoop
+from collections.abc import Callable
+from typing import TypeVar
+
+from holdfast.errors import Full
+from holdfast.journal.commit.queue import Queue
+
+Put = TypeVar("Put")
+
+
+class _Line:
+    """Coroutines of one event loop that wait for room, one after the other."""
+
+    __slots__ = ("length", "turn")
+
+    def __init__(self) -> None:
+        self.turn = Lock()
+        self.length = 0
+
+
+class RoomLines:
+    """Those who wait for one queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._lines: dict[AbstractEventLoop, _Line] = {}
+        """Event loops whose coroutines wait for room; nobody overtakes them there."""
+
+    async def when_room(self, put: Callable[[float], Put], timeout: float) -> Put:
+        """What `put` gives as soon as there is room for it; coroutines get it in the order in which they came.
+
+        It is called once or more often, with the seconds that are left for room and acknowledgement together. Raises
+        Full after `timeout` seconds.
+        """
+        lines, loop, queue = self._lines, get_running_loop(), self._queue
+        deadline = loop.time() + timeout
+        if loop not in lines:
+            try:
+                return put(timeout)
+            except Full:
+                queue.refused -= 1  # not yet
+        line = lines.setdefault(loop, _Line())
+        line.length += 1
+        try:
+            async with asyncio_timeout(timeout), line.turn:
+                return await self._first_in_line(put, loop, deadline)
+        except TimeoutError:
+            queue.refused += 1
+            raise queue.full(f"no room in the queue to the journal within {timeout:g} s; nothing was written") from None
+        finally:
+            line.length -= 1
+            if not line.length:
+                del lines[loop]
+
+    async def _first_in_line(self, put: Callable[[float], Put], loop: AbstractEventLoop, deadline: float) -> Put:
+        while True:
+            left = max(1e-6, deadline - loop.time())
+            future = self._queue.room.future(loop, left)  # first: a notification in between is not missed
+            try:
+                return put(left)
+            except Full:
+                self._queue.refused -= 1
+                await future
