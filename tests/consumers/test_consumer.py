@@ -216,6 +216,7 @@ def test_closing_a_consumer_ends_its_loop(open_log):
     assert began.wait(30)
     consumer.close()
     consumer.close()
+    assert consumer.partitions == ()
     thread.join(30)
     assert not thread.is_alive()
     with pytest.raises(Closed, match="closed"):
