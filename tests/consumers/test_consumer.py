@@ -436,6 +436,8 @@ def test_careless_calls_are_refused_in_plain_words(open_log):
     assert log.consumers() == []
     with pytest.raises(Invalid, match="limit"):
         orders.consumer("billing").poll(0)
+    with pytest.raises(Invalid, match="start is a whole number"):
+        orders.consumer("billing", start=None)
     with pytest.raises(Invalid, match="_consumers"):
         log.topic("_consumers").consumer("billing")
     with pytest.raises(NotFound, match="did you mean 'billing'"):
