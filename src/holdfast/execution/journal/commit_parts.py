@@ -99,7 +99,8 @@ class Parts:
         self._journal = journal
         self._live = live
         self._entries: list[Entry] = []
-        self._row: ExecutionRow | None = None
+        self.row: ExecutionRow | None = None
+        """As it was handed over."""
         self._others: list[Operation] = []
         self._items: dict[str, list[Item]] = {}
         self._deletes: list[bytes] = []
@@ -120,7 +121,7 @@ class Parts:
     def _add(self, part: object) -> None:
         match part:
             case ExecutionRow():
-                self._row = part
+                self.row = part
             case Placed():
                 part.first = self._live.next_entry + len(self._entries)
                 self._entries += part.entries
@@ -170,7 +171,7 @@ class Parts:
         self._live.size += part.size
 
     def _finish_row(self) -> None:
-        live, row = self._live, self._row
+        live, row = self._live, self.row
         if row is None and live.row is not None and live.size - live.row.size > _ROW_GROWTH:
             row = live.row
         if row is not None:

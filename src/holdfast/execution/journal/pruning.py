@@ -15,6 +15,7 @@ from itertools import islice
 
 import msgspec
 
+from holdfast.caller import in_coroutine
 from holdfast.errors import Full
 from holdfast.execution.journal.commit_parts import DATA_PREFIX, INDEX, PREFIX
 from holdfast.execution.journal.entries import ENDED, ExecutionRow
@@ -92,7 +93,9 @@ class Pruning:
             if not gone:
                 return 0, None
             operations = self._operations(gone)
-            ticket = self._journal.transact(operations, records=len(gone), size=64 * len(gone), timeout=store.timeout)
+            wait = store.timeout if in_coroutine() else 0  # nobody waits while holding the lock
+            ticket = self._journal.transact(operations, records=len(gone), size=64 * len(gone), timeout=wait)
+            ticket = UnitTicket(ticket.unit, store.timeout)
             store.rows.remove((row.execution for row in gone), ticket)
         return len(gone), ticket
 

@@ -62,6 +62,14 @@ def is_needed(journal: Journal, has_records: Callable[[], bool]) -> bool:
 def rebuild(journal: Journal, records: Iterable[Record]) -> int:
     """Make all spaces of executions again; durable when this returns. How many executions there are."""
     found = _found(records)
+    lost = [execution for execution, one in found.items() if one.row is None]
+    for execution in lost:
+        del found[execution]
+    if lost:
+        logger.warning(
+            "%d executions cannot be made again: what said that they began has expired first=%s", len(lost), lost[0],
+            extra={"action": "executions_lost", "count": len(lost)},
+        )  # fmt: skip
     _change(journal, INDEX, [(MARK, 0, b"")])
     for execution, one in found.items():
         name = str(execution)
@@ -87,7 +95,7 @@ def _found(records: Iterable[Record]) -> dict[ExecutionId, _Found]:
             found.pop(execution, None)
         else:
             _take(found.setdefault(execution, _Found()), record)
-    return {execution: one for execution, one in found.items() if one.row is not None}
+    return found
 
 
 def _execution(record: Record) -> ExecutionId:
