@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
@@ -36,13 +37,15 @@ class ExecutionRoom:
 
     def __init__(
         self, journal: Journal, partition: Partition, settings: ExecutionSettings, read: Read, folder: Folder,
-        attendant: Attendant,
+        attendant: Attendant, begin_transaction: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
         self.journal = journal
         self.settings = settings
         self.clock = journal.clock
         self.read = read
         """Of the topic `_executions`."""
+        self.begin_transaction = begin_transaction
+        """Makes a transaction of the log that hands over what it has in a way of its own."""
         if rebuilding.is_needed(journal, lambda: partition.durable > 0):
             rebuilding.rebuild(journal, read())
         self.store = ExecutionStore(journal, partition, settings)
@@ -56,7 +59,7 @@ class ExecutionRoom:
         for row in self.store.rows.values():
             self.queue.add(row)
         self.waiters = Waiters(settings.waiting_max)
-        self.delivery = Delivery(self.live, journal)
+        self.delivery = Delivery(self.live)
         timeout = settings.ack_timeout_ms / 1000
         self.schedules = Schedules(journal, self.administration.start, timeout)
         facade = Executions(lambda: self.store, lambda: self)

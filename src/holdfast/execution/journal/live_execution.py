@@ -97,6 +97,8 @@ class LiveExecution:
         """Entries that found no room, and that nobody waits for."""
         self.exchange = Lock()
         """Held by whoever brings something from outside, or takes it: each thing counts once."""
+        self.brought: dict[bytes, UnitTicket] = {}
+        """Promises and signals that came from outside in this run and are not known to be durable."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
@@ -176,12 +178,16 @@ class LiveExecution:
         except Full:
             self.pending.append(entry)
 
-    def hand_over(self, *parts: Part, acked: bool = True, size: int = 0) -> UnitTicket:
-        """What `write` does, for entries that nobody in this run will look for."""
+    def hand_over(
+        self, *parts: Part, acked: bool = True, alone: bool = False, size: int = 0, timeout: float | None = None
+    ) -> UnitTicket:
+        """What `write` does, for entries that nobody in this run will look for; arguments as `ExecutionStore.write`."""
         pending = self.pending
         loss = None if isinstance(parts[0], _FROM_OUTSIDE) else self.loss  # others are told if it was not stored
         try:
-            ticket = self.store.write(self.journal, *pending, *parts, acked=acked, size=size)
+            ticket = self.store.write(
+                self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout
+            )
         except LOSSES as error:
             if loss is None or _may_wait(error):
                 raise

@@ -15,10 +15,15 @@ from holdfast.errors import Diverged, Invalid
 from holdfast.execution.journal.entries import Heartbeat, VersionMarked
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, joined
 from holdfast.execution.journal.live_execution import LiveExecution
+from holdfast.execution.steps.branches import branches
 from holdfast.execution.steps.program_run import ProgramRun
 from holdfast.execution.steps.step_decision import Replay
 from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_values import PLAIN, Codec, codec_of
+from holdfast.execution.waits.promises import Promise
+from holdfast.execution.waits.signal_wait import signal_name, wait_for_signal
+from holdfast.execution.waits.timers import sleep, sleep_until
+from holdfast.execution.waits.wait import Wait
 
 _DATETIME = codec_of(datetime)
 _UUID = codec_of(UUID)
@@ -32,6 +37,11 @@ class AnyContext:
     def __init__(self, run: ProgramRun, parent: str = "") -> None:
         self._run = run
         self._parent = parent
+
+    def _where(self) -> str:
+        """The path of this scope in the present branch."""
+        elsewhere = branches.get()
+        return elsewhere.get((id(self._run), self._parent), self._parent) if elsewhere else self._parent
 
     # -- who and where ----------------------------------------------------------------------------------------
 
@@ -48,7 +58,7 @@ class AnyContext:
     @property
     def path(self) -> str:
         """The path of this scope; empty outside of scopes."""
-        return self._parent
+        return self._where()
 
     @property
     def resumed(self) -> bool:
@@ -78,7 +88,7 @@ class AnyContext:
             with ctx.scope("invoice") as invoice:
                 invoice.step("send", send, order)
         """
-        return type(self)(self._run, self._run.place(name, self._parent, "scope"))
+        return type(self)(self._run, self._run.place(name, self._where(), "scope"))
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +128,7 @@ class AnyContext:
                 tax = ctx.step("tax by country", tax_by_country, order)
         """
         run = self._run
-        path = joined(self._parent, checked_name(name, "version"), 1)
+        path = joined(self._where(), checked_name(name, "version"), 1)
         record = run.live.look(path)
         marked = record.version if record is not None else None
         if marked is None:
@@ -136,13 +146,42 @@ class AnyContext:
 
     def _value(self, name: str, codec: Codec, fresh: Any) -> Any:
         run = self._run
-        step = run.ask_value(self._parent, name, codec)
+        step = run.ask_value(self._where(), name, codec)
         decision = run.decide(step)
         if type(decision) is Replay:
-            return run.recorded_value(step, decision.result)
-        entry, value = run.finished(step, fresh)
+            return run.recorded_value(step, decision.result, decision.result.payload)
+        entry, value, _ = run.finished(step, fresh)
         run.write_later(entry)
         return value
+
+    # -- what a program may wait for --------------------------------------------------------------------------
+
+    def promise(self, name: str, *, returns: Any = Any) -> Promise:
+        """Something that somebody outside will say, by a token: `promise.result()`, or `await promise`.
+
+            approval = ctx.promise("approval")
+            ctx.step("ask", lambda: mail(boss, approval.token()))
+            if approval.result(timeout=86_400) == "yes": …
+
+        Give the token away inside of a step's function, not as an argument: it is another one on a later run. Whoever
+        has it calls `log.executions.resolve(token, value)`, or `holdfast execution resolve`. `returns` is the value's
+        type.
+        """
+        run = self._run
+        return Promise(run.live, run.waiters, run.place(name, self._parent, "promise"), returns)
+
+    def _sleep(self, seconds: float) -> Wait[None]:
+        run = self._run
+        return sleep(run.live, run.waiters, run.place("sleep()", self._parent, "sleep"), seconds)
+
+    def _sleep_until(self, when: datetime | int) -> Wait[None]:
+        run = self._run
+        return sleep_until(run.live, run.waiters, run.place("sleep()", self._parent, "sleep"), when)
+
+    def _signal(self, name: str, timeout: float | None, returns: Any) -> Wait[Any]:
+        run = self._run
+        path = run.place(signal_name(name), self._parent, "signal")
+        return wait_for_signal(run.live, run.waiters, path, name, timeout, returns)
 
     # -- inside of a step -------------------------------------------------------------------------------------
 
