@@ -6,12 +6,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from blake3 import blake3
 
 import holdfast
 from holdfast import Corrupt, Log, Settings
 from holdfast.errors import ExecutionCanceled
 from holdfast.execution.journal import rebuilding
-from holdfast.execution.journal.commit_parts import DATA_PREFIX, Kept
+from holdfast.execution.steps.claim_check import fetched, put_aside
 from holdfast.journal.space_access import SpaceAccess
 from tests.executions.test_execution_journal import journal_of, opened, steps
 from tests.executions.test_live_journal import begin, result, room_of
@@ -29,7 +30,8 @@ def populated(log: Log) -> dict[str, UUID]:
         for number in range(4):
             journal.append(execution, result(f"{name}-{number}"))
     live = room_of(log).live.get(ids["running"])
-    live.store.write(live.journal, result("large"), Kept(b"1", b"a large value")).result()
+    _, operations, size = put_aside(log._journal, live.id, "large", bytes(3_000_000))
+    live.store.write(live.journal, result("large"), operations, size=size).result()
     journal.finalize(ids["completed"], "completed")
     journal.finalize(ids["canceled"], "canceled")
     journal.fold(ids["folded"])
@@ -65,7 +67,8 @@ def test_restore_brings_executions_back_as_they_were(tmp_path, keyring, keyed):
         assert not [name for name in log._journal.spaces.names() if name.startswith("execution")]
         assert state(log) == before
         assert str(ids["pruned"]) not in before
-        assert log._journal.spaces.load(DATA_PREFIX + str(ids["running"])) == [(b"1", 0, b"a large value")]
+        reference = blake3(bytes(3_000_000)).digest() + (3_000_000).to_bytes(8, "big")
+        assert fetched(log._journal, ids["running"], "large", reference) == bytes(3_000_000)
         live = begin(log, ids["running"])
         assert live.resumed
         assert live.look("running-3").result is not None

@@ -19,8 +19,9 @@ import pytest
 import holdfast
 from holdfast import Corrupt, HoldfastError, Keyring, Log, Settings
 from holdfast.errors import UnsupportedEntryKind
-from holdfast.execution.journal.commit_parts import PREFIX, Kept
+from holdfast.execution.journal.commit_parts import PREFIX
 from holdfast.execution.journal.entries import EffectIntent
+from holdfast.execution.steps.claim_check import put_aside
 from holdfast.testing import ManualClock
 from tests.executions.test_execution_journal import journal_of, opened, steps
 from tests.executions.test_live_journal import result
@@ -162,7 +163,8 @@ def test_values_kept_by_reference_are_encrypted_and_proved(tmp_path, keyring):
     with open_at(tmp_path / "log", keyring) as log:
         execution = opened(log)
         live = log._executions.room().live.get(execution)
-        live.store.write(live.journal, result("a"), Kept(b"1", SECRET)).result()
+        _, operations, size = put_aside(log._journal, execution, "a", SECRET)
+        live.store.write(live.journal, result("a"), operations, size=size).result()
     assert not any(SECRET in file.read_bytes() for file in (tmp_path / "log").rglob("*") if file.is_file())
 
 

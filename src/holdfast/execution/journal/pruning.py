@@ -102,9 +102,10 @@ class Pruning:
     def _operations(self, rows: Sequence[ExecutionRow]) -> list[Operation]:
         spaces, now = self._journal.spaces, self._store.clock.now_us()
         operations = spaces.operations(INDEX, [], [row.id for row in rows])[0]
-        for row in rows:
-            for prefix in (PREFIX, DATA_PREFIX):
-                operations += spaces.operations(prefix + str(row.execution), [], [], drop=True)[0]
+        gone = {str(row.execution) for row in rows}
+        large = [name for name in spaces.known(DATA_PREFIX) if name[len(DATA_PREFIX) :].partition("/")[0] in gone]
+        for name in (*(PREFIX + execution for execution in sorted(gone)), *large):
+            operations += spaces.operations(name, [], [], drop=True)[0]
         extras: dict[int, Extra] = {at: (str(row.execution).encode(), b"pruned", None) for at, row in enumerate(rows)}
         payloads = [msgspec.msgpack.encode((row.id, now)) for row in rows]
         return [*operations, Run.unplaced(self._partition, Columns(payloads, [now] * len(rows), extras))]
