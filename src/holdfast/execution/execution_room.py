@@ -24,6 +24,7 @@ from holdfast.execution.work.attendant import Attendant
 from holdfast.execution.work.executions import Executions
 from holdfast.execution.work.requests import apply
 from holdfast.execution.work.work_queue import WorkQueue
+from holdfast.execution.work.worker import Worker
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Record
@@ -55,8 +56,10 @@ class ExecutionRoom:
         self.execution_journal = ExecutionJournal(self.store, self.live, self.pruning)
         self.spans = ExecutionSpans(journal, self.store, self.live)
         self.queue = WorkQueue(self.store.rows.get)
+        self.workers: set[Worker] = set()
+        """Those that work now."""
         self.administration = Administration(self.store, self.live, self.queue)
-        for row in self.store.rows.values():
+        for row in sorted(self.store.rows.values(), key=lambda row: (row.created_us, row.id)):
             self.queue.add(row)
         self.waiters = Waiters(settings.waiting_max)
         self.delivery = Delivery(self.live)
@@ -74,6 +77,10 @@ class ExecutionRoom:
         """The log is about to be closed: programs that run here are asked to leave off."""
         self.spans.close()
         self.live.close()
+        for worker in list(self.workers):
+            worker.stop()
+        for worker in list(self.workers):
+            worker.wait(worker.drain_timeout)
 
     def forget(self) -> None:
         """In a forked child: locks may have been held by threads that are not here."""

@@ -82,6 +82,8 @@ class LiveExecution:
         """Why the program is asked to stop: it looks before every step."""
         self.is_suspended = False
         """Whether it is to leave off, to be gone on with, rather than to end."""
+        self.has_left_off = False
+        """Whether its program was told so: whatever it does then, it did not come to its end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
         self.pending: list[Entry] = []
@@ -201,11 +203,33 @@ class LiveExecution:
         now = self.clock.now_us()
         with self.store.lock:
             row = self.row
-            if row.status in ENDED or (self.is_suspended and status not in ("completed", "canceled")):
+            if row.status in ENDED or self._has_no_end(status):
                 return None
             row = msgspec.structs.replace(row, status=status, updated_us=now, ended_us=now, note=note)
             self.ending = self.store.change_row(self.journal, row, Ended(status, payload, now))
             return self.ending
+
+    def _has_no_end(self, status: Status) -> bool:
+        """Whether it was asked to leave off, and did: even a program that went on after that has missed a step."""
+        return self.is_suspended and status != "canceled" and (status != "completed" or self.has_left_off)
+
+    def requeue(self, due_us: int, note: str) -> UnitTicket | None:
+        """Queue it again, to be run as a whole from this time on, instead of ending it; None if it has ended."""
+        note = note[:NOTE_CHARS_MAX]
+        return self.store.with_room(lambda: self._change(Administered("retried", note, self.clock.now_us()),
+                                                         status="queued", due_us=due_us, note=note))  # fmt: skip
+
+    def leave_off(self) -> UnitTicket | None:
+        """It leaves off because it was asked to: that does not count as an attempt."""
+        return self.store.with_room(lambda: self._change(attempts=max(0, self.row.attempts - 1)))
+
+    def _change(self, *entries: Entry, **fields: object) -> UnitTicket | None:
+        with self.store.lock:
+            row = self.row
+            if row.status in ENDED:
+                return None
+            row = msgspec.structs.replace(row, updated_us=self.clock.now_us(), **fields)
+            return self.store.change_row(self.journal, row, *entries)
 
     def cancel(self, reason: str) -> None:
         """Ask the program to stop before its next step."""
@@ -222,6 +246,7 @@ class LiveExecution:
         if self.cancel_reason is None:
             return
         if self.is_suspended and self.row.status not in ENDED:
+            self.has_left_off = True
             raise Suspended(self.cancel_reason)
         raise ExecutionCanceled(f"{self.cancel_reason} execution={self.id}")
 
@@ -251,14 +276,17 @@ class LiveExecutions:
         """All that are being run here."""
         return [live for live, _ in self._live.copy().values()]
 
-    def open(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
+    def open(
+        self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None, is_work: bool = False
+    ) -> LiveExecution:
         """Begin an execution, or go on with it; what was recorded is proved first.
 
         One that completed, failed or was aborted is running again; one that was canceled never is. `prepare` may change
-        the row of a new one before it is stored. Whoever opens it must `release` it. May wait for the disk.
+        the row of a new one before it is stored. `is_work` refuses one that has ended meanwhile, and has nothing left
+        to do. Whoever opens it must `release` it. May wait for the disk.
         """
         with self._claimed(execution, kind):
-            begin = partial(self._begin, kind, prepare, *self.store.take(execution))
+            begin = partial(self._begin, kind, prepare, is_work, *self.store.take(execution))
             return self.store.with_room(begin)
 
     async def open_async(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
@@ -267,7 +295,7 @@ class LiveExecutions:
         with self._claimed(execution, kind):
             while (before := store.leaving(execution)) is not None and await before.wait_async(store.timeout):
                 pass
-            begin = partial(self._begin, kind, prepare, *store.take(execution))
+            begin = partial(self._begin, kind, prepare, False, *store.take(execution))
             return await store.when_room(begin)
 
     @contextmanager
@@ -360,12 +388,16 @@ class LiveExecutions:
                 self._is_free.notify_all()
             self.changed.notify()
 
-    def _begin(self, kind: str, prepare: Prepare | None, blocks: list[Block], journal: LiveJournal) -> LiveExecution:
+    def _begin(
+        self, kind: str, prepare: Prepare | None, is_work: bool, blocks: list[Block], journal: LiveJournal
+    ) -> LiveExecution:
         store, execution = self.store, journal.execution
         now = store.clock.now_us()
         with store.lock:
             before = store.rows.get(execution)
             self._check(before, execution, kind)  # again: it may have been canceled while its journal was loaded
+            if is_work and (before is None or before.status in ENDED):
+                raise ExecutionHeld(f"this execution has no work left execution={execution}", holder="nobody")
             row = _opened(before, execution, kind, now, store.epoch)
             if before is None and prepare is not None:
                 row = prepare(row)
@@ -397,11 +429,12 @@ def _recorded(blocks: list[Block], row: ExecutionRow) -> Recorded:
 
 def _opened(before: ExecutionRow | None, execution: ExecutionId, kind: str, now: int, epoch: int) -> ExecutionRow:
     if before is None:
-        return ExecutionRow(execution.bytes, kind, "running", now, now, epoch=epoch)
+        return ExecutionRow(execution.bytes, kind, "running", now, now, epoch=epoch, attempts=1)
     generation = before.generation + (before.status in ENDED)
     return msgspec.structs.replace(
-        before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note=""
-    )
+        before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note="",
+        attempts=before.attempts + 1,
+    )  # fmt: skip
 
 
 def _holder() -> str:

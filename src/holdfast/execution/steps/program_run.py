@@ -130,9 +130,7 @@ class ProgramRun:
     def ask_value(self, parent: str, name: str, codec: Codec) -> StepHandle:
         """A value that is made once and then remembered."""
         path = self.place(name, parent)
-        return StepHandle(
-            self, path, step_key_from(self._hasher, path, DEFAULT.effect, b""), DEFAULT, codec, False, None
-        )
+        return StepHandle(self, path, self._key(path, DEFAULT.effect, b""), DEFAULT, codec, False, None)
 
     def _key(self, path: str, effect: str, operation: bytes) -> bytes:
         if self.live.recorded.origins:  # some paths have another execution's keys

@@ -38,7 +38,7 @@ from holdfast.execution.journal.entries import (
 )
 from holdfast.execution.journal.execution_id import ExecutionId, fresh_id
 from holdfast.execution.journal.execution_store import ExecutionStore
-from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
+from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX, LiveExecution, LiveExecutions
 from holdfast.execution.journal.recorded import Block, Recorded, in_order
 from holdfast.execution.work.execution_views import first_mention, is_below, unfolded
 from holdfast.execution.work.work_queue import WorkQueue
@@ -92,6 +92,13 @@ class Administration:
         row: ExecutionRow | None = self._store.rows.get(execution)
         if row is not None:
             self._queue.add(row)
+
+    def note(self, execution: ExecutionId, note: str) -> None:
+        """Say why one that nobody runs does not go on."""
+        with self._held(execution) as (_, journal):
+            before = self._row(execution)
+            if before.status not in ENDED:
+                self._commit(journal, msgspec.structs.replace(before, note=note[:NOTE_CHARS_MAX]))
 
     # -- its end ----------------------------------------------------------------------------------------------
 
