@@ -32,6 +32,7 @@ from holdfast.errors import (
 from holdfast.execution.journal.commit_parts import LiveJournal, Part
 from holdfast.execution.journal.entries import (
     ENDED,
+    Administered,
     Ended,
     Entry,
     ExecutionRow,
