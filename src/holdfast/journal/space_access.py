@@ -168,6 +168,11 @@ class SpaceAccess:
         """Whether an owner knows that there is no such space: a look at the disk would go through all of them."""
         return self._learns and stored not in self._state.spaces.rows
 
+    def known(self, prefix: str) -> list[str]:
+        """The names that begin so, of spaces that are committed, as far as this handle knows; nothing is read."""
+        stored = spaces.stored_name(prefix)
+        return [spaces.shown_name(name) for name in list(self._state.spaces.rows) if name.startswith(stored)]
+
     def names(self) -> list[str]:
         """The names of all spaces that are committed, sorted."""
         with self._backend.reading() as rows:

@@ -252,6 +252,8 @@ class ExecutionStore:
             parts.add(part)
         made = parts.operations(self._partition, self.clock.now_us())
         self.rows.resize(live.execution, live.size)
+        if parts.row is not None and live.row is not None:
+            self.rows.complete(parts.row, live.row)
         return made
 
 

@@ -16,6 +16,7 @@ from holdfast.arguments import flag, seconds, text, whole
 from holdfast.errors import ExecutionCanceled, ExecutionError, Invalid, Unavailable
 from holdfast.execution.journal.entries import ENDED, STATUSES, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
+from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.recorded import in_order
 from holdfast.execution.waits.promise_token import parse_token
@@ -88,6 +89,18 @@ class Executions:
         store, found = self._stored(), given_id(execution)
         blocks, _ = store.load(found)
         return details(_row(store, found), in_order(blocks), reveal=flag(reveal, "reveal"))
+
+    @property
+    def journal(self) -> ExecutionJournal:
+        """The journal's own verbs, for adapters that record steps of their own: append, read, fold, finalize."""
+        return self._room().execution_journal
+
+    def prune(self, *, dry_run: bool = False) -> int:
+        """Remove executions that ended long enough ago, as the settings say; how many there are.
+
+        The log does so by itself every `executions.prune_interval_ms`.
+        """
+        return self.journal.prune(dry_run=flag(dry_run, "dry_run"))
 
     # -- beginning, and waiting for the end -------------------------------------------------------------------
 
