@@ -16,6 +16,7 @@ from holdfast.execution.execution_settings import TOPIC
 from holdfast.log.log_context import LogContext
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
+from holdfast.log.transactions.transaction import Put, Transaction
 
 if TYPE_CHECKING:
     from holdfast.execution.execution_room import ExecutionRoom
@@ -136,8 +137,12 @@ class LogExecutions:
         topic = self._topics.topic(TOPIC, None, 1, None, 0)
         assert isinstance(topic, Topic)
         return ExecutionRoom(
-            journal, journal.topics[TOPIC][0], settings.executions, topic.read, self._folder(), self._attend()
-        )
+            journal, journal.topics[TOPIC][0], settings.executions, topic.read, self._folder(), self._attend(),
+            self._begin_transaction,
+        )  # fmt: skip
+
+    def _begin_transaction(self, put: Put | None) -> Transaction:
+        return Transaction(self._context.journal, self._topics, put=put)
 
     def close(self) -> None:
         """End what looks after executions; programs that still run leave off at their next step."""

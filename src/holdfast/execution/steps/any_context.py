@@ -15,6 +15,7 @@ from holdfast.errors import Diverged, Invalid
 from holdfast.execution.journal.entries import Heartbeat, VersionMarked
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, joined
 from holdfast.execution.journal.live_execution import LiveExecution
+from holdfast.execution.steps.branches import branches
 from holdfast.execution.steps.program_run import ProgramRun
 from holdfast.execution.steps.step_decision import Replay
 from holdfast.execution.steps.step_handle import StepHandle, current
@@ -37,6 +38,11 @@ class AnyContext:
         self._run = run
         self._parent = parent
 
+    def _where(self) -> str:
+        """The path of this scope in the present branch."""
+        elsewhere = branches.get()
+        return elsewhere.get((id(self._run), self._parent), self._parent) if elsewhere else self._parent
+
     # -- who and where ----------------------------------------------------------------------------------------
 
     @property
@@ -52,7 +58,7 @@ class AnyContext:
     @property
     def path(self) -> str:
         """The path of this scope; empty outside of scopes."""
-        return self._parent
+        return self._where()
 
     @property
     def resumed(self) -> bool:
@@ -82,7 +88,7 @@ class AnyContext:
             with ctx.scope("invoice") as invoice:
                 invoice.step("send", send, order)
         """
-        return type(self)(self._run, self._run.place(name, self._parent, "scope"))
+        return type(self)(self._run, self._run.place(name, self._where(), "scope"))
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +128,7 @@ class AnyContext:
                 tax = ctx.step("tax by country", tax_by_country, order)
         """
         run = self._run
-        path = joined(self._parent, checked_name(name, "version"), 1)
+        path = joined(self._where(), checked_name(name, "version"), 1)
         record = run.live.look(path)
         marked = record.version if record is not None else None
         if marked is None:
@@ -140,11 +146,11 @@ class AnyContext:
 
     def _value(self, name: str, codec: Codec, fresh: Any) -> Any:
         run = self._run
-        step = run.ask_value(self._parent, name, codec)
+        step = run.ask_value(self._where(), name, codec)
         decision = run.decide(step)
         if type(decision) is Replay:
-            return run.recorded_value(step, decision.result)
-        entry, value = run.finished(step, fresh)
+            return run.recorded_value(step, decision.result, decision.result.payload)
+        entry, value, _ = run.finished(step, fresh)
         run.write_later(entry)
         return value
 

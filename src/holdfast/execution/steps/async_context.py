@@ -9,19 +9,23 @@ Cancelling whoever awaits a step leaves nothing of it, or the intent of a guarde
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from inspect import isawaitable
 from typing import Any, TypeVar, overload
 
-from holdfast.errors import Full, HoldfastError
+from holdfast.errors import Full, HoldfastError, Invalid
 from holdfast.execution.journal.entries import Effect, OnAmbiguous
 from holdfast.execution.steps import step_protocol
 from holdfast.execution.steps.any_context import AnyContext
+from holdfast.execution.steps.branches import First, begun, drop, end, in_branch, results, wait_for
 from holdfast.execution.steps.program_run import UNSET
+from holdfast.execution.steps.step_decision import Replay
 from holdfast.execution.steps.step_handle import StepHandle
 from holdfast.execution.steps.step_options import BACKOFF_S, EffectKind, step_options
-from holdfast.execution.steps.step_protocol import CALL, Pause, Protocol, Write
+from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, Write
+from holdfast.execution.steps.step_transaction import StepTransaction
+from holdfast.execution.steps.step_values import codec_of
 from holdfast.execution.waits.wait import Wait
 from holdfast.journal.commit.ticket import UnitTicket
 
@@ -64,7 +68,7 @@ class AsyncContext(AnyContext):
         told by `ctx.heartbeat`.
         """
         options = step_options(effect, on_ambiguous, effect_kind, retries, backoff, timeout)
-        step = self._run.ask(self._parent, name, fn, args, kwargs, options, returns, fingerprint, skipped)
+        step = self._run.ask(self._where(), name, fn, args, kwargs, options, returns, fingerprint, skipped)
         return self._drive(step_protocol.perform(self._run, step), step, fn, args, kwargs)
 
     @overload
@@ -100,7 +104,7 @@ class AsyncContext(AnyContext):
     ) -> Coroutine[Any, Any, StepHandle]:
         """The first half of a step whose end comes by another way; `complete_step` is the other."""
         options = step_options(effect, on_ambiguous, effect_kind, 0, BACKOFF_S, None)
-        step = self._run.ask_split(self._parent, name, args, options, returns, skipped)
+        step = self._run.ask_split(self._where(), name, args, options, returns, skipped)
         return self._drive(step_protocol.begin(self._run, step), step)
 
     async def complete_step(self, step: StepHandle, value: Any = None) -> Any:
@@ -110,6 +114,82 @@ class AsyncContext(AnyContext):
     async def fail_step(self, step: StepHandle, error: Exception) -> Any:
         """The second half of a step that failed: raises the error as later runs will."""
         return await self._drive(step_protocol.give_up(self._run, step, error), step)
+
+    def transaction(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retries: int = 0,
+        backoff: float = BACKOFF_S,
+        returns: Any = UNSET,
+        fingerprint: object = UNSET,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, Any]:
+        """A step whose function gets a transaction: what it appends and changes, and what it gives, is one commit.
+
+            def book(tx, order):
+                tx.append("bookings", order)
+                tx.put("balances", "acme", b"100")
+
+            await ctx.transaction("book", book, order)
+
+        It happens exactly once, inside this log: after a crash all of it is there, or nothing.
+        """
+        options = step_options("idempotent", None, None, retries, backoff, None)
+        step = self._run.ask(self._where(), name, fn, args, kwargs, options, returns, fingerprint, None)
+        call = StepTransaction(self._run, step, fn, is_async=step.is_async).call_async
+        step.is_async = True  # that is one, whatever the function is
+        return self._drive(step_protocol.perform(self._run, step), step, call, args, kwargs)
+
+    def gather(self, *awaitables: Awaitable[Any]) -> Coroutine[Any, Any, list[Any]]:
+        """What several steps, coroutines, promises or timers give, awaited at once, in order.
+
+            a, b = await ctx.gather(ctx.step("a", fetch, one), import_file(ctx, two))
+
+        Whatever a coroutine asks this context for stands in a scope of its own, so that a later run finds it, whoever
+        was quicker. All of them come to their end; then the first in order that failed is raised.
+        """
+        scope = self._run.place("gather()", self._where(), "gather")
+        return self._gathered(awaitables, scope)
+
+    async def _gathered(self, awaitables: Sequence[Awaitable[Any]], scope: str) -> list[Any]:
+        tasks = begun(awaitables, (id(self._run), self._parent), scope)
+        await wait_for(tasks)
+        return results(tasks)
+
+    def first(self, *awaitables: Awaitable[Any]) -> Coroutine[Any, Any, First]:
+        """Which of several is first, as `winner` and `value`; the others are cancelled. Later runs give the same one.
+
+        winner, value = await ctx.first(promise, ctx.sleep(60))
+        """
+        if not awaitables:
+            raise Invalid("nothing can be first among nothing", hint="give at least one step, promise or timer")
+        where = self._where()
+        step = self._run.ask_value(where, "first()", codec_of(int))
+        return self._raced(awaitables, step)
+
+    async def _raced(self, awaitables: Sequence[Awaitable[Any]], step: StepHandle) -> First:
+        run, place = self._run, (id(self._run), self._parent)
+        decision = run.decide(step)
+        if type(decision) is Replay:
+            index = run.recorded_value(step, decision.result, decision.result.payload)
+            if not 0 <= index < len(awaitables):
+                raise Invalid(f"the one that was first is not here any more step={step.path}", hint="keep all of them")
+            drop([one for at, one in enumerate(awaitables) if at != index])
+            tasks = [in_branch(awaitables[index], place, f"{step.path}/{index + 1}")]
+            await wait_for(tasks)
+            return First(index, results(tasks)[0])
+        tasks = begun(awaitables, place, step.path)
+        await wait_for(tasks, for_first=True)
+        index = next(at for at, task in enumerate(tasks) if task.done())
+        entry, _, _ = run.finished(step, index)
+        try:
+            await self._write(Write((entry,), False))
+        finally:
+            await end([task for at, task in enumerate(tasks) if at != index])
+        return First(index, results([tasks[index]])[0])
 
     # -- waiting ----------------------------------------------------------------------------------------------
 
@@ -144,13 +224,16 @@ class AsyncContext(AnyContext):
                         continue
                     request = protocol.send(value)
                 else:
-                    if type(request) is Write:
-                        await self._write(request)
-                    else:
-                        await self._pause(request)
-                    request = next(protocol)
+                    request = protocol.send(await self._do(request))
         except StopIteration as done:
             return done.value
+
+    async def _do(self, request: Request) -> Any:
+        if type(request) is Write:
+            return await self._write(request)
+        if type(request) is Fetch:
+            return await asyncio.to_thread(self._run.fetched, request.path, request.reference)
+        return await self._pause(request)
 
     async def _write(self, request: Write) -> None:
         run = self._run
@@ -164,9 +247,11 @@ class AsyncContext(AnyContext):
     async def _handed_over(self, request: Write) -> UnitTicket | None:
         run = self._run
         try:
-            return run.write(*request.entries, acked=request.acked)
+            return run.write(*request.entries, acked=request.acked, beside=request.beside)
         except Full:
-            return await run.live.store.when_room(lambda: run.write(*request.entries, acked=request.acked))
+            return await run.live.store.when_room(
+                lambda: run.write(*request.entries, acked=request.acked, beside=request.beside)
+            )
 
     async def _pause(self, request: Pause) -> None:
         live, loop = self._run.live, asyncio.get_running_loop()

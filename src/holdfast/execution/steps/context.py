@@ -7,6 +7,8 @@ with the next commit. The block returns when everything is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from datetime import datetime
 from typing import Any, TypeVar, overload
 
@@ -17,7 +19,8 @@ from holdfast.execution.steps.any_context import AnyContext
 from holdfast.execution.steps.program_run import UNSET
 from holdfast.execution.steps.step_handle import StepHandle
 from holdfast.execution.steps.step_options import BACKOFF_S, EffectKind, step_options
-from holdfast.execution.steps.step_protocol import CALL, Pause, Protocol, Write
+from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, Write
+from holdfast.execution.steps.step_transaction import StepTransaction
 
 Result = TypeVar("Result")
 
@@ -55,7 +58,7 @@ class Context(AnyContext):
         block, the next run tries the step again.
         """
         options = step_options(effect, on_ambiguous, effect_kind, retries, backoff, timeout)
-        step = self._run.ask(self._parent, name, fn, args, kwargs, options, returns, fingerprint, skipped)
+        step = self._run.ask(self._where(), name, fn, args, kwargs, options, returns, fingerprint, skipped)
         if step.is_async:
             raise Invalid(
                 f"a coroutine function needs an event loop step={step.path}", hint="use: async with log.execution(…)"
@@ -98,7 +101,7 @@ class Context(AnyContext):
         `args` are compared on later runs. If the step is done already, the handle has its `value` and `is_done`.
         """
         options = step_options(effect, on_ambiguous, effect_kind, 0, BACKOFF_S, None)
-        step = self._run.ask_split(self._parent, name, args, options, returns, skipped)
+        step = self._run.ask_split(self._where(), name, args, options, returns, skipped)
         return self._drive(step_protocol.begin(self._run, step))  # type: ignore[no-any-return]
 
     def complete_step(self, step: StepHandle, value: Any = None) -> Any:
@@ -108,6 +111,51 @@ class Context(AnyContext):
     def fail_step(self, step: StepHandle, error: Exception) -> Any:
         """The second half of a step that failed: raises the error as later runs will."""
         return self._drive(step_protocol.give_up(self._run, step, error))
+
+    def transaction(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retries: int = 0,
+        backoff: float = BACKOFF_S,
+        returns: Any = UNSET,
+        fingerprint: object = UNSET,
+        **kwargs: Any,
+    ) -> Any:
+        """A step whose function gets a transaction: what it appends and changes, and what it gives, is one commit.
+
+            def book(tx, order):
+                tx.append("bookings", order)
+                tx.put("balances", "acme", b"100")
+
+            ctx.transaction("book", book, order)
+
+        It happens exactly once, inside this log: after a crash all of it is there, or nothing.
+        """
+        options = step_options("idempotent", None, None, retries, backoff, None)
+        step = self._run.ask(self._where(), name, fn, args, kwargs, options, returns, fingerprint, None)
+        return self._drive(
+            step_protocol.perform(self._run, step), StepTransaction(self._run, step, fn).call, args, kwargs
+        )
+
+    def gather(self, *branches: Callable[[Context], Any], threads: int = 16) -> list[Any]:
+        """What several functions give, each called with a context of its own, in threads, up to so many at once.
+
+            sizes = ctx.gather(*(lambda ctx, url=url: ctx.step("fetch", fetch, url) for url in urls))
+
+        All of them come to their end; then the first in order that failed is raised.
+        """
+        scope = self._run.place("gather()", self._where(), "gather")
+        contexts = [Context(self._run, f"{scope}/{number}") for number in range(1, len(branches) + 1)]
+        with ThreadPoolExecutor(max(1, min(threads, len(branches))), "holdfast-branch") as pool:
+            pairs = zip(branches, contexts, strict=True)
+            calls = [pool.submit(copy_context().run, branch, context) for branch, context in pairs]
+        errors = [error for call in calls if (error := call.exception()) is not None]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, Exception)), errors[0])
+        return [call.result() for call in calls]
 
     # -- waiting ----------------------------------------------------------------------------------------------
 
@@ -145,17 +193,20 @@ class Context(AnyContext):
                         continue
                     request = protocol.send(value)
                 else:
-                    if type(request) is Write:
-                        self._write(request)
-                    else:
-                        self._pause(request)
-                    request = next(protocol)
+                    request = protocol.send(self._do(request))
         except StopIteration as done:
             return done.value
 
+    def _do(self, request: Request) -> Any:
+        if type(request) is Write:
+            return self._write(request)
+        if type(request) is Fetch:
+            return self._run.fetched(request.path, request.reference)
+        return self._pause(request)
+
     def _write(self, request: Write) -> None:
         run = self._run
-        ticket = run.write(*request.entries, acked=request.acked)
+        ticket = run.write(*request.entries, acked=request.acked, beside=request.beside)
         if request.acked and ticket is not None:
             try:
                 ticket.result()

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
+
+import msgspec
 
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.journal.entries import AmbiguityResolved, AttemptFailed, EffectIntent, Entry, StepResult
 from holdfast.execution.journal.execution_id import step_hasher, step_key_from
 from holdfast.execution.journal.live_execution import LiveExecution
+from holdfast.execution.steps.claim_check import fetched, put_aside
 from holdfast.execution.steps.step_decision import RUN, Decision, decide
 from holdfast.execution.steps.step_errors import decode_error, encode_error, type_name
 from holdfast.execution.steps.step_handle import StepHandle, current
@@ -32,12 +35,20 @@ from holdfast.execution.steps.step_values import (
 )
 from holdfast.execution.waits.wait import Waiters
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal import Journal, Operation
 
 OnJournalLoss = Literal["fail", "continue-undurable"]
 LOSSES = get_args(OnJournalLoss)
 
 UNSET: Any = object()
+
+
+class Beside(NamedTuple):
+    """What is to be durable in the same commit as an entry."""
+
+    operations: list[Operation]
+    size: int
+
 
 _MARK = "_holdfast_step"
 """The attribute that tells which step an exception came from."""
@@ -49,14 +60,21 @@ class ProgramRun:
     """A program that is running on an open execution."""
 
     def __init__(
-        self, live: LiveExecution, journal: Journal, waiters: Waiters, *, always_replay: bool = False,
+        self,
+        live: LiveExecution,
+        journal: Journal,
+        waiters: Waiters,
+        *,
+        always_replay: bool = False,
         on_journal_loss: str = "fail",
-    ) -> None:  # fmt: skip
+        begin_transaction: Callable[..., Any] | None = None,
+    ) -> None:
         self.live = live
         self.journal = journal
         self.waiters = waiters
         self.clock = live.clock
         self.always_replay = always_replay
+        self.begin_transaction = begin_transaction
         self.goes_on_undurable = on_journal_loss == "continue-undurable"
         self.is_undurable = False
         """The journal failed and the program went on: nothing more is recorded."""
@@ -66,6 +84,7 @@ class ProgramRun:
         """The block has ended: nothing may be asked for any more."""
         self.result: Any = None
         """What the program returns."""
+        self._payload_max = live.store.settings.payload_bytes_max
         self._resumed = live.resumed
         self._replayed = 0
         self._hasher = step_hasher(live.id)
@@ -111,9 +130,7 @@ class ProgramRun:
     def ask_value(self, parent: str, name: str, codec: Codec) -> StepHandle:
         """A value that is made once and then remembered."""
         path = self.place(name, parent)
-        return StepHandle(
-            self, path, step_key_from(self._hasher, path, DEFAULT.effect, b""), DEFAULT, codec, False, None
-        )
+        return StepHandle(self, path, self._key(path, DEFAULT.effect, b""), DEFAULT, codec, False, None)
 
     def _key(self, path: str, effect: str, operation: bytes) -> bytes:
         if self.live.recorded.origins:  # some paths have another execution's keys
@@ -128,32 +145,47 @@ class ProgramRun:
             return RUN
         return decide(self.live.recorded, step.path, step.key, guarded=step.options.is_guarded)
 
-    def recorded_value(self, step: StepHandle, result: StepResult) -> Any:
+    def decide_again(self, step: StepHandle) -> Decision:
+        """What would become of it on a later run."""
+        return decide(self.live.recorded, step.path, step.key, guarded=step.options.is_guarded)
+
+    def recorded_value(self, step: StepHandle, result: StepResult, payload: bytes) -> Any:
         """What a recorded step gave; raises what it raised."""
         self._replayed += 1
         if result.is_error:
-            error = decode_error(self._payload(result), step.path)
+            error = decode_error(payload, step.path)
             mark(error, step)
             raise error
-        return step.codec.decode(self._payload(result), step.path)
+        return step.codec.decode(payload, step.path)
 
-    def _payload(self, result: StepResult) -> bytes:
-        return result.payload
+    def fetched(self, path: str, reference: bytes) -> bytes:
+        """The large result that an entry refers to; reads the disk."""
+        return fetched(self.journal, self.live.id, path, reference)
 
     # -- what happens -----------------------------------------------------------------------------------------
+
+    def starts(self, step: StepHandle) -> None:
+        """An attempt begins now."""
+        step.started_us = self.clock.now_us()
+        if step.options.timeout is not None:
+            step.deadline = self.clock.monotonic() + step.options.timeout
 
     def intent(self, step: StepHandle) -> EffectIntent:
         """The step's effect is about to happen."""
         return EffectIntent(step.path, step.key, step.options.effect, self.clock.now_us())
 
-    def finished(self, step: StepHandle, value: Any) -> tuple[StepResult, Any]:
-        """The entry of a step that gave a value, and the value as it will be replayed."""
+    def finished(self, step: StepHandle, value: Any) -> tuple[StepResult, Any, Beside | None]:
+        """The entry of a step that gave a value, the value as it will be replayed, and what belongs to the entry."""
         payload, value = step.codec.encode(value, step.path)
-        return self._entry(step, payload, is_error=False), value
+        if len(payload) <= self._payload_max:
+            return self._entry(step, payload, is_error=False), value, None
+        reference, operations, size = put_aside(self.journal, self.live.id, step.path, payload)
+        entry = msgspec.structs.replace(self._entry(step, b"", is_error=False), reference=reference)
+        return entry, value, Beside(operations, size)
 
     def raised(self, step: StepHandle, error: Exception) -> tuple[StepResult, BaseException]:
         """The entry of a step that raised, and the error as it will be replayed."""
-        payload, again = encode_error(error, step.path)
+        payload, again = encode_error(error, step.path, self._payload_max)
         mark(again, step)
         return self._entry(step, payload, is_error=True), again
 
@@ -183,16 +215,21 @@ class ProgramRun:
 
     # -- handing over -----------------------------------------------------------------------------------------
 
-    def write(self, *entries: Entry, acked: bool) -> UnitTicket | None:
+    def write(self, *entries: Entry, acked: bool, beside: Beside | None = None) -> UnitTicket | None:
         """Hand entries over; None if nothing is recorded any more. Raises Full where there is no room."""
         if self.is_undurable:
             self.steps_undurable += isinstance(entries[-1], StepResult)
             return None
         live = self.live
         try:
+            if beside is None:
+                ticket = live.hand_over(*entries, acked=acked)
+            else:
+                ticket = live.hand_over(*entries, beside.operations, acked=acked, size=beside.size)
             if self.always_replay or not isinstance(entries[-1], StepResult):
-                return live.write(*entries, acked=acked)
-            return live.hand_over(*entries, acked=acked)  # a path is asked for once: nobody looks for this again
+                for entry in entries:  # a path is asked for once: nobody looks for a result again
+                    live.recorded.add(entry)
+            return ticket
         except HoldfastError as error:
             self.lost(error)
             return None

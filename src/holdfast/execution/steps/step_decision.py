@@ -59,6 +59,8 @@ def decide(recorded: Recorded, path: str, key: bytes, *, guarded: bool) -> Decis
         if record.intent.key != key:
             raise _diverged(path, record.intent.key, key)
         return Ambiguous(record.intent)
+    if record.promise is not None or record.timer is not None or record.signal is not None:
+        raise _diverged(path, b"", key)  # something else than a step stands here
     return _next_attempt(record)
 
 

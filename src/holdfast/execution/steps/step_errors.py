@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.errors import Corrupt, HoldfastError, StepFailed
 
-_TEXT_MAX = 10_000
+_TEXT_MAX = 2_000
 
 
 class StoredError(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -35,11 +35,11 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StoredError).decode
 
 
-def encode_error(error: BaseException, path: str) -> tuple[bytes, BaseException]:
-    """The bytes of an exception, and the exception as every later run will see it."""
+def encode_error(error: BaseException, path: str, most: int = 2**20) -> tuple[bytes, BaseException]:
+    """The bytes of an exception, up to so many, and the exception as every later run will see it."""
     stored = _stored(error)
     payload = _payload_of(stored)
-    if payload is not None:
+    if payload is not None and len(payload) <= most:
         twin = _twin(payload)
         if type(twin) is type(error) and str(twin) == str(error):
             return payload, error

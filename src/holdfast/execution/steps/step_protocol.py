@@ -1,8 +1,8 @@
 """How a step goes, for threads and event loops alike.
 
 The protocol is a generator: it says what is to be done next (`CALL` the function, `Write` entries and, if they are
-acked, wait until they are durable, `Pause` until a time) and is told what came of it. `Context` and `AsyncContext` do
-these three things, each in its own way; everything else is here, once.
+acked, wait until they are durable, `Fetch` a large result, `Pause` until a time) and is told what came of it. `Context`
+and `AsyncContext` do these things, each in its own way; everything else is here, once.
 
 A guarded step: intent durable, function, result durable. Any other: function, result handed over. What is cancelled or
 killed in between leaves nothing, or the intent.
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
-from holdfast.errors import AmbiguousEffect, ExecutionCanceled
-from holdfast.execution.journal.entries import Entry
-from holdfast.execution.steps.program_run import ProgramRun
+from holdfast.errors import AmbiguousEffect, ExecutionCanceled, HoldfastError, Invalid
+from holdfast.execution.journal.entries import Entry, StepResult
+from holdfast.execution.steps.program_run import Beside, ProgramRun
 from holdfast.execution.steps.step_decision import RUN, Ambiguous, Decision, Replay, Run
 from holdfast.execution.steps.step_handle import NOTHING, StepHandle, current
 from holdfast.execution.steps.step_values import PLAIN
@@ -29,6 +29,29 @@ class Write(NamedTuple):
 
     entries: tuple[Entry, ...]
     acked: bool
+    beside: Beside | None = None
+    """What is to be in the same commit."""
+
+
+class Fetch(NamedTuple):
+    """Get the large result that an entry refers to, and send it."""
+
+    path: str
+    reference: bytes
+
+
+class Stored(NamedTuple):
+    """What a function gave whose result is durable already."""
+
+    value: Any
+
+
+class CommitFailed(Exception):
+    """What a step wanted to store together with its result was not stored, or nobody knows: not the step's failure."""
+
+    def __init__(self, error: HoldfastError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Pause(NamedTuple):
@@ -38,7 +61,7 @@ class Pause(NamedTuple):
 
 
 Request = Any
-"""CALL, a Write or a Pause."""
+"""CALL, a Write, a Fetch or a Pause."""
 
 Protocol = Generator[Request, Any, Any]
 
@@ -72,8 +95,8 @@ def begin(run: ProgramRun, step: StepHandle) -> Protocol:
 def complete(run: ProgramRun, step: StepHandle, value: Any) -> Protocol:
     """The second half: what it gave."""
     if not step.is_done:
-        entry, step.value = run.finished(step, value)
-        yield Write((entry,), step.options.is_guarded)
+        entry, step.value, beside = run.finished(step, value)
+        yield Write((entry,), step.options.is_guarded, beside)
         step.is_done = True
     return step.value
 
@@ -91,7 +114,7 @@ def give_up(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
 def _before(run: ProgramRun, step: StepHandle, decision: Decision) -> Protocol:
     """What earlier runs left: the step's value, or NOTHING if it is to be run."""
     if type(decision) is Replay:
-        return run.recorded_value(step, decision.result)
+        return (yield from _replayed(run, step, decision.result))
     if type(decision) is Ambiguous:
         return (yield from _resolve(run, step))
     assert type(decision) is Run
@@ -106,6 +129,13 @@ def _before(run: ProgramRun, step: StepHandle, decision: Decision) -> Protocol:
     return NOTHING
 
 
+def _replayed(run: ProgramRun, step: StepHandle, result: StepResult) -> Protocol:
+    payload = result.payload
+    if result.reference:
+        payload = yield Fetch(step.path, result.reference)
+    return run.recorded_value(step, result, payload)
+
+
 def _resolve(run: ProgramRun, step: StepHandle) -> Protocol:
     """A guarded effect that may have happened: do what the step's policy says, and write it down."""
     audit = run.resolved(step)
@@ -113,8 +143,8 @@ def _resolve(run: ProgramRun, step: StepHandle) -> Protocol:
         yield Write((audit,), False)
         return NOTHING
     if step.options.on_ambiguous == "skip":
-        entry, value = run.finished(step, step.skipped)
-        yield Write((audit, entry), True)
+        entry, value, beside = run.finished(step, step.skipped)
+        yield Write((audit, entry), True, beside)
         return value
     yield Write((audit,), True)
     raise AmbiguousEffect(
@@ -126,11 +156,8 @@ def _resolve(run: ProgramRun, step: StepHandle) -> Protocol:
 
 def _attempts(run: ProgramRun, step: StepHandle) -> Protocol:
     """Call the function until it gives something, or has failed often enough."""
-    options = step.options
     while True:
-        step.started_us = run.clock.now_us()
-        if options.timeout is not None:
-            step.deadline = run.clock.monotonic() + options.timeout
+        run.starts(step)
         outside = current.get()
         current.set(step)
         try:
@@ -138,20 +165,42 @@ def _attempts(run: ProgramRun, step: StepHandle) -> Protocol:
                 value = yield CALL
             finally:
                 current.set(outside)  # not by a token: a coroutine may be closed in another context
+        except CommitFailed as failed:
+            raise failed.error from failed.error.__cause__
         except ExecutionCanceled:
             raise
         except Exception as error:
-            retry = run.failed_attempt(step, error)
-            if retry is None:
-                entry, again = run.raised(step, error)
-                yield Write((entry,), options.is_guarded)
-                if again is error:
-                    raise
-                raise again from error
+            yield from _failed(run, step, error)
         else:
-            entry, value = run.finished(step, value)
-            yield Write((entry,), options.is_guarded)
+            if type(value) is Stored:
+                return value.value
+            entry, value, beside = run.finished(step, value)
+            if run.always_replay:
+                return (yield from _compared(run, step, entry, beside))
+            yield Write((entry,), step.options.is_guarded, beside)
             return value
-        yield Write((retry,), False)
-        yield Pause(retry.retry_us)
-        step.attempt += 1
+
+
+def _failed(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
+    """An attempt raised: wait for the next one, or raise what every later run will raise."""
+    retry = run.failed_attempt(step, error)
+    if retry is None:
+        entry, again = run.raised(step, error)
+        yield Write((entry,), step.options.is_guarded)
+        if again is error:
+            raise error
+        raise again from error
+    yield Write((retry,), False)
+    yield Pause(retry.retry_us)
+    step.attempt += 1
+
+
+def _compared(run: ProgramRun, step: StepHandle, written: StepResult, beside: Beside | None) -> Protocol:
+    """Write a result and replay it at once: the same must come of it (`always_replay`)."""
+    yield Write((written,), step.options.is_guarded or beside is not None, beside)
+    if run.is_undurable:
+        return run.recorded_value(step, written, written.payload)
+    decision = run.decide_again(step)
+    if type(decision) is not Replay or decision.result != written:
+        raise Invalid(f"this step is not found again as it was written step={step.path}", hint="this is a defect")
+    return (yield from _replayed(run, step, decision.result))
