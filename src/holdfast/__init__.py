@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from holdfast.journal.commit.ticket import Ticket
-    from holdfast.log.consumers.consumer import Consumer
     from holdfast.log.log import Log, Stats
     from holdfast.log.open_log import open_log as open
     from holdfast.log.table_verbs import publish_tables, unpublish_tables
@@ -50,7 +49,6 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Closed": "errors",
-    "Consumer": "log.consumers.consumer",
     "Corrupt": "errors",
     "Expired": "errors",
     "Full": "errors",
@@ -92,7 +90,6 @@ _MOVED = {
 
 __all__ = [
     "Closed",
-    "Consumer",
     "Corrupt",
     "Expired",
     "Full",

@@ -24,6 +24,7 @@ from tests.segment_data import (
     write,
 )  # fmt: skip
 
+import holdfast
 from holdfast import Invalid
 from holdfast.errors import Corrupt
 from holdfast.model.segment import chain_value
@@ -34,6 +35,7 @@ from holdfast.segments.file.hashing_sink import BLOCK_BYTES, hash_block
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, conform, stored_schema, typed_schema
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.file.segment_writer import SegmentWriter
+from holdfast.segments.typed.tail_batches import BATCH_BYTES
 
 pytestmark = pytest.mark.disk
 SHAPES = ["raw", "typed", "sealed-raw", "sealed-typed"]
@@ -434,12 +436,25 @@ def test_gathering_keeps_rows_and_bounds(sizes, rows_max, bytes_max):
     batches = [pa.record_batch({"x": pa.array([b"x" * n for n in part], pa.binary())}) for part in sizes]
     parts = [piece for batch in batches for piece in gathering.add(batch)]
     rest = gathering.rest()
+    assert all(part.num_rows for piece in (*parts, rest) for part in piece)  # an empty one has no first and last time
     pieces = [pa.Table.from_batches(piece) for piece in (*parts, *([rest] if rest else []))]
     assert [len(v) for p in pieces for v in p.column(0).to_pylist()] == [n for part in sizes for n in part]
     for piece in pieces:
         assert 0 < piece.num_rows <= rows_max
         assert piece.num_rows == 1 or sum(len(v) for v in piece.column(0).to_pylist()) <= bytes_max
     assert gathering.rest() == []
+
+
+def test_a_record_that_no_longer_fits_into_a_row_group_begins_the_next(tmp_path):
+    """Large records come one by one: a row group is filled up to where not one more fits."""
+    payloads = [bytes([number]) * BATCH_BYTES for number in range(5)]
+    shape = {"segments": {"row_group_bytes": 2 * BATCH_BYTES + BATCH_BYTES // 2}}
+    with holdfast.open(tmp_path / "log", settings=holdfast.Settings.from_mapping(shape)) as log:
+        for payload in payloads:
+            log.topic("large", partitions=1).append(payload)
+        log.seal()
+        assert [record.payload for record in log.topic("large").read()] == payloads
+        assert log.marks("large")[0].sealed == len(payloads)
 
 
 @pytest.mark.parametrize(

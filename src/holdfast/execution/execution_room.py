@@ -9,8 +9,11 @@ from typing import Any
 from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.execution_spans import ExecutionSpans
+from holdfast.execution.journal import rebuilding
+from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
+from holdfast.execution.journal.pruning import Pruning
 from holdfast.execution.waits.delivery import Delivery
 from holdfast.execution.waits.inbox import Inbox
 from holdfast.execution.waits.inbox_folder import Folder
@@ -44,8 +47,13 @@ class ExecutionRoom:
         """Of the topic `_executions`."""
         self.begin_transaction = begin_transaction
         """Makes a transaction of the log that hands over what it has in a way of its own."""
+        if rebuilding.is_needed(journal, lambda: partition.durable > 0):
+            rebuilding.rebuild(journal, read())
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
+        self.pruning = Pruning(journal, partition, self.store, self.live.is_held)
+        self.store.make_room = self.pruning.make_room
+        self.executions = ExecutionJournal(self.store, self.live, self.pruning)
         self.spans = ExecutionSpans(journal, self.store, self.live)
         self.queue = WorkQueue(self.store.rows.get)
         self.workers: set[Worker] = set()
@@ -54,7 +62,7 @@ class ExecutionRoom:
         for row in sorted(self.store.rows.values(), key=lambda row: (row.created_us, row.id)):
             self.queue.add(row)
         self.waiters = Waiters(settings.waiting_max)
-        self.delivery = Delivery(self.live, journal)
+        self.delivery = Delivery(self.live)
         timeout = settings.ack_timeout_ms / 1000
         self.schedules = Schedules(journal, self.administration.start, timeout)
         facade = Executions(lambda: self.store, lambda: self)

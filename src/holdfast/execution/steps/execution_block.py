@@ -140,8 +140,8 @@ class ExecutionBlock:
 
     def _begun(self, live: LiveExecution) -> ProgramRun:
         self._run = ProgramRun(
-            live, self._room.journal, always_replay=self._always_replay, on_journal_loss=self._on_journal_loss,
-            begin_transaction=self._room.begin_transaction,
+            live, self._room.journal, self._room.waiters, always_replay=self._always_replay,
+            on_journal_loss=self._on_journal_loss, begin_transaction=self._room.begin_transaction,
         )  # fmt: skip
         return self._run
 

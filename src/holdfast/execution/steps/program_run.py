@@ -33,6 +33,7 @@ from holdfast.execution.steps.step_values import (
     function_of,
     given_fingerprint,
 )
+from holdfast.execution.waits.wait import Waiters
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation
 
@@ -62,6 +63,7 @@ class ProgramRun:
         self,
         live: LiveExecution,
         journal: Journal,
+        waiters: Waiters,
         *,
         always_replay: bool = False,
         on_journal_loss: str = "fail",
@@ -69,6 +71,7 @@ class ProgramRun:
     ) -> None:
         self.live = live
         self.journal = journal
+        self.waiters = waiters
         self.clock = live.clock
         self.always_replay = always_replay
         self.begin_transaction = begin_transaction

@@ -31,7 +31,8 @@ class Gathering:
             if self._bytes + size > self._bytes_max:
                 part = self._what_fits(part, size)
                 size = part.nbytes
-            self._parts.append(part)
+            if part.num_rows:  # else nothing fits any more
+                self._parts.append(part)
             self._rows += part.num_rows
             self._bytes += size
             batch = batch.slice(part.num_rows)
