@@ -3,7 +3,7 @@
 Each part is a function `(scratch, options) -> Part` that says what is measured and what would be unfair; they run
 alone with `--only`:
 
-- `transaction`, `consumer`, `key`: the ground (`executions_ground`);
+- `transaction` (`executions_transactions`), `consumer` and `key` (`executions_ground`): the ground;
 - `steps`: what a step costs, how fast it is acknowledged, how fast an execution is resumed (`executions_steps`);
 - `dbos`: steps per second, beside DBOS Transact on SQLite, as it comes and with WAL (`executions_rival`);
 - `otel`: what spans cost: without OpenTelemetry, with its API alone, and with a provider (`executions_spans`).
@@ -21,7 +21,7 @@ from bench import measure
 from bench.measure import Options, Part
 
 PARTS = {
-    "transaction": ("bench.executions_ground", "transactions"),
+    "transaction": ("bench.executions_transactions", "transactions"),
     "consumer": ("bench.executions_ground", "consumers"),
     "key": ("bench.executions_ground", "keys"),
     "steps": ("bench.executions_steps", "steps"),
