@@ -31,7 +31,8 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, 
 from pydantic_core import from_json, to_json
 
 import holdfast
-from holdfast import AsyncContext, Log
+from holdfast import Log
+from holdfast.execution import AsyncContext
 
 ONCE = {"book_flight"}
 """Tools that nobody may call again without knowing."""

@@ -22,31 +22,18 @@ if TYPE_CHECKING:
     from holdfast.crypto.cipher import PayloadCipher
     from holdfast.crypto.keyring import Keyring
     from holdfast.errors import (
-        AmbiguousEffect,
         Closed,
         Corrupt,
-        Diverged,
-        ExecutionCanceled,
-        ExecutionError,
-        ExecutionHeld,
         Expired,
         Full,
         HoldfastError,
         Invalid,
         NotFound,
         OutcomeUnknown,
-        PromiseFailed,
-        PromiseRejected,
-        StepFailed,
         Unavailable,
-        UnsupportedEntryKind,
-        WaitTimedOut,
     )
     from holdfast.execution.journal.execution_id import derived_id as execution_id
-    from holdfast.execution.steps.async_context import AsyncContext
-    from holdfast.execution.steps.context import Context
     from holdfast.journal.commit.ticket import Ticket
-    from holdfast.log.consumers.consumer import Consumer
     from holdfast.log.log import Log, Stats
     from holdfast.log.open_log import open_log as open
     from holdfast.log.table_verbs import publish_tables, unpublish_tables
@@ -62,16 +49,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AmbiguousEffect": "errors",
-    "AsyncContext": "execution.steps.async_context",
     "Closed": "errors",
-    "Consumer": "log.consumers.consumer",
-    "Context": "execution.steps.context",
     "Corrupt": "errors",
-    "Diverged": "errors",
-    "ExecutionCanceled": "errors",
-    "ExecutionError": "errors",
-    "ExecutionHeld": "errors",
     "Expired": "errors",
     "Full": "errors",
     "HoldfastError": "errors",
@@ -82,21 +61,16 @@ _HOMES = {
     "NotFound": "errors",
     "OutcomeUnknown": "errors",
     "PayloadCipher": "crypto.cipher",
-    "PromiseFailed": "errors",
-    "PromiseRejected": "errors",
     "Reading": "log.topics.reading",
     "Receipt": "model.record",
     "Record": "model.record",
     "Settings": "settings",
     "SettledReading": "reader.settled_reading",
     "Stats": "log.log",
-    "StepFailed": "errors",
     "Ticket": "journal.commit.ticket",
     "Topic": "log.topics.topic",
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
-    "UnsupportedEntryKind": "errors",
-    "WaitTimedOut": "errors",
     "compact": "compaction.compact_root",
     "execution_id": "execution.journal.execution_id:derived_id",
     "open": "log.open_log:open_log",
@@ -117,16 +91,8 @@ _MOVED = {
 """Names that were here in version 0.1, and where they are."""
 
 __all__ = [
-    "AmbiguousEffect",
-    "AsyncContext",
     "Closed",
-    "Consumer",
-    "Context",
     "Corrupt",
-    "Diverged",
-    "ExecutionCanceled",
-    "ExecutionError",
-    "ExecutionHeld",
     "Expired",
     "Full",
     "HoldfastError",
@@ -137,21 +103,16 @@ __all__ = [
     "NotFound",
     "OutcomeUnknown",
     "PayloadCipher",
-    "PromiseFailed",
-    "PromiseRejected",
     "Reading",
     "Receipt",
     "Record",
     "Settings",
     "SettledReading",
     "Stats",
-    "StepFailed",
     "Ticket",
     "Topic",
     "TypedTopic",
     "Unavailable",
-    "UnsupportedEntryKind",
-    "WaitTimedOut",
     "compact",
     "execution_id",
     "open",

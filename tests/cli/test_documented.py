@@ -15,7 +15,7 @@ from holdfast.cli import exit_codes, output, prices, printing, text
 from holdfast.cli.executions import execution_lines
 from holdfast.cli.inspection import inspect_lines, root_report, summary
 from holdfast.cli.program import program
-from holdfast.cli.verbs import channel, config, keys, read, reconcile, seal, ship, spark, status, topics
+from holdfast.cli.verbs import channel, config, consumer, keys, read, reconcile, seal, ship, spark, status, topics
 from holdfast.publish.publication import TableReport
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import Repair
@@ -115,6 +115,10 @@ def test_global_options_are_documented() -> None:
         ("holdfast ship", [ship.ShipReport, ship.Left]),
         ("holdfast restore", [RestoreReport]),
         ("holdfast keys", [keys.KeyLine]),
+        (
+            "holdfast consumer",
+            [consumer.ConsumerLine, consumer.ConsumerReport, consumer.ConsumerPartitionLine],
+        ),
         (
             "holdfast channel",
             [

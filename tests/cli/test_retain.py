@@ -13,7 +13,9 @@ pytestmark = pytest.mark.disk
 def test_without_a_policy_nothing_goes(run: Run, sealed_log: Path) -> None:
     """A log keeps everything unless somebody says otherwise."""
     result = run("retain", sealed_log, "--json")
-    assert objects(result.stdout) == [{"removed": [], "bytes_freed": 0, "bytes_short": 0, "dry_run": False}]
+    assert objects(result.stdout) == [
+        {"removed": [], "bytes_freed": 0, "bytes_short": 0, "dry_run": False, "bytes_waiting": 0}
+    ]
     assert len(segment_files(sealed_log)) == 3
 
 

@@ -40,7 +40,7 @@ def test_status_in_json_is_complete(run: Run, log: Path) -> None:
             {"topic": "idle", "kind": "raw", "partitions": [{"partition": n, **idle} for n in (0, 1)]},
             {"topic": "orders", "kind": "raw", "partitions": [{"partition": 0, **full, **zero, **unknown}]},
         ],
-        "problems": [], "tables": [],
+        "problems": [], "consumers": {}, "tables": [],
     }  # fmt: skip
 
 

@@ -12,7 +12,8 @@ import sys
 import threading
 
 import holdfast
-from holdfast import Consumer, Log, Record
+from holdfast import Log, Record
+from holdfast.results import Consumer
 
 PARTITIONS = 2
 turns = threading.Semaphore(30)

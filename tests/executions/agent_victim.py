@@ -19,6 +19,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 import holdfast
+from holdfast.execution import AsyncContext
 
 QUESTION = "Book me a flight to Bergen"
 
@@ -69,17 +70,17 @@ def run(log: holdfast.Log, death: Death) -> str:
     """One run of the example, with a witness in its model and its tools."""
     tools = WitnessedTools(agent.tools())
     tools.death = death
-    plain = holdfast.AsyncContext.step
+    plain = AsyncContext.step
 
     def step(ctx: Any, *given: Any, **options: Any) -> Any:
         death.at("before")
         return plain(ctx, *given, **options)
 
-    holdfast.AsyncContext.step = step  # type: ignore[method-assign, assignment]
+    AsyncContext.step = step  # type: ignore[method-assign, assignment]
     try:
         return asyncio.run(agent.ask(log, QUESTION, WitnessedModel(death), tools))
     finally:
-        holdfast.AsyncContext.step = plain  # type: ignore[method-assign]
+        AsyncContext.step = plain  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

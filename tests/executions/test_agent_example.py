@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.execution import AmbiguousEffect
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed (script/setup)")
 
@@ -57,7 +58,7 @@ def test_killed_while_it_books_it_does_not_book_again_and_asks(tmp_path: Path) -
     killed(tmp_path, CALLS.index("book_flight") + 1, "during")
     execution = holdfast.execution_id("agent", QUESTION)
     with holdfast.open(tmp_path / "log") as log:
-        with pytest.raises(holdfast.AmbiguousEffect, match="book_flight"):
+        with pytest.raises(AmbiguousEffect, match="book_flight"):
             run(log, Death(tmp_path / "witness"))
         log.executions.settle(execution, "tool book_flight", b'{"flight":"a","seat":"12A"}')
         assert run(log, Death(tmp_path / "witness")) == ANSWER

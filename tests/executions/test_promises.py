@@ -13,10 +13,12 @@ from holdfast.errors import (
     Diverged,
     ExecutionCanceled,
     Full,
+    HoldfastError,
     Invalid,
     NotFound,
     PromiseFailed,
     PromiseRejected,
+    Unavailable,
     WaitTimedOut,
 )
 from holdfast.execution.journal.entries import PromiseResolved
@@ -25,6 +27,7 @@ from holdfast.execution.waits import promise_token
 from holdfast.execution.waits.promise_token import Token, parse_token
 from holdfast.execution.waits.timers import sleep
 from holdfast.testing import ManualClock
+from tests.disk.test_writer import refuse_next_commit
 from tests.executions.waiting_room import ID, Aside, open_log, promise_at, room_of, running, wait_until
 
 pytestmark = pytest.mark.disk
@@ -178,7 +181,7 @@ def test_a_resumed_program_has_no_token_of_old_but_may_have_another_and_all_are_
             assert promise._token is None
             assert promise.id == number
             second = promise.token()
-            assert second not in (first,)
+            assert second != first
             assert promise.token() == second
             assert log.executions.resolve(first, "the old one")
             assert not log.executions.resolve(second, "the new one")
@@ -328,3 +331,18 @@ def test_a_visitor_and_an_opener_do_not_meet(tmp_path):
                 e for block in room_of(log).store.load(ID)[0] for e in block() if isinstance(e, PromiseResolved)
             ]
             assert len(resolved) == len(tokens)
+
+
+def test_what_could_not_be_stored_is_not_taken_for_settled_by_whoever_asks_again(tmp_path, monkeypatch):
+    """The program may have seen the value; the log has not got it until the execution is opened again."""
+    with open_log(tmp_path / "log") as log:
+        with running(log) as live:
+            token = promise_at(log, live).token()
+            refuse_next_commit(log, monkeypatch, Unavailable("the disk is full"))
+            for _ in range(3):
+                with pytest.raises(HoldfastError):
+                    log.executions.resolve(token, 1)
+        assert log.executions.resolve(token, 2)
+        assert not log.executions.resolve(token, 3)
+        with running(log) as live:
+            assert promise_at(log, live).result() == 2

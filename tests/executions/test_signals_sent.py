@@ -89,8 +89,7 @@ def test_a_time_out_counts_from_when_it_was_first_asked_for(tmp_path):
     clock = ManualClock()
     with open_log(tmp_path / "log", clock=clock) as log:
         with running(log) as live:
-            for ticket in signal(log, live, timeout=60)._before:
-                ticket.result()
+            signal(log, live, timeout=60).begin()
         clock.advance(59)
         with running(log) as live:
             thread = waiting(log, signal(log, live, timeout=60))

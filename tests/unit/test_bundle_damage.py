@@ -148,6 +148,22 @@ def test_parts_in_another_order_are_found(forgery, order):
     require_found(forgery.write(parts, moved))
 
 
+def test_the_index_of_keys_of_another_part_is_found(forgery):
+    """Swapped ones match neither digest nor cipher; and a part cannot be made to say that it has none."""
+    first, second = (part.mac for part in forgery.parts[:2])
+    blobs = forgery.key_blobs
+    blobs[first], blobs[second] = blobs[second], blobs[first]
+    forged = forgery.write(forgery.parts, forgery.rows)
+    for head, facts in ((None, None), (forged.head, forged.facts)):
+        with SegmentReader(forged.path, head, facts, KEYS) as reader, pytest.raises(Corrupt):
+            reader.key_indexes()
+        with SegmentReader(forged.path, head, facts, KEYS) as reader, pytest.raises(Corrupt):
+            reader.verify()
+    silent = [part._replace(footer=msgspec.structs.replace(part.footer, keys=None)) for part in forgery.parts]
+    for parts in (silent, [*forgery.parts[:3], silent[3]]):
+        require_found(forgery.write(parts, forgery.rows))
+
+
 def test_a_shorter_bundle_of_good_parts_is_good_and_is_not_the_one_of_the_manifest(tmp_path, forgery):
     """Without its last parts a bundle is the one of fewer segments: it says so itself, and a manifest finds it."""
     forged = forgery.write(forgery.parts[:2], forgery.blocks_of(0, 1))

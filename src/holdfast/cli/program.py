@@ -30,7 +30,8 @@ from holdfast.suggestions import meant
 
 VERBS = (
     "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
-    "migrate-root", "compact", "publish", "unpublish", "inspect", "keys", "channel", "execution", "spark", "config",
+    "migrate-root", "compact", "publish", "unpublish", "inspect", "keys", "consumer", "channel", "execution",
+    "spark", "config",
 )  # fmt: skip
 
 _TOGETHER = {"unpublish": "publish"}

@@ -9,8 +9,11 @@ from typing import Any
 from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.execution_spans import ExecutionSpans
+from holdfast.execution.journal import rebuilding
+from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
+from holdfast.execution.journal.pruning import Pruning
 from holdfast.execution.waits.delivery import Delivery
 from holdfast.execution.waits.inbox import Inbox
 from holdfast.execution.waits.inbox_folder import Folder
@@ -21,6 +24,7 @@ from holdfast.execution.work.attendant import Attendant
 from holdfast.execution.work.executions import Executions
 from holdfast.execution.work.requests import apply
 from holdfast.execution.work.work_queue import WorkQueue
+from holdfast.execution.work.worker import Worker
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Record
@@ -43,15 +47,22 @@ class ExecutionRoom:
         """Of the topic `_executions`."""
         self.begin_transaction = begin_transaction
         """Makes a transaction of the log that hands over what it has in a way of its own."""
+        if rebuilding.is_needed(journal, lambda: partition.durable > 0):
+            rebuilding.rebuild(journal, read())
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
+        self.pruning = Pruning(journal, partition, self.store, self.live.is_held)
+        self.store.make_room = self.pruning.make_room
+        self.executions = ExecutionJournal(self.store, self.live, self.pruning)
         self.spans = ExecutionSpans(journal, self.store, self.live)
         self.queue = WorkQueue(self.store.rows.get)
+        self.workers: set[Worker] = set()
+        """Those that work now."""
         self.administration = Administration(self.store, self.live, self.queue)
-        for row in self.store.rows.values():
+        for row in sorted(self.store.rows.values(), key=lambda row: (row.created_us, row.id)):
             self.queue.add(row)
         self.waiters = Waiters(settings.waiting_max)
-        self.delivery = Delivery(self.live, journal)
+        self.delivery = Delivery(self.live)
         timeout = settings.ack_timeout_ms / 1000
         self.schedules = Schedules(journal, self.administration.start, timeout)
         facade = Executions(lambda: self.store, lambda: self)
@@ -65,6 +76,10 @@ class ExecutionRoom:
         """The log is about to be closed: programs that run here are asked to leave off."""
         self.spans.close()
         self.live.close()
+        for worker in list(self.workers):
+            worker.stop()
+        for worker in list(self.workers):
+            worker.wait(worker.drain_timeout)
 
     def forget(self) -> None:
         """In a forked child: locks may have been held by threads that are not here."""

@@ -9,6 +9,9 @@ from holdfast.errors import Invalid
 TOPIC = "_executions"
 """Where a log records what happens in its executions."""
 
+EXECUTIONS_MAX = 90_000
+"""All rows are items of one space."""
+
 
 class ExecutionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits and times of durable executions.
@@ -58,6 +61,10 @@ class ExecutionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         least = {"steps_max": 0, "topic_bytes_max": 0, "topic_age_max_ms": 0}
+        if self.executions_max > EXECUTIONS_MAX:
+            raise Invalid(
+                f"executions.executions_max is up to {EXECUTIONS_MAX}", hint="prune earlier, or use several logs"
+            )
         for name in self.__struct_fields__:
             if getattr(self, name) < least.get(name, 1):
                 raise Invalid(f"executions.{name} must be at least {least.get(name, 1)}", hint="see the settings' page")

@@ -110,12 +110,14 @@ class ExecutionSpans:
         self._open_spans.end_with(span, ticket)
         return ticket
 
-    def _changed(self, tracer: Tracer, verb: Verb, live: LiveJournal, row: ExecutionRow, *entries: Entry) -> UnitTicket:
+    def _changed(
+        self, tracer: Tracer, verb: Verb, live: LiveJournal, row: ExecutionRow, *entries: Entry, **more: Any
+    ) -> UnitTicket:
         if not any(isinstance(entry, Ended) for entry in entries):
-            return verb(live, row, *entries)  # type: ignore[no-any-return]
+            return verb(live, row, *entries, **more)  # type: ignore[no-any-return]
         about = {"execution_id": str(live.execution), "status": row.status}
         with telemetry.spanning(tracer, "durable.journal.finalize", about):
-            return verb(live, row, *entries)  # type: ignore[no-any-return]
+            return verb(live, row, *entries, **more)  # type: ignore[no-any-return]
 
 
 def _replace(owner: object, name: str, told: Verb) -> None:

@@ -11,7 +11,7 @@ from asyncio import to_thread
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import msgspec
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.execution.steps.execution_block import ExecutionBlock
     from holdfast.execution.steps.program_run import OnJournalLoss
     from holdfast.execution.work.executions import Executions
+    from holdfast.execution.work.worker import Worker
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Unshipped
@@ -265,6 +266,35 @@ class Log:
             print(execution.id, execution.kind, execution.note)
         """
         return self._executions.facade()
+
+    def worker(
+        self,
+        functions: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]],
+        *,
+        concurrency: int = 8,
+        rate: float | None = None,
+        queues: Iterable[str] = ("default",),
+        retries: int = 0,
+        backoff: float = 1.0,
+        attempts_max: int = 100,
+        drain_timeout: float = 20.0,
+    ) -> Worker:
+        """A worker that runs these functions for executions that are started (`log.executions.start`), by their kind.
+
+            log.worker([import_orders]).run()       # until SIGTERM
+
+        Each function gets a context, then what its execution was started with; coroutine functions run on the worker's
+        loop, others in threads, `concurrency` at a time, at most `rate` begun per second. At its start it goes on with
+        what earlier processes left. One that fails is tried again `retries` times, after `backoff` seconds, doubled
+        each time; one that was begun `attempts_max` times without an end is given up. A worker that is stopped lets
+        programs leave off before their next step, for `drain_timeout` seconds.
+        """
+        from holdfast.execution.work.worker import Worker
+
+        return Worker(
+            self._executions.room(), functions, concurrency=concurrency, rate=rate, queues=queues, retries=retries,
+            backoff=backoff, attempts_max=attempts_max, drain_timeout=drain_timeout,
+        )  # fmt: skip
 
     # -- segments -----------------------------------------------------------------------------------------
 

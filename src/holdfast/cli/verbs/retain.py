@@ -34,6 +34,15 @@ Limits hold per partition; whole segments go, the oldest first. A limit that is 
 
 
 _Limits = tuple[int | None, float | None, int | None]
+_Waits = tuple[tuple[str, ...], timedelta | int | None]
+
+
+def parse_limit(text: str) -> timedelta | int:
+    """How long, or how much, something waits: a time such as '30d', or a size such as '9GiB'."""
+    try:
+        return timedelta(seconds=parse_seconds(text))
+    except Invalid:
+        return parse_bytes(text)
 
 
 @click.command("retain", epilog=EPILOG)
@@ -43,6 +52,10 @@ _Limits = tuple[int | None, float | None, int | None]
 @click.option("--bytes", "bytes_max", metavar="SIZE", callback=parsed(parse_bytes), help="Keep so much, as '10GiB'.")
 @click.option("--age", metavar="TIME", callback=parsed(parse_seconds), help="Keep what was sealed since, as '7d'.")
 @click.option("--records", "records_max", type=click.IntRange(min=1), help="Keep so many records.")
+@click.option("--wait-for", multiple=True, metavar="CONSUMER", help="Keep what this consumer has not read; repeatable.")
+@click.option(
+    "--wait-limit", metavar="LIMIT", callback=parsed(parse_limit), help="For so long, or so much: '30d', '9GiB'."
+)
 @click.option("--unlimited", is_flag=True, help="Keep everything of the topic, whatever the settings say.")
 @keyring_option
 @json_option
@@ -55,6 +68,8 @@ def retain_command(
     bytes_max: int | None,
     age: float | None,
     records_max: int | None,
+    wait_for: tuple[str, ...],
+    wait_limit: timedelta | int | None,
     unlimited: bool,
     reference: str | None,
     as_json: bool,
@@ -66,6 +81,10 @@ def retain_command(
         raise click.UsageError("a policy is --topic with --bytes, --age and --records, or with --unlimited", ctx)
     if limited and unlimited:
         raise click.UsageError("--unlimited and a limit exclude each other", ctx)
+    if bool(wait_for) != (wait_limit is not None) or (wait_for and not limited):
+        raise click.UsageError("--wait-for goes with --wait-limit, and with a limit of the policy", ctx)
+    if wait_for and isinstance(place, Root):
+        raise click.UsageError("consumers read a log: their positions are not known to a store", ctx)
     if dry_run and topic is not None:
         raise click.UsageError("--dry-run changes nothing: leave the policy out", ctx)
     settings = Settings.load()
@@ -73,12 +92,13 @@ def retain_command(
         policy = None if topic is None else Limits(bytes_max or 0, int((age or 0) * 1_000_000), records_max or 0)
         retain_sinks(place, settings, reference, topic, policy, dry_run=dry_run, as_json=as_json)
     else:
-        _retain(place, settings, reference, topic, limits, dry_run=dry_run, as_json=as_json)
+        waits = (wait_for, wait_limit)
+        _retain(place, settings, reference, topic, limits, waits, dry_run=dry_run, as_json=as_json)
 
 
 def _retain(
-    directory: Path, settings: Settings, reference: str | None, topic: str | None, limits: _Limits, *, dry_run: bool,
-    as_json: bool,
+    directory: Path, settings: Settings, reference: str | None, topic: str | None, limits: _Limits, waits: _Waits, *,
+    dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     bytes_max, age, records_max = limits
     if dry_run:
@@ -89,7 +109,10 @@ def _retain(
     with own_log(directory, reference, settings) as log:
         if topic is not None:
             age_max = None if age is None else timedelta(seconds=age)
-            log.set_retention(topic, bytes_max=bytes_max, age_max=age_max, records_max=records_max)
+            log.set_retention(
+                topic, bytes_max=bytes_max, age_max=age_max, records_max=records_max, wait_for=waits[0],
+                wait_limit=waits[1],
+            )  # fmt: skip
             say(f"{topic} has a retention policy of its own now")
         _tell(_together(due, log.retain()), as_json=as_json)
 
@@ -121,5 +144,7 @@ def _tell(report: RetentionReport, *, as_json: bool) -> None:
         facts = [(would, f"{len(report.removed)} segments, {report.bytes_freed} bytes")]
         if report.bytes_short:
             facts.append(("short of", f"{report.bytes_short} bytes: nothing more may be removed"))
+        if report.bytes_waiting:
+            facts.append(("waiting", f"{report.bytes_waiting} bytes that a consumer has not read yet"))
         emit_facts(facts)
     flush()

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import msgspec
 
+import holdfast
 from holdfast import Keyring, Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.inspection import summary
@@ -24,8 +25,9 @@ from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_ke
 from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
 from holdfast.cli.prices import Cost, cost_of
 from holdfast.cli.text import iso
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, HoldfastError
 from holdfast.journal.inspected_database import ControlRows, InspectedDatabase, PartitionBytes
+from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log_directory import Directory
 from holdfast.publish.publication import TableReport
 from holdfast.shipping.price_note import read_note
@@ -85,6 +87,8 @@ class Status(msgspec.Struct, frozen=True):
     shipping: ShippingStatus | None
     topics: list[TopicStatus]
     problems: list[Problem]
+    consumers: dict[str, int] | None = None
+    """By `consumer/topic`, how many records it lags behind; None where that cannot be read: without the key, say."""
     tables: list[TableReport] = []
     """Tables in this directory that topics are published as; those of a store: `holdfast status URL`."""
 
@@ -116,7 +120,7 @@ def _status_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> i
     verified = control.log is not None and not keyless and not control.damage
     topics = list(summary.topics(control, sizes).values())
     shipping = _shipping(control, sizes, [partition for topic in topics for partition in topic.partitions], place)
-    status = _status(place, log_id, control, topics, shipping, problems, verified)
+    status = _status(place, log_id, control, topics, shipping, problems, verified, _consumers(place, keyring, control))
     if as_json:
         emit_json(status)
     else:
@@ -152,7 +156,7 @@ def _shipping(
 
 def _status(
     place: Directory, log_id: bytes, control: ControlRows, topics: list[TopicStatus], shipping: ShippingStatus | None,
-    problems: list[Corrupt], verified: bool,
+    problems: list[Corrupt], verified: bool, consumers: dict[str, int] | None,
 ) -> Status:  # fmt: skip
     row = control.log
     partitions = [partition for topic in topics for partition in topic.partitions]
@@ -175,8 +179,20 @@ def _status(
         shipping=shipping,
         topics=topics,
         problems=[problem(found) for found in problems],
+        consumers=consumers,
         tables=list(own_tables(place)),
     )
+
+
+def _consumers(place: Directory, keyring: Keyring | None, control: ControlRows) -> dict[str, int] | None:
+    """How far consumers lag behind. Positions are proved and decrypted, so the log is opened, to read it."""
+    if POSITIONS not in control.topic_names.values():
+        return {}
+    try:
+        with holdfast.open(place.path, settings=Settings(), keyring=keyring, read_only=True) as log:
+            return {f"{one.consumer}/{one.topic}": one.lag for one in log.consumers()}
+    except HoldfastError:  # what is wrong is among the problems
+        return None
 
 
 def _size(path: Path) -> int:
@@ -211,6 +227,10 @@ def _show(status: Status, problems: list[Corrupt]) -> None:
         emit("")
         names = _COLUMNS if status.shipping is None or not status.shipping.fenced else _FENCED_COLUMNS
         emit_table(names[:wide], [row[:wide] for row in rows])
+    if status.consumers:
+        emit("")
+        rows = [(*name.split("/"), lag) for name, lag in status.consumers.items()]
+        emit_table(("consumer", "topic", "lag"), rows)
     if status.tables:
         emit("")
         _show_tables(status)

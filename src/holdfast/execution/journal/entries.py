@@ -92,14 +92,17 @@ class TimerFired(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=6):
 class Folded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):
     """What entries before it come to, in one entry; those that no longer matter are left out.
 
-    It has one number. In a block of its own (`folded`) it stands for the `count` entries below `upto`, and has the
-    number of the last one; at the beginning of an ordinary block it stands for everything before.
+    It has one number, and stands for the `count` entries below `upto`. In a block of its own (`folded`) it has the
+    number of the last of them. At the beginning of an ordinary block (a past that was written anew) it has the number
+    `upto`, and stands for everything before.
     """
 
     upto: int
     count: int
     entries: tuple[bytes, ...]
     at_us: int
+    steps: int = 0
+    """Steps among them that are finished: they no longer count."""
 
 
 class SignalSent(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=8):
@@ -251,13 +254,11 @@ def encode_block(execution: ExecutionId, first: int, entries: Sequence[Entry]) -
     return _encoder.encode(Block(VERSION, execution.bytes, first, entries))
 
 
-def decode_block(body: bytes, execution: ExecutionId, first: int, behind: int | None = None) -> Sequence[Entry]:
-    """The entries of a block of this execution that begins with this number, and ends where the next one begins."""
+def decode_block(body: bytes, execution: ExecutionId, first: int) -> Sequence[Entry]:
+    """The entries of a block of this execution that begins with this number."""
     block = decode_any_block(body)
     if block.execution != execution.bytes or block.first != first:
         raise Corrupt(f"a block of an execution's journal is not in its place execution={execution} entry={first}")
-    if behind is not None and first + len(block.entries) != behind:
-        raise Corrupt(f"an execution's journal has a gap execution={execution} entry={first}")
     return block.entries
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from holdfast.execution.journal.entries import ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
@@ -33,6 +33,10 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
         self.lock = RLock()
         self.sizes = {execution: row.size for execution, row in self.items()}
         """Bytes of each execution's journal."""
+        self._grown = sum(self.sizes.values())
+        """By the journal's writer alone …"""
+        self._shrunk = 0
+        """… and with the lock held: so neither loses what the other counts."""
         self._changes: deque[_Change] = deque()
         """In the order in which they were handed over, which is that in which they are committed."""
 
@@ -41,11 +45,11 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
             self._settle()
         return super().__getitem__(execution)
 
-    def get(self, execution: ExecutionId, default: Any = None) -> Any:
-        """A row, or what is said to stand for none."""
+    def get(self, execution: ExecutionId) -> ExecutionRow | None:  # type: ignore[override]  # nobody gives a default
+        """A row, or None."""
         if self._changes:
             self._settle()
-        return super().get(execution, default)
+        return super().get(execution)
 
     def __contains__(self, execution: object) -> bool:
         if self._changes:
@@ -57,9 +61,15 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
         self._settle()
         return super().copy()
 
+    @property
     def bytes_total(self) -> int:
         """Bytes of the journals of all of them together."""
-        return sum(self.sizes.copy().values())
+        return self._grown - self._shrunk
+
+    def resize(self, execution: ExecutionId, size: int) -> None:
+        """By the journal's writer: an execution's journal has so many bytes."""
+        self._grown += size - self.sizes.get(execution, 0)
+        self.sizes[execution] = size
 
     def change(self, row: ExecutionRow, ticket: UnitTicket) -> None:
         """This row was handed over. Call with the lock held."""
@@ -71,7 +81,7 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
         """The removal of these was handed over. Call with the lock held."""
         for execution in executions:
             self._changes.append(_Change(ticket, execution, self.pop(execution, None)))
-            self.sizes.pop(execution, None)
+            self._shrunk += self.sizes.pop(execution, 0)
 
     def settled(self, execution: ExecutionId) -> UnitTicket | None:
         """The ticket of a change of this row that may still fail; None if what is seen is durable."""
@@ -91,10 +101,12 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
         """What was handed over behind it in the same scope fails, too: those changes are not looked at any more."""
         if failed.before is None:
             self.pop(failed.execution, None)
-            self.sizes.pop(failed.execution, None)
+            self._shrunk += self.sizes.pop(failed.execution, 0)
         else:
             self[failed.execution] = failed.before
-            self.sizes.setdefault(failed.execution, failed.before.size)
+            if failed.execution not in self.sizes:
+                self.sizes[failed.execution] = failed.before.size
+                self._shrunk -= failed.before.size
         kept = [change for change in self._changes if change.execution != failed.execution]
         self._changes.clear()
         self._changes.extend(kept)

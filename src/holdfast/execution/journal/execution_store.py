@@ -18,73 +18,40 @@ fail with the same cause, until it is opened again: nobody goes on behind a hole
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import RLock
-from typing import NamedTuple, TypeVar
-
-import msgspec
+from typing import TypeVar
 
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
-from holdfast.errors import ExecutionHeld, Full, Invalid, Unavailable
+from holdfast.errors import Corrupt, ExecutionHeld, Full, Invalid, Unavailable
 from holdfast.execution.execution_settings import ExecutionSettings
-from holdfast.execution.journal.entries import (
-    Entry,
-    ExecutionRow,
-    StepResult,
-    decode_block,
-    decode_row,
-    encode_block,
-    encode_row,
+from holdfast.execution.journal.commit_parts import (
+    BLOCK_KEY,
+    FOLDED_KEY,
+    INDEX,
+    PREFIX,
+    Anew,
+    Item,
+    LiveJournal,
+    Part,
+    Parts,
+    Reshaped,
+    weight,
 )
+from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, decode_block, decode_row
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.execution_rows import ExecutionRows
 from holdfast.execution.journal.recorded import Block
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Gathering, Journal, Operation, Unit
-from holdfast.journal.state.operations import ChangeSpace
+from holdfast.journal.journal import Journal, Operation, Unit
 from holdfast.journal.state.partition import Partition
-from holdfast.model.record_columns import Columns, Extra
 
-INDEX = "executions"
-PREFIX = "execution/"
-BLOCK_BYTES = 256 * 1024
-"""A block ends when it has so many bytes; an entry that is larger is a block of its own."""
+__all__ = ["ExecutionStore", "LiveJournal"]
 
-Item = tuple[bytes, int, bytes]
-"""Key, number and body of an item of a space."""
-
-_ENTRY_BYTES = 96
-"""What an entry takes beside its payload, about."""
-_ROW_GROWTH = 2**20
-"""A row is written again when its journal has grown by so many bytes, so that a crash forgets little of its size."""
-BLOCK_KEY, FOLDED_KEY = b"b", b"f"
-_BLOCKS = (BLOCK_KEY, FOLDED_KEY)
 
 Done = TypeVar("Done")
-
-
-class Written(NamedTuple):
-    """One record for the topic."""
-
-    kind: bytes
-    payload: bytes
-
-
-class LiveJournal:
-    """The journal of one execution, as whoever writes it sees it: where the next entry goes."""
-
-    def __init__(self, execution: ExecutionId, next_entry: int = 0, size: int = 0) -> None:
-        self.execution = execution
-        self.space = PREFIX + str(execution)
-        self.gathering = Gathering()
-        """What was handed over last: the next part may go with it."""
-        self.next_entry = next_entry
-        """From here on by the journal's writer alone, which makes block after block; wrong once a commit failed."""
-        self.size = size
-        self.row: ExecutionRow | None = None
-        """The row that was written last."""
 
 
 class ExecutionStore:
@@ -96,9 +63,11 @@ class ExecutionStore:
         self.settings = settings
         self.clock: Clock = journal.clock
         self.timeout = settings.ack_timeout_ms / 1000
-        self.rows = ExecutionRows(decode_row(body) for _, _, body in journal.spaces.load(INDEX))
+        self.rows = ExecutionRows(decode_row(body) for key, _, body in journal.spaces.load(INDEX) if len(key) == 16)
         self.lock = self.rows.lock
         """Guards decisions about rows: who checks a status and changes it holds it. Nobody waits while holding it."""
+        self.make_room: Callable[[], None] = lambda: None
+        """Called where a bound on all executions is reached; raises Full if nothing can be done about it."""
         self._writing: dict[ExecutionId, LiveJournal] = {}
         """Who writes which journal …"""
         self._left: deque[tuple[UnitTicket | None, LiveJournal]] = deque()
@@ -114,12 +83,6 @@ class ExecutionStore:
         """Whether another process may own the log."""
         return self._journal.read_only
 
-    def removal(self, execution: ExecutionId) -> list[Operation]:
-        """The operations that remove all blocks that are durable now: others take their place in the same commit."""
-        name = PREFIX + str(execution)
-        keys = [key for key, _, _ in self._journal.spaces.load(name)]
-        return self._journal.spaces.operations(name, [], keys)[0]
-
     def forget(self) -> None:
         """In a forked child."""
         self.rows.lock = self.lock = RLock()
@@ -131,15 +94,30 @@ class ExecutionStore:
 
         And where its next entry would go; but who wants to write `take`s it.
         """
-        found = [item for item in self._journal.spaces.load(PREFIX + str(execution)) if item[0][:1] in _BLOCKS]
         blocks: list[Block] = []
-        for at, (_, first, body) in enumerate(found):
-            behind = found[at + 1] if at + 1 < len(found) else None
-            # A folded block has the number of the last entry that it stands for: there is a gap before it.
-            checked = None if behind is None or behind[0][:1] == FOLDED_KEY else behind[1]
-            blocks.append(partial(decode_block, body, execution, first, checked))
-        end = found[-1][1] + len(blocks[-1]()) if found else 0
-        return blocks, LiveJournal(execution, end, sum(len(body) for _, _, body in found))
+        end = size = folded_steps = 0
+        for key, number, body in self.items(execution):
+            block = partial(decode_block, body, execution, number)
+            if key[:1] == FOLDED_KEY:
+                folded_steps += sum(entry.steps for entry in block() if isinstance(entry, Folded))
+            blocks.append(block)
+            end, size = _extent(key, number)[1], size + len(body)
+        return blocks, LiveJournal(execution, end, size, folded_steps)
+
+    def items(self, execution: ExecutionId) -> list[Item]:
+        """The blocks of an execution as they are stored, proved, in order and without a gap."""
+        found = self._journal.spaces.load(PREFIX + str(execution))
+        items = [item for item in found if item[0][:1] in (BLOCK_KEY, FOLDED_KEY)]
+        behind = 0
+        for key, number, body in items:
+            first, end = _extent(key, number)
+            if first != behind and not (behind == 0 and _begins_anew(decode_block(body, execution, number))):
+                raise Corrupt(
+                    f"an execution's journal has a gap execution={execution} entry={behind}",
+                    hint="a part of it is lost: begin another execution, or put a copy of the log back",
+                )
+            behind = end
+        return items
 
     def take(self, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
         """The same, for the only one who writes it from now on; waits until all before is settled.
@@ -154,6 +132,8 @@ class ExecutionStore:
                 f"what was written of this execution is not settled within {self.timeout:g} s execution={execution}",
                 hint="the disk may be stalled; try again",
             )
+        if execution not in self.rows and self._is_at_a_bound():
+            self.make_room()
         blocks, live = self.load(execution)
         with self.lock:
             self._writing[execution] = live
@@ -186,7 +166,7 @@ class ExecutionStore:
     def write(
         self,
         live: LiveJournal,
-        *parts: Entry | ExecutionRow | list[Operation],
+        *parts: Part,
         acked: bool = True,
         alone: bool = False,
         size: int = 0,
@@ -198,6 +178,8 @@ class ExecutionStore:
         the bytes of the operations. Raises Full where there is no room, on an event loop without waiting for it, and
         Invalid for what is too large; nothing was handed over then.
         """
+        if self.rows.bytes_total >= self.settings.journal_bytes_max and not _ends(parts):
+            self._make_room_to_write()
         part: object = parts[0] if len(parts) == 1 else parts
         for one in parts:
             size += self._checked_size(one)
@@ -206,27 +188,43 @@ class ExecutionStore:
             alone=alone, acked=acked, timeout=self.timeout if timeout is None else timeout,
         )  # fmt: skip
 
-    def change_row(
-        self, live: LiveJournal, row: ExecutionRow, *entries: Entry, operations: list[Operation] | None = None
-    ) -> UnitTicket:
+    def drain(self) -> None:
+        """Wait until all that was handed over is settled."""
+        self._journal.drain(self.timeout)
+
+    def change_row(self, live: LiveJournal, row: ExecutionRow, *entries: Entry, anew: bool = False) -> UnitTicket:
         """Change an execution's row, with entries; others see it at once, and no longer if its commit fails.
 
-        Call with the lock held, through `with_room` or `when_room`: raises Full without waiting.
+        With `anew` these entries take the place of all before. Call with the lock held, through `with_room` or
+        `when_room`: raises Full without waiting.
         """
-        more = [] if operations is None else [operations]
-        ticket = self.write(live, *entries, row, *more, timeout=self.timeout if in_coroutine() else 0)
+        before = [Anew()] if anew else []
+        wait = self.timeout if in_coroutine() else 0
+        ticket = self.write(live, *before, *entries, row, alone=anew, timeout=wait)
         ticket = UnitTicket(ticket.unit, self.timeout)
         self.rows.change(row, ticket)
         return ticket
 
-    def _checked_size(self, part: Entry | ExecutionRow | list[Operation]) -> int:
+    def _checked_size(self, part: Part) -> int:
         size = weight(part)
+        if isinstance(part, Reshaped | Folded):  # they are made here, of what was checked before
+            return size
         if size > self.settings.payload_bytes_max + 8 * 1024:
             raise Invalid(
                 f"an entry of an execution's journal is too large bytes={size}",
                 hint="see executions.payload_bytes_max; give large values by reference",
             )
         return size
+
+    def _is_at_a_bound(self) -> bool:
+        settings, rows = self.settings, self.rows
+        return len(rows) >= settings.executions_max or rows.bytes_total >= settings.journal_bytes_max
+
+    def _make_room_to_write(self) -> None:
+        try:
+            self.make_room()
+        except Full as full:  # not for want of room in the queue: nobody should try again at once
+            raise Unavailable(full.message, hint=full.hint) from None
 
     def with_room(self, act: Callable[[], Done]) -> Done:
         """Do what raises Full without waiting as soon as there is room. Call without the lock.
@@ -247,100 +245,33 @@ class ExecutionStore:
         """What `with_room` does, for coroutines."""
         return await self._journal.when_room(lambda _: act(), self.timeout)
 
-    # -- by the journal's writer ------------------------------------------------------------------------------
-
     def _made(self, live: LiveJournal, unit: Unit) -> list[Operation]:
-        """What the parts of a commit come to: blocks of entries, the last row, and records of both."""
-        entries: list[Entry] = []
-        more: list[Operation] = []
-        row: ExecutionRow | None = None
-        for part in _flat(unit.parts):
-            if isinstance(part, ExecutionRow):
-                row = part
-            elif isinstance(part, list):
-                more += part
-            else:
-                entries.append(part)  # type: ignore[arg-type]
-        items: list[Item] = []
-        written: list[Written] = []
-        for chunk in _chunks(entries):
-            first = live.next_entry
-            body = encode_block(live.execution, first, chunk)
-            items.append((BLOCK_KEY + first.to_bytes(8, "big"), first, body))
-            written.append(Written(b"entries", body))
-            live.next_entry += len(chunk)
-            live.size += len(body)
-        changes: list[tuple[str, Item]] = [(live.space, item) for item in items]
-        if row is None and live.row is not None and live.size - live.row.size > _ROW_GROWTH:
-            row = live.row
-        if row is not None:
-            live.row = row = msgspec.structs.replace(row, entries=live.next_entry, size=live.size)
-            body = encode_row(row)
-            written.append(Written(b"status", body))
-            changes.append((INDEX, (row.id, row.created_us, body)))
-        self.rows.sizes[live.execution] = live.size
-        made = [*self._operations(live.execution, changes, written), *more]
-        return sorted(made, key=_comes_last)
-
-    def _operations(
-        self, execution: ExecutionId, changes: Sequence[tuple[str, Item]], written: Sequence[Written]
-    ) -> list[Operation]:
-        spaces: dict[str, list[Item]] = {}
-        for name, item in changes:
-            spaces.setdefault(name, []).append(item)
-        operations: list[Operation] = []
-        append = self._records(execution, written)
-        for name, items in spaces.items():
-            operations += self._journal.spaces.operations(name, items, [], append=append)[0]
-            append = None
-        return operations
-
-    def _records(self, execution: ExecutionId, written: Sequence[Written]) -> tuple[Partition, Columns] | None:
-        """What goes into the topic; nothing where there is none."""
-        if self._partition is None or not written:
-            return None
-        now, key = self.clock.now_us(), str(execution).encode()
-        extras: dict[int, Extra] = {at: (key, one.kind, None) for at, one in enumerate(written)}
-        return self._partition, Columns([one.payload for one in written], [now] * len(written), extras)
+        """By the journal's writer: what the parts of a commit come to."""
+        parts = Parts(self._journal, live)
+        for part in unit.parts:
+            parts.add(part)
+        made = parts.operations(self._partition, self.clock.now_us())
+        self.rows.resize(live.execution, live.size)
+        return made
 
 
-def weight(part: Entry | ExecutionRow | list[Operation]) -> int:
-    """The bytes of a part, about; never much too few."""
-    if isinstance(part, list):
-        return 0
-    size = _ENTRY_BYTES + len(getattr(part, "path", ""))
-    if isinstance(part, StepResult):
-        return size + len(part.payload) + len(part.reference)
-    return size + sum(len(getattr(part, name, b"")) for name in ("payload", "input", "error", "note", "detail"))
+def _extent(key: bytes, number: int) -> tuple[int, int]:
+    """The number of the first entry that a block stands for, and the one behind the last."""
+    covers = int.from_bytes(key[9:13], "big")
+    if key[:1] == FOLDED_KEY:  # it has the number of the last one
+        return number + 1 - covers, number + 1
+    return number, number + covers
+
+
+def _begins_anew(entries: Sequence[Entry]) -> bool:
+    """Whether a block stands for everything before it: a past that was written anew."""
+    return bool(entries) and isinstance(entries[0], Folded) and entries[0].upto == entries[0].count
+
+
+def _ends(parts: tuple[Part, ...]) -> bool:
+    """Whether a row is among them: an execution can always be ended."""
+    return any(isinstance(part, ExecutionRow) for part in parts)
 
 
 def _left(execution: ExecutionId) -> ExecutionHeld:
     return ExecutionHeld(f"this execution was given up by whoever writes here execution={execution}", holder="nobody")
-
-
-def _comes_last(operation: Operation) -> bool:
-    """Changes of spaces come before records: such a unit needs no savepoint."""
-    return not isinstance(operation, ChangeSpace)
-
-
-def _flat(parts: Iterable[object]) -> Iterable[object]:
-    for part in parts:
-        if type(part) is tuple:
-            yield from part
-        else:
-            yield part
-
-
-def _chunks(entries: list[Entry]) -> Iterable[list[Entry]]:
-    """Entries in blocks of bounded size."""
-    chunk: list[Entry] = []
-    size = 0
-    for entry in entries:
-        heavy = weight(entry)
-        if chunk and size + heavy > BLOCK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(entry)
-        size += heavy
-    if chunk:
-        yield chunk

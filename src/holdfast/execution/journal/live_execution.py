@@ -8,25 +8,53 @@ earlier ownership of the log, is proved to have no program running: that, and no
 
 from __future__ import annotations
 
+import logging
 from asyncio import current_task
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from threading import Condition, Lock, current_thread
+from threading import Condition, Lock, Thread, current_thread
 
 import msgspec
 
-from holdfast.errors import Closed, ExecutionCanceled, ExecutionHeld, Full, Invalid, NotFound, Unavailable
-from holdfast.execution.journal.entries import ENDED, Ended, Entry, ExecutionRow, Opened, Status
+from holdfast.caller import in_coroutine
+from holdfast.errors import (
+    Closed,
+    ExecutionCanceled,
+    ExecutionHeld,
+    Full,
+    HoldfastError,
+    Invalid,
+    NotFound,
+    Unavailable,
+)
+from holdfast.execution.journal.commit_parts import LiveJournal, Part
+from holdfast.execution.journal.entries import (
+    ENDED,
+    Administered,
+    Ended,
+    Entry,
+    ExecutionRow,
+    Opened,
+    PromiseResolved,
+    SignalSent,
+    Status,
+)
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
-from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
+from holdfast.execution.journal.execution_store import ExecutionStore
+from holdfast.execution.journal.folding import fold
+from holdfast.execution.journal.journal_loss import LOSSES, ForgivingTicket, JournalLoss
 from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Operation
 from holdfast.signals import Signal
 
 NOTE_CHARS_MAX = 500
+
+_FROM_OUTSIDE = (PromiseResolved, SignalSent, Administered)
+"""What others hand over: they are told if it was not stored, whatever the program chose."""
+
+logger = logging.getLogger("holdfast.executions")
 
 Prepare = Callable[[ExecutionRow], ExecutionRow]
 """Changes the row of a new execution before it is stored."""
@@ -61,15 +89,24 @@ class LiveExecution:
         """Why the program is asked to stop: it looks before every step."""
         self.is_suspended = False
         """Whether it is to leave off, to be gone on with, rather than to end."""
+        self.has_left_off = False
+        """Whether its program was told so: whatever it does then, it did not come to its end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
+        self.loss: JournalLoss | None = None
+        """Where the program goes on without a journal (`continue_undurable`): whether it has to."""
         self.pending: list[Entry] = []
         """Entries that found no room, and that nobody waits for."""
         self.exchange = Lock()
         """Held by whoever brings something from outside, or takes it: each thing counts once."""
+        self.brought: dict[bytes, UnitTicket] = {}
+        """Promises and signals that came from outside in this run and are not known to be durable."""
         self._occurrences: dict[tuple[str, str], int] = {}
         self._lock = Lock()
         self._steps = 0
+        self._folding: Thread | None = None
+        self._fold_again = 0
+        """At which step to fold once more."""
 
     @property
     def row(self) -> ExecutionRow:
@@ -86,15 +123,39 @@ class LiveExecution:
             self._steps += 1
             steps = self._steps
         most = self.store.settings.steps_max
-        if most and steps > most:
-            raise Full(
-                f"an execution has up to {most} steps execution={self.id}",
-                hint="see executions.steps_max; go on in another execution",
-            )
+        if most and 10 * (steps - self.journal.folded_steps) >= 9 * most:
+            self._fold_soon(steps, most)
         path = joined(parent, name, number)
         if len(path) > PATH_BYTES_MAX:
             raise Invalid(f"the path of a step is up to {PATH_BYTES_MAX} bytes", hint="shorten names, or nest less")
         return path
+
+    def _fold_soon(self, steps: int, most: int) -> None:
+        """Near the limit: have what is finished folded, by somebody else; beyond it, refuse unless that goes on."""
+        with self._lock:
+            begin = self._folding is None or (not self._folding.is_alive() and steps >= self._fold_again)
+            if begin:
+                self._fold_again = steps + most // 10
+                self._folding = Thread(target=self._fold, name="holdfast-fold", daemon=True)
+                self._folding.start()
+            is_busy = self._folding is not None and self._folding.is_alive()
+        if steps - self.journal.folded_steps > most and not is_busy:
+            raise Full(
+                f"an execution has up to {most} steps that are not folded execution={self.id}",
+                hint="see executions.steps_max; go on in another execution",
+            )
+
+    def _fold(self) -> None:
+        try:
+            self.store.drain()
+            fold(self.store, self.journal)
+        except (Closed, ExecutionHeld):  # it is over before it was folded
+            pass
+        except HoldfastError as error:
+            logger.warning(
+                "a long execution could not be folded execution=%s: %s", self.id, error.message,
+                extra={"action": "execution_fold_failed", "execution": str(self.id)},
+            )  # fmt: skip
 
     def key(self, path: str, effect: str, operation: bytes) -> bytes:
         """The fingerprint of what a step at this path is asked to do."""
@@ -120,16 +181,36 @@ class LiveExecution:
             self.pending.append(entry)
 
     def hand_over(
-        self, *parts: Entry | list[Operation], acked: bool = True, alone: bool = False, size: int = 0,
-        timeout: float | None = None,
-    ) -> UnitTicket:  # fmt: skip
+        self, *parts: Part, acked: bool = True, alone: bool = False, size: int = 0, timeout: float | None = None
+    ) -> UnitTicket:
         """What `write` does, for entries that nobody in this run will look for; arguments as `ExecutionStore.write`."""
         pending = self.pending
-        if not pending:
-            return self.store.write(self.journal, *parts, acked=acked, alone=alone, size=size, timeout=timeout)
-        ticket = self.store.write(self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout)
-        self.pending = self.pending[len(pending) :]
-        return ticket
+        loss = None if isinstance(parts[0], _FROM_OUTSIDE) else self.loss  # others are told if it was not stored
+        try:
+            ticket = self.store.write(
+                self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout
+            )
+        except LOSSES as error:
+            if loss is None or _may_wait(error):
+                raise
+            loss.note(error)
+            return ForgivingTicket.lost(loss)
+        if pending:
+            self.pending = self.pending[len(pending) :]
+        return ticket if loss is None else ForgivingTicket.of(ticket, loss, self.store.timeout)
+
+    # -- loss of its journal ----------------------------------------------------------------------------------
+
+    def continue_undurable(self) -> None:
+        """From now on: if the journal cannot be written, go on without it, with a warning."""
+        self.loss = loss = JournalLoss(self.id)
+        if self.opened is not None:
+            self.opened = ForgivingTicket.of(self.opened, loss, self.store.timeout)
+
+    @property
+    def is_undurable(self) -> bool:
+        """Whether the journal was lost, and nothing more of this run is recorded."""
+        return self.loss is not None and self.loss.cause is not None
 
     # -- its end ----------------------------------------------------------------------------------------------
 
@@ -139,17 +220,48 @@ class LiveExecution:
         A program that was asked to leave off and did not complete has no end yet: None, too. Where there is no room, a
         thread waits for it; a coroutine gets Full: it uses `store.when_room`.
         """
-        return self.store.with_room(lambda: self._finish(status, payload, note[:NOTE_CHARS_MAX]))
+        try:
+            ticket = self.store.with_room(lambda: self._finish(status, payload, note[:NOTE_CHARS_MAX]))
+        except LOSSES as error:
+            if self.loss is None or _may_wait(error):
+                raise
+            self.loss.note(error)
+            return None
+        if ticket is not None and self.loss is not None:
+            return ForgivingTicket.of(ticket, self.loss, self.store.timeout)
+        return ticket
 
     def _finish(self, status: Status, payload: bytes, note: str) -> UnitTicket | None:
         now = self.clock.now_us()
         with self.store.lock:
             row = self.row
-            if row.status in ENDED or (self.is_suspended and status not in ("completed", "canceled")):
+            if row.status in ENDED or self._has_no_end(status):
                 return None
             row = msgspec.structs.replace(row, status=status, updated_us=now, ended_us=now, note=note)
             self.ending = self.store.change_row(self.journal, row, Ended(status, payload, now))
             return self.ending
+
+    def _has_no_end(self, status: Status) -> bool:
+        """Whether it was asked to leave off, and did: even a program that went on after that has missed a step."""
+        return self.is_suspended and status != "canceled" and (status != "completed" or self.has_left_off)
+
+    def requeue(self, due_us: int, note: str) -> UnitTicket | None:
+        """Queue it again, to be run as a whole from this time on, instead of ending it; None if it has ended."""
+        note = note[:NOTE_CHARS_MAX]
+        return self.store.with_room(lambda: self._change(Administered("retried", note, self.clock.now_us()),
+                                                         status="queued", due_us=due_us, note=note))  # fmt: skip
+
+    def leave_off(self) -> UnitTicket | None:
+        """It leaves off because it was asked to: that does not count as an attempt."""
+        return self.store.with_room(lambda: self._change(attempts=max(0, self.row.attempts - 1)))
+
+    def _change(self, *entries: Entry, **fields: object) -> UnitTicket | None:
+        with self.store.lock:
+            row = self.row
+            if row.status in ENDED:
+                return None
+            row = msgspec.structs.replace(row, updated_us=self.clock.now_us(), **fields)
+            return self.store.change_row(self.journal, row, *entries)
 
     def cancel(self, reason: str) -> None:
         """Ask the program to stop before its next step."""
@@ -166,6 +278,7 @@ class LiveExecution:
         if self.cancel_reason is None:
             return
         if self.is_suspended and self.row.status not in ENDED:
+            self.has_left_off = True
             raise Suspended(self.cancel_reason)
         raise ExecutionCanceled(f"{self.cancel_reason} execution={self.id}")
 
@@ -195,14 +308,17 @@ class LiveExecutions:
         """All that are being run here."""
         return [live for live, _ in self._live.copy().values()]
 
-    def open(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
+    def open(
+        self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None, is_work: bool = False
+    ) -> LiveExecution:
         """Begin an execution, or go on with it; what was recorded is proved first.
 
         One that completed, failed or was aborted is running again; one that was canceled never is. `prepare` may change
-        the row of a new one before it is stored. Whoever opens it must `release` it. May wait for the disk.
+        the row of a new one before it is stored. `is_work` refuses one that has ended meanwhile, and has nothing left
+        to do. Whoever opens it must `release` it. May wait for the disk.
         """
         with self._claimed(execution, kind):
-            begin = partial(self._begin, kind, prepare, *self.store.take(execution))
+            begin = partial(self._begin, kind, prepare, is_work, *self.store.take(execution))
             return self.store.with_room(begin)
 
     async def open_async(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
@@ -211,7 +327,7 @@ class LiveExecutions:
         with self._claimed(execution, kind):
             while (before := store.leaving(execution)) is not None and await before.wait_async(store.timeout):
                 pass
-            begin = partial(self._begin, kind, prepare, *store.take(execution))
+            begin = partial(self._begin, kind, prepare, False, *store.take(execution))
             return await store.when_room(begin)
 
     @contextmanager
@@ -304,12 +420,16 @@ class LiveExecutions:
                 self._is_free.notify_all()
             self.changed.notify()
 
-    def _begin(self, kind: str, prepare: Prepare | None, blocks: list[Block], journal: LiveJournal) -> LiveExecution:
+    def _begin(
+        self, kind: str, prepare: Prepare | None, is_work: bool, blocks: list[Block], journal: LiveJournal
+    ) -> LiveExecution:
         store, execution = self.store, journal.execution
         now = store.clock.now_us()
         with store.lock:
             before = store.rows.get(execution)
             self._check(before, execution, kind)  # again: it may have been canceled while its journal was loaded
+            if is_work and (before is None or before.status in ENDED):
+                raise ExecutionHeld(f"this execution has no work left execution={execution}", holder="nobody")
             row = _opened(before, execution, kind, now, store.epoch)
             if before is None and prepare is not None:
                 row = prepare(row)
@@ -341,11 +461,17 @@ def _recorded(blocks: list[Block], row: ExecutionRow) -> Recorded:
 
 def _opened(before: ExecutionRow | None, execution: ExecutionId, kind: str, now: int, epoch: int) -> ExecutionRow:
     if before is None:
-        return ExecutionRow(execution.bytes, kind, "running", now, now, epoch=epoch)
+        return ExecutionRow(execution.bytes, kind, "running", now, now, epoch=epoch, attempts=1)
     generation = before.generation + (before.status in ENDED)
     return msgspec.structs.replace(
-        before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note=""
-    )
+        before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note="",
+        attempts=before.attempts + 1,
+    )  # fmt: skip
+
+
+def _may_wait(error: HoldfastError) -> bool:
+    """Whether there may be room later: a coroutine was not made to wait for it."""
+    return isinstance(error, Full) and in_coroutine()
 
 
 def _holder() -> str:

@@ -20,6 +20,10 @@ from holdfast.execution.steps.program_run import ProgramRun
 from holdfast.execution.steps.step_decision import Replay
 from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_values import PLAIN, Codec, codec_of
+from holdfast.execution.waits.promises import Promise
+from holdfast.execution.waits.signal_wait import signal_name, wait_for_signal
+from holdfast.execution.waits.timers import sleep, sleep_until
+from holdfast.execution.waits.wait import Wait
 
 _DATETIME = codec_of(datetime)
 _UUID = codec_of(UUID)
@@ -149,6 +153,35 @@ class AnyContext:
         entry, value, _ = run.finished(step, fresh)
         run.write_later(entry)
         return value
+
+    # -- what a program may wait for --------------------------------------------------------------------------
+
+    def promise(self, name: str, *, returns: Any = Any) -> Promise:
+        """Something that somebody outside will say, by a token: `promise.result()`, or `await promise`.
+
+            approval = ctx.promise("approval")
+            ctx.step("ask", lambda: mail(boss, approval.token()))
+            if approval.result(timeout=86_400) == "yes": …
+
+        Give the token away inside of a step's function, not as an argument: it is another one on a later run. Whoever
+        has it calls `log.executions.resolve(token, value)`, or `holdfast execution resolve`. `returns` is the value's
+        type.
+        """
+        run = self._run
+        return Promise(run.live, run.waiters, run.place(name, self._parent, "promise"), returns)
+
+    def _sleep(self, seconds: float) -> Wait[None]:
+        run = self._run
+        return sleep(run.live, run.waiters, run.place("sleep()", self._parent, "sleep"), seconds)
+
+    def _sleep_until(self, when: datetime | int) -> Wait[None]:
+        run = self._run
+        return sleep_until(run.live, run.waiters, run.place("sleep()", self._parent, "sleep"), when)
+
+    def _signal(self, name: str, timeout: float | None, returns: Any) -> Wait[Any]:
+        run = self._run
+        path = run.place(signal_name(name), self._parent, "signal")
+        return wait_for_signal(run.live, run.waiters, path, name, timeout, returns)
 
     # -- inside of a step -------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import datetime
 from inspect import isawaitable
 from typing import Any, TypeVar, overload
 
@@ -25,6 +26,7 @@ from holdfast.execution.steps.step_options import BACKOFF_S, EffectKind, step_op
 from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, Write
 from holdfast.execution.steps.step_transaction import StepTransaction
 from holdfast.execution.steps.step_values import codec_of
+from holdfast.execution.waits.wait import Wait
 from holdfast.journal.commit.ticket import UnitTicket
 
 Result = TypeVar("Result")
@@ -188,6 +190,20 @@ class AsyncContext(AnyContext):
         finally:
             await end([task for at, task in enumerate(tasks) if at != index])
         return First(index, results([tasks[index]])[0])
+
+    # -- waiting ----------------------------------------------------------------------------------------------
+
+    def sleep(self, seconds: float) -> Wait[None]:
+        """Sleep so long, when awaited, also over restarts: a later run sleeps on to the same time."""
+        return self._sleep(seconds)
+
+    def sleep_until(self, when: datetime | int) -> Wait[None]:
+        """Sleep until a point in time: a datetime with a time zone, or microseconds since 1970."""
+        return self._sleep_until(when)
+
+    def signal(self, name: str, *, timeout: float | None = None, returns: Any = Any) -> Wait[Any]:
+        """The value of the next signal of this name, to be awaited; see `Context.signal`."""
+        return self._signal(name, timeout, returns)
 
     # -- how it is done ---------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from datetime import datetime
 from typing import Any, TypeVar, overload
 
 from holdfast.errors import HoldfastError, Invalid
@@ -155,6 +156,23 @@ class Context(AnyContext):
         if errors:
             raise next((error for error in errors if not isinstance(error, Exception)), errors[0])
         return [call.result() for call in calls]
+
+    # -- waiting ----------------------------------------------------------------------------------------------
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep so long, also over restarts: a later run sleeps on to the same time."""
+        self._sleep(seconds).result()
+
+    def sleep_until(self, when: datetime | int) -> None:
+        """Sleep until a point in time: a datetime with a time zone, or microseconds since 1970."""
+        self._sleep_until(when).result()
+
+    def signal(self, name: str, *, timeout: float | None = None, returns: Any = Any) -> Any:
+        """The value of the next signal of this name, which `log.executions.signal(id, name, value)` sends.
+
+        Raises WaitTimedOut if none comes within `timeout` seconds, and then on every later run as well.
+        """
+        return self._signal(name, timeout, returns).result()
 
     # -- how it is done ---------------------------------------------------------------------------------------
 

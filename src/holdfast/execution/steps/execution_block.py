@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -38,13 +39,16 @@ logger = logging.getLogger("holdfast.execution")
 
 _JOURNAL_FAILED = (Closed, Unavailable, OutcomeUnknown)
 
+Retry = Callable[[int, Exception], int | None]
+"""When an execution is run again that was begun so often and failed like this; None if never."""
+
 
 class ExecutionBlock:
     """An execution that is about to be run; use it with `with` or `async with`."""
 
     def __init__(
         self, room: ExecutionRoom, kind: str, *, id: object = None, always_replay: bool = False,
-        on_journal_loss: str = "fail",
+        on_journal_loss: str = "fail", retry: Retry | None = None,
     ) -> None:  # fmt: skip
         if on_journal_loss not in LOSSES:
             raise Invalid(f"unknown on_journal_loss={on_journal_loss!r}", hint=f"one of {', '.join(LOSSES)}")
@@ -52,6 +56,8 @@ class ExecutionBlock:
         self._kind = checked_name(kind, "kind")
         self._always_replay = flag(always_replay, "always_replay")
         self._on_journal_loss = on_journal_loss
+        self._retry = retry
+        """Of a worker: what is its work, and not over, is opened, and may be queued again instead of having failed."""
         self._run: ProgramRun | None = None
         self.id: ExecutionId = fresh_id(room.clock) if id is None else given_id(id)
         """The execution's id."""
@@ -130,12 +136,12 @@ class ExecutionBlock:
     # -- both -------------------------------------------------------------------------------------------------
 
     def _opened(self) -> LiveExecution:
-        return self._room.live.open(self.id, self._kind)
+        return self._room.live.open(self.id, self._kind, is_work=self._retry is not None)
 
     def _begun(self, live: LiveExecution) -> ProgramRun:
         self._run = ProgramRun(
-            live, self._room.journal, always_replay=self._always_replay, on_journal_loss=self._on_journal_loss,
-            begin_transaction=self._room.begin_transaction,
+            live, self._room.journal, self._room.waiters, always_replay=self._always_replay,
+            on_journal_loss=self._on_journal_loss, begin_transaction=self._room.begin_transaction,
         )  # fmt: skip
         return self._run
 
@@ -151,12 +157,15 @@ class ExecutionBlock:
             return None
         status = _status(run, error)
         if status is None:
-            return run.flushed()
+            flushed = run.flushed()
+            return run.live.leave_off() if run.live.is_suspended else flushed
         if error is None:
             payload, _ = PLAIN.encode(run.result, "result")
             run.flushed()
             return run.live.finish(status, payload)
         self._try_again(run, error)
+        if status == "failed" and (due := self._due(run, error)) is not None:
+            return run.live.requeue(due, type_name(error))
         payload, _ = encode_error(error, "")
         return run.live.finish(status, payload, note=type_name(error))
 
@@ -167,10 +176,17 @@ class ExecutionBlock:
             if step.run is run and (not step.options.is_guarded or step.options.on_ambiguous == "rerun"):
                 run.write(AttemptFailed(step.path, step.attempt, type_name(error), now, 0), acked=False)
 
+    def _due(self, run: ProgramRun, error: BaseException) -> int | None:
+        if self._retry is None or not isinstance(error, Exception):
+            return None
+        return self._retry(run.live.row.attempts, error)
+
     def _not_stored(self, run: ProgramRun, error: BaseException | None, failure: HoldfastError) -> None:
         """The end could not be stored: what the block raised matters more."""
         if error is None:
             run.lost(failure)
+            return
+        if run.live.is_suspended:  # it has no end, and nothing was to be stored but that it left off
             return
         logger.warning(
             "the end of an execution could not be stored: %s", failure.message,

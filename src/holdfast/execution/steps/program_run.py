@@ -33,6 +33,7 @@ from holdfast.execution.steps.step_values import (
     function_of,
     given_fingerprint,
 )
+from holdfast.execution.waits.wait import Waiters
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation
 
@@ -62,6 +63,7 @@ class ProgramRun:
         self,
         live: LiveExecution,
         journal: Journal,
+        waiters: Waiters,
         *,
         always_replay: bool = False,
         on_journal_loss: str = "fail",
@@ -69,6 +71,7 @@ class ProgramRun:
     ) -> None:
         self.live = live
         self.journal = journal
+        self.waiters = waiters
         self.clock = live.clock
         self.always_replay = always_replay
         self.begin_transaction = begin_transaction
@@ -127,9 +130,7 @@ class ProgramRun:
     def ask_value(self, parent: str, name: str, codec: Codec) -> StepHandle:
         """A value that is made once and then remembered."""
         path = self.place(name, parent)
-        return StepHandle(
-            self, path, step_key_from(self._hasher, path, DEFAULT.effect, b""), DEFAULT, codec, False, None
-        )
+        return StepHandle(self, path, self._key(path, DEFAULT.effect, b""), DEFAULT, codec, False, None)
 
     def _key(self, path: str, effect: str, operation: bytes) -> bytes:
         if self.live.recorded.origins:  # some paths have another execution's keys

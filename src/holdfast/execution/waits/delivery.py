@@ -7,30 +7,28 @@ there is woken. The same call twice does what one does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from holdfast.errors import ExecutionCanceled, Full, HoldfastError, Invalid, NotFound, PromiseRejected
-from holdfast.execution.journal.entries import PromiseResolved, SignalSent
+from holdfast.execution.journal.entries import Entry, PromiseResolved, SignalSent
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
 from holdfast.execution.waits.promise_token import parse_token
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Journal
 
 SIGNALS_MAX = 10_000
 """Signals of one execution that nobody has taken."""
 
-Bring = Callable[[LiveExecution], UnitTicket | None]
-"""Writes what there is to write; None if that was done before."""
+Bring = Callable[[LiveExecution], Entry | None]
+"""What there is to write; None if that was done before."""
 
 
 class Delivery:
     """Brings things to the executions of one log."""
 
-    def __init__(self, live: LiveExecutions, journal: Journal) -> None:
+    def __init__(self, live: LiveExecutions) -> None:
         self._live = live
-        self._journal = journal
-        self._clock = journal.clock
-        self._timeout = live.store.settings.ack_timeout_ms / 1000
+        self._clock = live.store.clock
 
     def settle(self, token: object, payload: bytes, *, is_error: bool = False) -> bool:
         """Settle a promise; False if it was settled before, which changes nothing.
@@ -39,7 +37,7 @@ class Delivery:
         """
         given = parse_token(token)
 
-        def bring(live: LiveExecution) -> UnitTicket | None:
+        def bring(live: LiveExecution) -> Entry | None:
             live.recorded.all()
             created = live.recorded.created.get(given.promise)
             if not created:
@@ -49,15 +47,15 @@ class Delivery:
             if given.promise in live.recorded.promises:
                 return None
             _check_goes_on(live)
-            return live.write(PromiseResolved(given.promise, payload, self._clock.now_us(), is_error))
+            return PromiseResolved(given.promise, payload, self._clock.now_us(), is_error)
 
-        return self._bring(given.execution, bring)
+        return self._bring(given.execution, given.promise, bring)
 
     def send(self, execution: ExecutionId, name: str, payload: bytes, signal: bytes | None = None) -> bool:
         """Send a signal; one that has the id of an earlier one is that one, and changes nothing: False."""
         own = signal or self._clock.random_bytes(16)
 
-        def bring(live: LiveExecution) -> UnitTicket | None:
+        def bring(live: LiveExecution) -> Entry | None:
             recorded = live.recorded
             recorded.all()
             if own in recorded.signals:
@@ -65,28 +63,35 @@ class Delivery:
             _check_goes_on(live)
             if len(recorded.signals) - len(recorded.taken) >= SIGNALS_MAX:
                 raise Full(f"{SIGNALS_MAX} signals wait to be taken execution={live.id}", hint="its program takes none")
-            return live.write(SignalSent(name, own, payload, self._clock.now_us()))
+            return SignalSent(name, own, payload, self._clock.now_us())
 
-        return self._bring(execution, bring)
+        return self._bring(execution, own, bring)
 
-    def _bring(self, execution: ExecutionId, bring: Bring) -> bool:
+    def _bring(self, execution: ExecutionId, key: bytes, bring: Bring) -> bool:
         """Do it where the execution is, and once more if it was let go just then."""
         for is_last in (False, False, True):
             with self._live.visit(execution) as live:
                 was_here = self._live.get(execution) is live
                 try:
-                    with live.exchange:
-                        ticket = bring(live)
+                    is_new, ticket = self._live.store.with_room(partial(_written, live, key, bring))
                     if ticket is not None:
                         ticket.result()
+                        live.brought.pop(key, None)
                     break
                 except HoldfastError:
                     if is_last or not was_here or self._live.get(execution) is live:
                         raise
-        if ticket is None:  # it was done before: then that, too, must be durable
-            self._journal.drain(self._timeout)
         live.arrived.notify()
-        return ticket is not None
+        return is_new
+
+
+def _written(live: LiveExecution, key: bytes, bring: Bring) -> tuple[bool, UnitTicket | None]:
+    """Whether this is the one that is written, and the ticket of what was: somebody else's may not be durable yet."""
+    with live.exchange:
+        entry = bring(live)
+        if entry is not None:
+            live.brought[key] = live.write(entry)
+        return entry is not None, live.brought.get(key)
 
 
 def _check_goes_on(live: LiveExecution) -> None:

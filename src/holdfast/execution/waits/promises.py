@@ -12,19 +12,20 @@ kept like a timer's, below the promise's path.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from holdfast.errors import Full, PromiseFailed, WaitTimedOut
-from holdfast.execution.journal.entries import PromiseCreated, PromiseResolved, TimerFired
+from holdfast.execution.journal.entries import PromiseCreated, PromiseResolved
 from holdfast.execution.journal.execution_id import inner_id
 from holdfast.execution.journal.live_execution import LiveExecution
+from holdfast.execution.waits.handover import Handover
 from holdfast.execution.waits.kind_check import check_kind
 from holdfast.execution.waits.promise_token import SECRET_BYTES, Token
-from holdfast.execution.waits.timers import armed, span_us
+from holdfast.execution.waits.timers import armed, fired, span_us
 from holdfast.execution.waits.wait import Done, Wait, Waiters
 from holdfast.execution.waits.wait_values import value_of
-from holdfast.journal.commit.ticket import UnitTicket
 
 TOKENS_MAX = 100
 
@@ -41,10 +42,11 @@ class Promise:
         self._waiters = waiters
         self._returns = returns
         self._token: Token | None = None
-        self._ticket: UnitTicket | None = None
         record = check_kind(live, path, "promise")
         created = None if record is None else record.promise
         self._promise = inner_id(live.id, path, "promise").bytes if created is None else created.promise
+        self._issued: Handover | None = None
+        """What makes the token good: written with the first thing that is asked of the promise."""
         if created is None:
             self._issue()
 
@@ -63,32 +65,26 @@ class Promise:
 
         In a later run it is another one; those that were given out before stay good.
         """
-        if self._token is None:
-            self._issue()
-        token, ticket = self._issued()
-        ticket.result()
+        token, issued = self._own_token()
+        issued.settle()
         return token.text()
 
     async def token_async(self) -> str:
         """What `token` does, for coroutines."""
-        if self._token is None:
-            self._issue()
-        token, ticket = self._issued()
-        await ticket
+        token, issued = self._own_token()
+        await issued.settle_async()
         return token.text()
 
     def wait(self, timeout: float | None = None) -> Wait[Any]:
         """The value, to be waited for: `.result()`, or `await`; WaitTimedOut after `timeout` seconds, for good."""
-        before = [] if self._ticket is None else [self._ticket]
+        first = [] if self._issued is None else [self._issued]
         if timeout is None:
-            return Wait(self._live, self._waiters, lambda is_due: self._settled(), before=before)
+            return Wait(self._live, self._waiters, lambda is_due: self._settled(), first=first)
         span = span_us(timeout)
         path = self._live.place("wait", self.path, "wait")
-        due, tickets = armed(self._live, path, self._live.clock.now_us() + span, span)
-        return Wait(
-            self._live, self._waiters, lambda is_due: self._settled_in_time(path, is_due),
-            before=[*before, *tickets], due=due,
-        )  # fmt: skip
+        due, more = armed(self._live, path, self._live.clock.now_us() + span, span)
+        look = partial(self._settled_in_time, path)
+        return Wait(self._live, self._waiters, look, first=first + more, due=due)
 
     def result(self, timeout: float | None = None) -> Any:
         """Block until it is settled, and return the value; raises PromiseFailed if it was rejected."""
@@ -115,23 +111,23 @@ class Promise:
         settled = self._settled()
         if settled is not None or not is_due:
             return settled
-        fired = TimerFired(path, inner_id(self._live.id, path, "timer").bytes, self._live.clock.now_us())
-        return late._replace(ticket=self._live.write(fired))
+        return late._replace(last=Handover(self._live, fired(self._live, path)))
 
-    def _issue(self) -> None:
-        """One more token; its hash is handed over, and durable when the ticket says so."""
+    def _own_token(self) -> tuple[Token, Handover]:
+        """The token of this run; another one, if the promise was made by an earlier run."""
+        if self._token is None or self._issued is None:
+            return self._issue()
+        return self._token, self._issued
+
+    def _issue(self) -> tuple[Token, Handover]:
         if len(self._live.recorded.created.get(self._promise, ())) >= TOKENS_MAX:
             raise Full(
                 f"this promise has {TOKENS_MAX} tokens promise={self.path}", hint="give them out once, inside of a step"
             )
         token = Token(self._live.id, self._promise, self._live.clock.random_bytes(SECRET_BYTES))
         entry = PromiseCreated(self.path, self._promise, token.hash(), self._live.clock.now_us())
-        self._token, self._ticket = token, self._live.write(entry)
-
-    def _issued(self) -> tuple[Token, UnitTicket]:
-        assert self._token is not None
-        assert self._ticket is not None
-        return self._token, self._ticket
+        self._token, self._issued = token, Handover(self._live, entry)
+        return token, self._issued
 
     def __repr__(self) -> str:
         return f"Promise({self.path!r}, id={self.id})"

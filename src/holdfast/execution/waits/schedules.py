@@ -143,7 +143,7 @@ class Schedules:
             )  # fmt: skip
             schedule = self._put(known, msgspec.structs.replace(schedule, seen_us=now))
         back = slots_back(parse_timing(schedule.when), zone_of(schedule.zone), schedule.seen_us, now)
-        found = list(islice(back, MISSED_MAX + 1))
+        found = list(islice(back, MISSED_MAX + _ON_TIME_US // 1_000_000 + 2))  # one more than can be chosen
         if not found:
             return
         for slot in due_slots(schedule, found, now):

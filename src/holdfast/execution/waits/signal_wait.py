@@ -13,11 +13,11 @@ from holdfast.errors import WaitTimedOut
 from holdfast.execution.journal.entries import SignalSent, SignalTaken
 from holdfast.execution.journal.execution_id import checked_name
 from holdfast.execution.journal.live_execution import LiveExecution
+from holdfast.execution.waits.handover import Handover
 from holdfast.execution.waits.kind_check import check_kind
 from holdfast.execution.waits.timers import armed, span_us
 from holdfast.execution.waits.wait import Done, Due, Wait, Waiters
 from holdfast.execution.waits.wait_values import value_of
-from holdfast.journal.commit.ticket import UnitTicket
 
 
 def signal_name(name: object) -> str:
@@ -32,11 +32,11 @@ def wait_for_signal(
     record = check_kind(live, path, "signal")
     taken = None if record is None else record.signal
     due: Due | None = None
-    tickets: list[UnitTicket] = []
+    first: list[Handover] = []
     if timeout is not None and taken is None:
         span = span_us(timeout)
-        due, tickets = armed(live, path, live.clock.now_us() + span, span)
-    return Wait(live, waiters, lambda is_due: _take(live, path, name, returns, is_due), before=tickets, due=due)
+        due, first = armed(live, path, live.clock.now_us() + span, span)
+    return Wait(live, waiters, lambda is_due: _take(live, path, name, returns, is_due), first=first, due=due)
 
 
 def _take(live: LiveExecution, path: str, name: str, returns: Any, is_due: bool) -> Done | None:
@@ -48,12 +48,13 @@ def _take(live: LiveExecution, path: str, name: str, returns: Any, is_due: bool)
         sent = _next(live, name)
         if sent is not None:
             # Not waited for: whatever the program does with it is written behind this.
-            live.write(SignalTaken(path, sent.signal, live.clock.now_us()), acked=False)
+            taken = SignalTaken(path, sent.signal, live.clock.now_us())
+            live.write_later(taken)
+            live.recorded.add(taken)
             return Done(value_of(sent.payload, returns, what))
         if not is_due:
             return None
-        ticket = live.write(SignalTaken(path, b"", live.clock.now_us()))
-        return _late(what)._replace(ticket=ticket)
+        return _late(what)._replace(last=Handover(live, SignalTaken(path, b"", live.clock.now_us())))
 
 
 def _next(live: LiveExecution, name: str) -> SignalSent | None:

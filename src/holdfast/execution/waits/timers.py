@@ -14,9 +14,9 @@ from holdfast.errors import Invalid
 from holdfast.execution.journal.entries import TimerArmed, TimerFired
 from holdfast.execution.journal.execution_id import inner_id
 from holdfast.execution.journal.live_execution import LiveExecution
+from holdfast.execution.waits.handover import Handover
 from holdfast.execution.waits.kind_check import check_kind
 from holdfast.execution.waits.wait import Done, Due, Wait, Waiters
-from holdfast.journal.commit.ticket import UnitTicket
 
 _LAST_US = 2**62
 _SECONDS_MAX = 1e11
@@ -46,16 +46,21 @@ def _bounded(us: int) -> int:
     return min(max(us, 0), _LAST_US)
 
 
-def armed(live: LiveExecution, path: str, due_us: int, span: int | None) -> tuple[Due, list[UnitTicket]]:
-    """The timer at a path, armed now if it was not before; what was stored wins."""
+def armed(live: LiveExecution, path: str, due_us: int, span: int | None) -> tuple[Due, list[Handover]]:
+    """When the timer at a path is due, and what arms it if it was not armed before; what was stored wins."""
     record = live.look(path)
     timer = None if record is None else record.timer
-    tickets = []
+    first: list[Handover] = []
     if timer is None:
         timer = TimerArmed(path, inner_id(live.id, path, "timer").bytes, _bounded(due_us), live.clock.now_us())
-        tickets.append(live.write(timer))
+        first.append(Handover(live, timer))
     until = None if span is None else live.clock.monotonic() + span / 1e6
-    return Due(timer.due_us, until), tickets
+    return Due(timer.due_us, until), first
+
+
+def fired(live: LiveExecution, path: str) -> TimerFired:
+    """The time of the timer at this path has come."""
+    return TimerFired(path, inner_id(live.id, path, "timer").bytes, live.clock.now_us())
 
 
 def sleep(live: LiveExecution, waiters: Waiters, path: str, seconds: object) -> Wait[None]:
@@ -71,7 +76,7 @@ def sleep_until(live: LiveExecution, waiters: Waiters, path: str, when: object) 
 
 def _sleep(live: LiveExecution, waiters: Waiters, path: str, due_us: int, span: int | None) -> Wait[None]:
     check_kind(live, path, "timer")
-    due, tickets = armed(live, path, due_us, span)
+    due, first = armed(live, path, due_us, span)
 
     def look(is_due: bool) -> Done | None:
         record = live.look(path)
@@ -80,7 +85,7 @@ def _sleep(live: LiveExecution, waiters: Waiters, path: str, due_us: int, span: 
         if not is_due:
             return None
         # Not waited for: if it is lost, the next run finds the time passed, and fires again.
-        live.write(TimerFired(path, inner_id(live.id, path, "timer").bytes, live.clock.now_us()), acked=False)
+        live.write_later(fired(live, path))
         return Done()
 
-    return Wait(live, waiters, look, before=tickets, due=due)
+    return Wait(live, waiters, look, first=first, due=due)

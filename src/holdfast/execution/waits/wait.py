@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from holdfast.clock import Clock
 from holdfast.errors import Full
 from holdfast.execution.journal.live_execution import LiveExecution
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.execution.waits.handover import Handover
 
 Value = TypeVar("Value")
 
@@ -33,8 +33,8 @@ class Done(NamedTuple):
 
     value: Any = None
     error: Exception | None = None
-    ticket: UnitTicket | None = None
-    """Of what must be durable before anybody hears of it."""
+    last: Handover | None = None
+    """What must be durable before anybody hears of it."""
 
 
 class Due(NamedTuple):
@@ -92,17 +92,17 @@ class Wait(Generic[Value]):
         waiters: Waiters,
         look: Callable[[bool], Done | None],
         *,
-        before: Sequence[UnitTicket] = (),
+        first: Sequence[Handover] = (),
         due: Due | None = None,
     ) -> None:
         """`look` says what has come, if anything has; it is told whether the time is up, and then says so.
 
-        What it has written `before` must be durable before anybody waits.
+        What comes `first` is durable before anybody waits.
         """
         self.live = live
         self._waiters = waiters
         self._look = look
-        self._before = before
+        self._first = first
         self._due = due
         self._done: Done | None = None
 
@@ -113,21 +113,20 @@ class Wait(Generic[Value]):
 
     def result(self) -> Value:
         """Block until it is there; raises what it came to, ExecutionCanceled, and Full if too many wait."""
-        for ticket in self._before:
-            ticket.result()
+        self.begin()
         if not self._try():
             with self._waiters.counted(self):
                 while not self._try():
                     self.live.arrived.sleep(self._try, self._pause())
         done = self._found()
-        if done.ticket is not None:
-            done.ticket.result()
+        if done.last is not None:
+            done.last.settle()
         value: Value = _given(done)
         return value
 
     def __await__(self) -> Generator[Any, None, Value]:
-        for ticket in self._before:
-            yield from ticket.__await__()
+        for first in self._first:
+            yield from first.settle_async().__await__()
         if not self._try():
             with self._waiters.counted(self):
                 while not self._try():
@@ -135,10 +134,15 @@ class Wait(Generic[Value]):
                     if not self._try():  # look again: it may have come before we registered
                         yield from future
         done = self._found()
-        if done.ticket is not None:
-            yield from done.ticket.__await__()
+        if done.last is not None:
+            yield from done.last.settle_async().__await__()
         value: Value = _given(done)
         return value
+
+    def begin(self) -> None:
+        """Write down, durably, what is waited for; waiting does that first."""
+        for first in self._first:
+            first.settle()
 
     def _try(self) -> bool:
         """Whether it is there, or the time is up; what was recorded comes before any wish that the program stop."""

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, Invalid, NotFound
+from holdfast.execution.journal.commit_parts import LiveJournal
 from holdfast.execution.journal.entries import (
     ENDED,
     Administered,
@@ -36,13 +37,12 @@ from holdfast.execution.journal.entries import (
     encode_entry,
 )
 from holdfast.execution.journal.execution_id import ExecutionId, fresh_id
-from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
-from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
+from holdfast.execution.journal.execution_store import ExecutionStore
+from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX, LiveExecution, LiveExecutions
 from holdfast.execution.journal.recorded import Block, Recorded, in_order
 from holdfast.execution.work.execution_views import first_mention, is_below, unfolded
 from holdfast.execution.work.work_queue import WorkQueue
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Operation
 
 GUARDED = "exactly_once_guarded"
 _REWOUND_BYTES_MAX = 8 * 2**20
@@ -92,6 +92,13 @@ class Administration:
         row: ExecutionRow | None = self._store.rows.get(execution)
         if row is not None:
             self._queue.add(row)
+
+    def note(self, execution: ExecutionId, note: str) -> None:
+        """Say why one that nobody runs does not go on."""
+        with self._held(execution) as (_, journal):
+            before = self._row(execution)
+            if before.status not in ENDED:
+                self._commit(journal, msgspec.structs.replace(before, note=note[:NOTE_CHARS_MAX]))
 
     # -- its end ----------------------------------------------------------------------------------------------
 
@@ -214,18 +221,17 @@ class Administration:
             raise Full(
                 f"too much is left to be rewound execution={row.execution}", hint="fork it before that path instead"
             )
-        folded = Folded(journal.next_entry, len(bodies), bodies, self._now())
-        self._commit(journal, row, folded, *entries, operations=self._store.removal(row.execution))
+        upto = journal.next_entry  # it stands for everything before
+        folded = Folded(upto, upto, bodies, self._now())
+        self._commit(journal, row, folded, *entries, anew=True)
 
-    def _commit(
-        self, journal: LiveJournal, row: ExecutionRow, *entries: Entry, operations: list[Operation] | None = None
-    ) -> None:
+    def _commit(self, journal: LiveJournal, row: ExecutionRow, *entries: Entry, anew: bool = False) -> None:
         """Store a row with entries, and wait for it."""
         store = self._store
 
         def hand_over() -> UnitTicket:
             with store.lock:
-                return store.change_row(journal, row, *entries, operations=operations)
+                return store.change_row(journal, row, *entries, anew=anew)
 
         store.with_room(hand_over).result()
 

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Invalid, StepFailed
+from holdfast.execution.steps.step_errors import decode_error, encode_error
+from holdfast.execution.steps.step_values import PLAIN, codec_of
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
@@ -23,10 +25,10 @@ _calls = msgspec.msgpack.Decoder(Call)
 def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any], size_max: int) -> bytes:
     """Arguments as bytes."""
     try:
-        body = msgspec.msgpack.encode(Call(args, kwargs))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        body, _ = PLAIN.encode(Call(args, kwargs), "start")
+    except Invalid as error:
         raise Invalid(
-            f"these arguments cannot be stored: {error}"[:300],
+            f"these arguments cannot be stored: {error.message}"[:300],
             hint="give plain values, dataclasses or msgspec structs; for others, a reference",
         ) from None
     if len(body) > size_max:
@@ -44,14 +46,11 @@ def decode_call(body: bytes) -> Call:
 
 def encode_outcome(value: Any, *, is_error: bool) -> bytes:
     """What a program returned or raised."""
-    if is_error:
-        return msgspec.msgpack.encode([type(value).__name__, str(value)])
-    return msgspec.msgpack.encode(value)
+    return encode_error(value, "")[0] if is_error else PLAIN.encode(value, "value")[0]
 
 
-def decode_outcome(body: bytes, *, is_error: bool) -> Any:
-    """What a program returned; what it raised is raised."""
-    value = msgspec.msgpack.decode(body) if body else None
+def decode_outcome(body: bytes, wanted: Any, *, is_error: bool) -> Any:
+    """What a program returned, as this type; what it raised is raised."""
     if is_error:
-        raise StepFailed(str(value), path="", type_name="")
-    return value
+        raise decode_error(body, "") if body else StepFailed("it failed", path="", type_name="")
+    return codec_of(wanted).decode(body, "result") if body else None

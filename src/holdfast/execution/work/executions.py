@@ -121,25 +121,28 @@ class Executions:
         """What `start` does, for coroutines."""
         return await to_thread(self.start, kind, *args, **options)
 
-    def result(self, execution: ExecutionId | str, timeout: float | None = None) -> Any:
+    def result(self, execution: ExecutionId | str, timeout: float | None = None, *, returns: Any = Any) -> Any:
         """Wait for an execution's end, and return what it returned, or raise what it raised.
 
+        It comes as the type that `returns` says, else as plain data.
         Raises ExecutionCanceled for one that was canceled, and Unavailable after `timeout` seconds (None waits for
         ever).
         """
         found = given_id(execution)
         store = self._stored()
         deadline = None if timeout is None else store.clock.monotonic() + seconds(timeout)
-        while (value := self._ended(found)) is _NOTHING:
+        while (value := self._ended(found, returns)) is _NOTHING:
             pause = self._pause(deadline, found)
             self._changed().sleep(lambda: self._has_ended(found), pause)
         return value
 
-    async def result_async(self, execution: ExecutionId | str, timeout: float | None = None) -> Any:
+    async def result_async(
+        self, execution: ExecutionId | str, timeout: float | None = None, *, returns: Any = Any
+    ) -> Any:
         """What `result` does, for coroutines."""
         found = given_id(execution)
         deadline = None if timeout is None else self._stored().clock.monotonic() + seconds(timeout)
-        while (value := await to_thread(self._ended, found)) is _NOTHING:
+        while (value := await to_thread(self._ended, found, returns)) is _NOTHING:
             future = self._changed().future(get_running_loop(), self._pause(deadline, found))
             if not self._has_ended(found):
                 await future
@@ -292,7 +295,7 @@ class Executions:
 
     # -- the end ----------------------------------------------------------------------------------------------
 
-    def _ended(self, execution: ExecutionId) -> Any:
+    def _ended(self, execution: ExecutionId, returns: Any) -> Any:
         """What it came to, once that is durable; _NOTHING before."""
         store = self._stored()
         row = _row(store, execution)
@@ -308,7 +311,7 @@ class Executions:
         ended = last_end(list(unfolded(in_order(store.load(execution)[0]))))
         if ended is None or ended.status != row.status:
             return _NOTHING
-        return decode_outcome(ended.payload, is_error=row.status == "failed")
+        return decode_outcome(ended.payload, returns, is_error=row.status == "failed")
 
     def _has_ended(self, execution: ExecutionId) -> bool:
         return _row(self._stored(), execution).status in ENDED

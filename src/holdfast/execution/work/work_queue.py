@@ -25,10 +25,10 @@ class _Lane:
     """Executions of one kind in one queue."""
 
     def __init__(self) -> None:
-        self.ready: list[tuple[int, int, bytes]] = []
-        """Priority (the highest is the smallest number here), time of creation, id."""
-        self.later: list[tuple[int, bytes]] = []
-        """Time before which it does not run, id."""
+        self.ready: list[tuple[int, int, int, bytes]] = []
+        """Priority (the highest is the smallest number here), time of creation, number, id."""
+        self.later: list[tuple[int, int, bytes]] = []
+        """Time before which it does not run, number, id."""
 
 
 class WorkQueue:
@@ -37,6 +37,8 @@ class WorkQueue:
     def __init__(self, look: Look) -> None:
         self._look = look
         self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._number = 0
+        """Of the last one that was added: those of one microsecond keep their order."""
         self._lock = Lock()
         self.changed = Signal()
         """Notified when something was added."""
@@ -46,7 +48,8 @@ class WorkQueue:
         if row.status == "queued" and row.queue:
             with self._lock:
                 lane = self._lanes.setdefault((row.queue, row.kind), _Lane())
-                heappush(lane.later, (row.due_us, row.id))
+                self._number += 1
+                heappush(lane.later, (row.due_us, self._number, row.id))
             self.changed.notify()
 
     def take(self, queues: Collection[str], kinds: Collection[str], now_us: int) -> ExecutionRow | None:
@@ -56,7 +59,7 @@ class WorkQueue:
                 lanes = [lane for lane in self._chosen(queues, kinds) if self._ripen(lane, now_us)]
                 if not lanes:
                     return None
-                _, _, body = heappop(min(lanes, key=lambda lane: lane.ready[0]).ready)
+                *_, body = heappop(min(lanes, key=lambda lane: lane.ready[0]).ready)
                 row = self._queued(body)
                 if row is not None:
                     return row
@@ -72,11 +75,12 @@ class WorkQueue:
     def _ripen(self, lane: _Lane, now_us: int) -> bool:
         """Move those whose time has come; whether any is ready."""
         while lane.later and lane.later[0][0] <= now_us:
-            row = self._queued(heappop(lane.later)[1])
+            _, number, body = heappop(lane.later)
+            row = self._queued(body)
             if row is not None and row.due_us > now_us:  # it was put off meanwhile
-                heappush(lane.later, (row.due_us, row.id))
+                heappush(lane.later, (row.due_us, number, row.id))
             elif row is not None:
-                heappush(lane.ready, (-row.priority, row.created_us, row.id))
+                heappush(lane.ready, (-row.priority, row.created_us, number, row.id))
         return bool(lane.ready)
 
     def _queued(self, body: bytes) -> ExecutionRow | None:

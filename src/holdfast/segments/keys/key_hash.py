@@ -52,7 +52,7 @@ def hash_keys(keys: pa.Array) -> pa.Array:
 def _padded(keys: pa.Array, lengths: pa.Array) -> pa.Array:
     """Keys in whole words, one behind the other from the first byte on."""
     ends: Any = pc.min_max(lengths).as_py()
-    if ends["min"] == ends["max"]:  # keys of one length, as most are, take half the time
+    if len(keys) and ends["min"] == ends["max"]:  # keys of one length, as most are, take half the time
         return pc.binary_join_element_wise(keys, pa.scalar(bytes(-ends["min"] % 8), pa.binary()), _numbers.nothing)
     padding = pc.binary_repeat(_numbers.zero, pc.bit_wise_and(pc.negate(lengths), _numbers.seven))
     return pc.binary_join_element_wise(keys, padding, _numbers.nothing)

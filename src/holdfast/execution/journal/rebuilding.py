@@ -1,0 +1,149 @@
+"""Executions made again of the topic `_executions`: after a log was restored or rebuilt, which brings no spaces back.
+
+The topic has all that the spaces had, in the same commits: blocks, folded stretches, rows, values kept by reference,
+and what was pruned. What it no longer has (it was not shipped, or has expired) is not made up: an execution whose
+journal has a gap keeps its row and what is left, and is refused when somebody wants to go on with it.
+
+While it goes on, a mark stands in the index: if the process dies, all of it is done again, with the same outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from holdfast.errors import Corrupt
+from holdfast.execution.journal.commit_parts import (
+    BLOCK_KEY,
+    DATA_PREFIX,
+    FOLDED_KEY,
+    INDEX,
+    PREFIX,
+    Item,
+    block_item,
+)
+from holdfast.execution.journal.entries import ExecutionRow, Folded, decode_any_block, decode_row, encode_row
+from holdfast.execution.journal.execution_id import ExecutionId
+from holdfast.journal.journal import Journal
+from holdfast.model.record import Record
+
+MARK = b"!"
+"""The key of the item that is in the index while it is made again."""
+_COMMIT_BYTES = 2**20
+_TIMEOUT_S = 60.0
+
+_data = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes])
+
+logger = logging.getLogger("holdfast.executions")
+
+
+class _Found:
+    """What the topic says of one execution."""
+
+    __slots__ = ("blocks", "data", "row")
+
+    def __init__(self) -> None:
+        self.row: ExecutionRow | None = None
+        self.blocks: dict[int, Item] = {}
+        """By their numbers."""
+        self.data: dict[bytes, bytes] = {}
+
+
+def is_needed(journal: Journal, has_records: Callable[[], bool]) -> bool:
+    """Whether there should be executions here and there are none, or not all."""
+    index = journal.spaces.load(INDEX)
+    if index:
+        return any(key == MARK for key, _, _ in index)
+    return has_records() and INDEX not in journal.spaces.names()
+
+
+def rebuild(journal: Journal, records: Iterable[Record]) -> int:
+    """Make all spaces of executions again; durable when this returns. How many executions there are."""
+    found = _found(records)
+    _change(journal, INDEX, [(MARK, 0, b"")])
+    for execution, one in found.items():
+        name = str(execution)
+        journal.spaces.change(PREFIX + name, drop=True, timeout=_TIMEOUT_S).result()
+        journal.spaces.change(DATA_PREFIX + name, drop=True, timeout=_TIMEOUT_S).result()
+        for items in _chunks(one.blocks[number] for number in sorted(one.blocks)):
+            _change(journal, PREFIX + name, items)
+        for items in _chunks((key, 0, body) for key, body in one.data.items()):
+            _change(journal, DATA_PREFIX + name, items)
+    rows = [one.row for one in found.values() if one.row is not None]
+    for items in _chunks((row.id, row.created_us, encode_row(row)) for row in rows):
+        _change(journal, INDEX, items)
+    journal.spaces.change(INDEX, [], [MARK], timeout=_TIMEOUT_S).result()
+    logger.info("executions were made again of what was restored", extra={"action": "executions_rebuilt"})
+    return len(rows)
+
+
+def _found(records: Iterable[Record]) -> dict[ExecutionId, _Found]:
+    found: dict[ExecutionId, _Found] = {}
+    for record in records:
+        execution = _execution(record)
+        if record.kind == "pruned":
+            found.pop(execution, None)
+        else:
+            _take(found.setdefault(execution, _Found()), record)
+    return {execution: one for execution, one in found.items() if one.row is not None}
+
+
+def _execution(record: Record) -> ExecutionId:
+    try:
+        return ExecutionId((record.key or b"").decode())
+    except ValueError:
+        raise Corrupt(f"a record of the executions' topic has no execution offset={record.offset}") from None
+
+
+def _take(one: _Found, record: Record) -> None:
+    """One more record of an execution."""
+    match record.kind:
+        case "status":
+            one.row = decode_row(record.payload)
+        case "entries":
+            _take_entries(one, record.payload)
+        case "folded":
+            _take_folded(one, record.payload)
+        case "data":
+            _, key, body = _data.decode(record.payload)
+            one.data[key] = body
+        case _:
+            pass  # a newer version's: it has nothing that this one could use
+
+
+def _take_entries(one: _Found, body: bytes) -> None:
+    block = decode_any_block(body)
+    if block.entries and isinstance(block.entries[0], Folded):  # the past was written anew
+        one.blocks.clear()
+    key, number, _ = block_item(BLOCK_KEY, ExecutionId(bytes=block.execution), block.first, list(block.entries))
+    one.blocks[number] = (key, number, body)
+
+
+def _take_folded(one: _Found, body: bytes) -> None:
+    block = decode_any_block(body)
+    entry = block.entries[0]
+    assert isinstance(entry, Folded)
+    for number in range(entry.upto - entry.count, entry.upto):
+        one.blocks.pop(number, None)
+    execution = ExecutionId(bytes=block.execution)
+    key, number, _ = block_item(FOLDED_KEY, execution, block.first, [entry], entry.count)
+    one.blocks[number] = (key, number, body)
+
+
+def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    chunk: list[Item] = []
+    size = 0
+    for item in items:
+        if chunk and size + len(item[2]) > _COMMIT_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
+        size += len(item[2])
+    if chunk:
+        yield chunk
+
+
+def _change(journal: Journal, name: str, items: list[Item]) -> None:
+    journal.spaces.change(name, items, timeout=_TIMEOUT_S).result()

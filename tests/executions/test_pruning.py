@@ -1,0 +1,206 @@
+"""Retention of executions: by status and age, in bounded commits, whole; limits hold. Holes 13 and 6.1-6."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+import holdfast
+from holdfast import Full, Invalid, Log, Settings, Unavailable
+from holdfast.errors import ExecutionHeld
+from holdfast.execution.journal.commit_parts import DATA_PREFIX, Kept
+from holdfast.journal.journal import Journal
+from holdfast.testing import ManualClock
+from tests.disk.test_writer import refuse_next_commit
+from tests.executions.test_execution_journal import journal_of, opened, steps
+from tests.executions.test_live_journal import begin, result, room_of
+
+pytestmark = pytest.mark.disk
+
+
+def open_with(path: Path, clock: ManualClock | None = None, **executions: int) -> Log:
+    settings = Settings.from_mapping({"executions": executions, "segments": {"seal_on_close": False}})
+    return holdfast.open(path / "log", settings=settings, clock=clock or ManualClock(seed=1))
+
+
+def ended(log: Log, status: str = "completed") -> UUID:
+    execution = opened(log)
+    journal_of(log).append(execution, result("a"))
+    journal_of(log).finalize(execution, status)
+    return execution
+
+
+def test_status_and_age_decide(tmp_path):
+    """Those that completed are kept for a week, others for a month; what runs is kept for ever."""
+    clock = ManualClock(seed=1)
+    with open_with(tmp_path, clock) as log:
+        completed, failed = ended(log), ended(log, "failed")
+        canceled, running = ended(log, "canceled"), opened(log)
+        clock.advance(6.9 * 86_400)
+        assert journal_of(log).prune() == 0
+        clock.advance(0.2 * 86_400)
+        assert journal_of(log).prune(dry_run=True) == 1
+        assert journal_of(log).prune() == 1
+        assert completed not in room_of(log).store.rows
+        clock.advance(23 * 86_400)
+        assert journal_of(log).prune() == 2
+        assert set(room_of(log).store.rows) == {running}
+        for gone in (completed, failed, canceled):
+            assert journal_of(log).read_execution(gone) == []
+    with open_with(tmp_path, clock) as log:
+        assert set(room_of(log).store.rows) == {running}
+        assert [name for name in log._journal.spaces.names() if "execution/" in name] == [f"execution/{running}"]
+
+
+def test_an_id_that_was_pruned_begins_afresh(tmp_path):
+    """6.1-6: an interrupted removal never makes a reused id replay an old result: it goes whole, with its row."""
+    clock = ManualClock(seed=1)
+    with open_with(tmp_path, clock) as log:
+        execution = ended(log)
+        clock.advance(8 * 86_400)
+        journal_of(log).prune()
+        assert journal_of(log).open_execution(execution, "another kind") is False
+        assert steps(log, execution) == []
+        journal_of(log).append(execution, result("new"))
+        assert steps(log, execution) == ["new"]
+
+
+def test_a_removal_that_fails_removes_nothing(tmp_path, monkeypatch):
+    """The rows are back, and the journals were never gone."""
+    clock = ManualClock(seed=1)
+    with open_with(tmp_path, clock) as log:
+        execution = ended(log)
+        clock.advance(8 * 86_400)
+        refuse_next_commit(log, monkeypatch, Unavailable("the disk is full"))
+        with pytest.raises(Unavailable):
+            journal_of(log).prune()
+        assert execution in room_of(log).store.rows
+        assert steps(log, execution) == ["a"]
+        assert journal_of(log).prune() == 1
+
+
+def test_values_that_are_kept_by_reference_go_with_it(tmp_path):
+    """Nothing of an execution is left behind."""
+    clock = ManualClock(seed=1)
+    with open_with(tmp_path, clock) as log:
+        live = begin(log)
+        live.store.write(live.journal, result("a"), Kept(b"ref/0", b"large")).result()
+        live.finish("completed").result()
+        room_of(log).live.release(live)
+        assert log._journal.spaces.load(DATA_PREFIX + str(live.id)) == [(b"ref/0", 0, b"large")]
+        clock.advance(8 * 86_400)
+        assert journal_of(log).prune() == 1
+        assert [name for name in log._journal.spaces.names() if str(live.id) in name] == []
+
+
+def test_commits_of_a_removal_are_bounded(tmp_path, monkeypatch):
+    """Batches count executions and entries: 25 executions in batches of 10 are three commits."""
+    clock = ManualClock(seed=1)
+    with open_with(tmp_path, clock, prune_batch=10) as log:
+        for _ in range(25):
+            ended(log)
+        clock.advance(8 * 86_400)
+        sizes: list[int] = []
+        transact = Journal.transact
+
+        def counted(self, operations, *, records, **more):
+            sizes.append(records)
+            return transact(self, operations, records=records, **more)
+
+        monkeypatch.setattr(Journal, "transact", counted)
+        assert journal_of(log).prune() == 25
+        assert sizes == [10, 10, 5]
+
+
+def test_prune_and_reopen_race_and_nothing_is_lost(tmp_path):
+    """Twenty times: it is pruned and begins afresh, or is reopened and keeps its past; never half of each."""
+    clock = ManualClock(seed=1)
+    with open_with(tmp_path, clock) as log:
+        for _ in range(20):
+            execution = ended(log)
+            clock.advance(8 * 86_400)
+            pruned: list[int] = []
+            thread = threading.Thread(target=lambda pruned=pruned: pruned.append(journal_of(log).prune()))
+            thread.start()
+            resumed = journal_of(log).open_execution(execution, "import")
+            thread.join()
+            assert pruned == [0 if resumed else 1]
+            assert steps(log, execution) == (["a"] if resumed else [])
+            assert room_of(log).store.rows[execution].status == "running"
+            journal_of(log).append(execution, result("b"))
+
+
+def test_executions_max_holds(tmp_path):
+    """At the limit the oldest that ended goes; where none has, a new one is refused."""
+    with open_with(tmp_path, executions_max=30) as log:
+        for _ in range(100):
+            ended(log)
+            assert len(room_of(log).store.rows) <= 30
+        running = [opened(log) for _ in range(30)]
+        with pytest.raises(Full, match="none of them has ended") as caught:
+            opened(log)
+        assert "executions_max" in caught.value.hint
+        journal_of(log).finalize(running[0], "completed")
+        opened(log)
+        assert running[0] not in room_of(log).store.rows
+    with open_with(tmp_path, executions_max=30) as log:
+        assert len(room_of(log).store.rows) == 30
+
+
+def test_journal_bytes_max_holds(tmp_path):
+    """Bytes of all journals together are bounded; ending an execution always is possible."""
+    with open_with(tmp_path, journal_bytes_max=2**20) as log:
+        execution = opened(log)
+
+        def fill() -> None:
+            for number in range(100):
+                journal_of(log).append(execution, result(str(number), bytes(100_000)))
+
+        with pytest.raises(Unavailable, match="none of them has ended"):
+            fill()
+        assert len(steps(log, execution)) == 11
+        assert 2**20 <= room_of(log).store.rows.bytes_total < 1.2 * 2**20
+        with pytest.raises(Full):
+            opened(log)
+        journal_of(log).finalize(execution, "failed")
+        other = opened(log)
+        journal_of(log).append(other, result("a", bytes(500_000)))
+        assert execution not in room_of(log).store.rows
+        assert room_of(log).store.rows.bytes_total < 2**20
+
+
+def test_sizes_survive_a_crash_about(tmp_path, open_log):
+    """A row is written again when its journal has grown: a log that was not closed knows how large its journals are."""
+    log = open_log("log")
+    live = begin(log)
+    for number in range(40):
+        live.write(result(str(number), bytes(100_000))).result()
+    copied = tmp_path / "copy"
+    shutil.copytree(tmp_path / "log", copied)
+    with holdfast.open(copied) as crashed:
+        assert room_of(crashed).store.rows.bytes_total > 2_900_000
+
+
+def test_what_somebody_changes_by_hand_is_not_pruned(tmp_path):
+    """Held is held."""
+    clock = ManualClock(seed=1)
+    with open_with(tmp_path, clock) as log:
+        execution = ended(log)
+        clock.advance(8 * 86_400)
+        with room_of(log).live.hold(execution):
+            assert journal_of(log).prune() == 0
+            with pytest.raises(ExecutionHeld):
+                opened(log, execution=execution)
+        assert journal_of(log).prune() == 1
+
+
+def test_limits_that_cannot_hold_are_refused():
+    """An index has a bounded number of rows."""
+    with pytest.raises(Invalid, match="executions_max"):
+        Settings.from_mapping({"executions": {"executions_max": 100_001}})
+    with pytest.raises(Invalid, match="prune_batch"):
+        Settings.from_mapping({"executions": {"prune_batch": 0}})
