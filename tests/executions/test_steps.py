@@ -18,6 +18,7 @@ from holdfast.errors import (
     Diverged,
     ExecutionCanceled,
     ExecutionHeld,
+    Full,
     StepFailed,
 )
 from holdfast.execution.journal.entries import (
