@@ -1,4 +1,4 @@
-"""What is stored of consumers is what format 0010 says."""
+"""What is stored of consumers is what format 0012 says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.model.record import Record
 
 pytestmark = pytest.mark.unit
 
-PAGE = (Path(__file__).parents[2] / "docs/formats/0010-consumers.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/formats/0012-consumers.md").read_text()
 PLACE = ("billing", "orders")
 AT = 1_700_000_000_000_000
 
