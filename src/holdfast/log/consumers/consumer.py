@@ -364,8 +364,8 @@ class Consumer(Generic[Item]):
         """Make it durable that all records given out so far are consumed; returns after the fsync.
 
         Raises Invalid, and commits nothing, where another member has one of these partitions now: all that was given
-        out since the last commit is given out again, here or there. Raises OutcomeUnknown when there was no acknowledgement within `timeout`
-        seconds (default: `journal.ack_timeout_ms`).
+        out since the last commit is given out again, here or there. Raises OutcomeUnknown when there was no
+        acknowledgement within `timeout` seconds (default: `journal.ack_timeout_ms`).
         """
         if in_coroutine():
             warnings.warn("commit() blocks the event loop; use: await consumer.commit_async()", RuntimeWarning, 2)
