@@ -58,7 +58,7 @@ class ExecutionRoom:
         self.queue = WorkQueue(self.store.rows.get)
         self.workers: set[Worker] = set()
         """Those that work now."""
-        self.administration = Administration(self.store, self.live, self.queue)
+        self.administration = Administration(journal, self.store, self.live, self.queue)
         for row in sorted(self.store.rows.values(), key=lambda row: (row.created_us, row.id)):
             self.queue.add(row)
         self.waiters = Waiters(settings.waiting_max)

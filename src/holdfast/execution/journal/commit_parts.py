@@ -15,7 +15,7 @@ import msgspec
 from holdfast.execution.execution_settings import TOPIC
 from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, StepResult, encode_block, encode_row
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.journal.journal import Gathering, Journal, Operation, Run
+from holdfast.journal.journal import Gathering, Journal, Make, Operation, Run
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Extra
@@ -79,6 +79,8 @@ class LiveJournal:
         self.next_entry = next_entry
         """From here on by the journal's writer alone, which makes block after block; wrong once a commit failed."""
         self.size = size
+        self.make: Make | None = None
+        """What the writer makes of what is handed over; kept, because most steps need it."""
         self.row: ExecutionRow | None = None
         """The row that was written last."""
         self.folded_steps = folded_steps

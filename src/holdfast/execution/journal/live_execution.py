@@ -38,6 +38,7 @@ from holdfast.execution.journal.entries import (
     ExecutionRow,
     Opened,
     Status,
+    StepResult,
 )
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
 from holdfast.execution.journal.execution_store import ExecutionStore
@@ -179,6 +180,13 @@ class LiveExecution:
             self.hand_over(entry, acked=False)
         except Full:
             self.pending.append(entry)
+
+    def hand_over_result(self, result: StepResult) -> None:
+        """What `hand_over` does with one result that nobody waits for."""
+        if self.pending:
+            self.hand_over(result, acked=False)
+        else:
+            self.store.write_result(self.journal, result)
 
     def hand_over(
         self, *parts: Part, acked: bool = True, alone: bool = False, size: int = 0, timeout: float | None = None
