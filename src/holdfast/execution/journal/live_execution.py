@@ -183,7 +183,7 @@ class LiveExecution:
 
     def hand_over_result(self, result: StepResult) -> None:
         """What `hand_over` does with one result that nobody waits for."""
-        if self.pending:
+        if self.pending or self.loss is not None:
             self.hand_over(result, acked=False)
         else:
             self.store.write_result(self.journal, result)
