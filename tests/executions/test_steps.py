@@ -18,6 +18,7 @@ from holdfast.errors import (
     Diverged,
     ExecutionCanceled,
     ExecutionHeld,
+    Full,
     StepFailed,
 )
 from holdfast.execution.journal.entries import (
@@ -656,6 +657,16 @@ def test_a_canceled_execution_stops_before_its_next_step_and_never_goes_on(log: 
     assert log.executions.show(ctx.id).summary.status == "canceled"
     with pytest.raises(ExecutionCanceled), log.execution("e", id=ctx.id):
         pass
+
+
+def test_the_number_of_steps_is_bounded(open_log: Callable[..., Log]) -> None:
+    log = open_log(settings=Settings.from_mapping({"executions": {"steps_max": 10}}))
+    with log.execution("e") as ctx:
+        for _ in range(100):  # those that are finished are folded, and count no more
+            ctx.step("a", Calls(1))
+    with pytest.raises(Full, match="10 steps"), log.execution("e") as ctx:
+        for _ in range(100):
+            ctx.begin_step("a")
 
 
 def test_a_long_execution_is_folded_and_replayed_all_the_same(open_log: Callable[..., Log]) -> None:

@@ -205,7 +205,9 @@ class ExecutionStore:
         """Wait until all that was handed over is settled."""
         self._journal.drain(self.timeout)
 
-    def change_row(self, live: LiveJournal, row: ExecutionRow, *entries: Entry, anew: bool = False) -> UnitTicket:
+    def change_row(
+        self, live: LiveJournal, row: ExecutionRow, *parts: Part, anew: bool = False, size: int = 0
+    ) -> UnitTicket:
         """Change an execution's row, with entries; others see it at once, and no longer if its commit fails.
 
         With `anew` these entries take the place of all before. Call with the lock held, through `with_room` or
@@ -213,7 +215,7 @@ class ExecutionStore:
         """
         before = [Anew()] if anew else []
         wait = self.timeout if in_coroutine() else 0
-        ticket = self.write(live, *before, *entries, row, alone=anew, timeout=wait)
+        ticket = self.write(live, *before, *parts, row, alone=anew, size=size, timeout=wait)
         ticket = UnitTicket(ticket.unit, self.timeout)
         self.rows.change(row, ticket)
         return ticket
@@ -265,6 +267,8 @@ class ExecutionStore:
             parts.add(part)
         made = parts.operations(self._partition, self.clock.now_us())
         self.rows.resize(live.execution, live.size)
+        if parts.row is not None and live.row is not None:
+            self.rows.complete(parts.row, live.row)
         return made
 
 
