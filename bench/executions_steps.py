@@ -4,8 +4,8 @@
 - guarded: a guarded step, which is two commits one after the other, beside one acknowledged append to a topic.
 - resume: opening an execution of 5000 finished steps and asking for each again, up to the last.
 
-Fair and unfair: all of it in one thread, in a new log on a real disk. Overhead is that of the thread that asks; what the
-writer does meanwhile on another core is in the rate, and in the processor time. Appends and guarded steps take turns.
+Fair and unfair: all of it in one thread, in a new log on a real disk. Overhead is that of the thread that asks; what
+the writer does meanwhile on another core is in the rate, and in the processor time.
 """
 
 from __future__ import annotations
