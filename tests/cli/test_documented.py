@@ -139,6 +139,7 @@ def test_global_options_are_documented() -> None:
                 execution_lines.StepLine,
                 execution_lines.EventLine,
                 execution_lines.ChangeLine,
+                execution_lines.BroughtLine,
             ],
         ),
         ("holdfast spark", [spark.SparkAnswer]),

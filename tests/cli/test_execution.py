@@ -13,6 +13,7 @@ import holdfast
 from holdfast import Keyring
 from holdfast.execution.journal.entries import EffectIntent, StepResult
 from holdfast.execution.journal.execution_id import fresh_id
+from holdfast.execution.waits.promises import Promise
 from tests.cli.conftest import Run, objects
 
 pytestmark = pytest.mark.disk
@@ -159,3 +160,31 @@ def test_a_tampered_journal_is_reported_as_damage(run: Run, kept: tuple[Path, UU
         database.execute("UPDATE space_items SET body = zeroblob(length(body)) WHERE length(body) > 200")
     result = run("execution", "show", path, execution)
     assert (result.exit_code, result.stdout) == (3, "")
+
+
+def test_promises_and_signals_come_from_outside(run: Run, tmp_path: Path) -> None:
+    """A promise is settled by its token, which is no argument; a signal is sent once, however often it is sent."""
+    path = tmp_path / "log"
+    with holdfast.open(path) as log, pytest.raises(KeyboardInterrupt), log.execution("order") as ctx:
+        execution = ctx.id
+        promise = Promise(ctx.live, log._executions.room().waiters, ctx.live.place("approval"))
+        (tmp_path / "token").write_text(promise.token())
+        raise KeyboardInterrupt
+    asked = ["execution", "resolve", path, "--token", f"file:{tmp_path / 'token'}"]
+    settled = run(*asked, "--value", '{"by": "me"}')
+    assert (settled.stdout, settled.exit_code) == ("done\n", 0)
+    assert objects(run(*asked, "--json").stdout) == [{"action": "settle_promise", "is_new": False}]
+    token = (tmp_path / "token").read_text()
+    assert run("execution", "resolve", path, "--token", "env:TOKEN", TOKEN=token).stdout == "it was done before\n"
+    assert run("execution", "resolve", path, "--token", "-", stdin=token.encode()).stdout == "it was done before\n"
+    for wrong in (token, "env:NOWHERE", f"file:{tmp_path / 'nowhere'}"):
+        refused = run("execution", "resolve", path, "--token", wrong)
+        assert (refused.exit_code, token in refused.output) == (2, False)
+    forged = token[:-4] + ("aaaa" if token[-4:] != "aaaa" else "bbbb")
+    assert run("execution", "resolve", path, "--token", "env:TOKEN", TOKEN=forged).exit_code == 1
+    number = str(UUID(int=7))
+    for answer in ("done\n", "it was done before\n"):
+        assert run("execution", "signal", path, execution, "paid", "--value", "42", "--id", number).stdout == answer
+    with holdfast.open(path) as log, log.execution("order", id=execution) as ctx:
+        assert Promise(ctx.live, log._executions.room().waiters, "approval").result() == {"by": "me"}
+        assert [sent.name for sent in ctx.live.recorded.signals.values()] == ["paid"]

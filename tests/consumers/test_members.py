@@ -94,6 +94,19 @@ def test_one_whose_thread_died_gives_its_partitions_back(orders):
     assert len(second.partitions) == 2
 
 
+def test_one_thread_may_read_and_another_commit(orders):
+    """A member whose reader has ended is in use as long as somebody commits with it."""
+    first, second = orders.consumer("billing"), orders.consumer("billing")
+    seen = []
+    for _ in range(20):
+        thread = threading.Thread(target=lambda: seen.extend(second.poll(3, timeout=0)))
+        thread.start()
+        thread.join()
+        second.commit()
+    assert len(seen) == 20
+    assert sorted([(record.partition, record.offset) for record in seen] + drain(first)) == everything()
+
+
 def test_one_whose_event_loop_is_closed_gives_its_partitions_back(orders):
     first, second = orders.consumer("billing"), orders.consumer("billing")
     asyncio.run(second.poll_async(3))

@@ -177,7 +177,7 @@ def test_every_public_name_is_documented():
     page = (ROOT / "docs/reference/api.md").read_text()
     kinds = (
         holdfast.Log, holdfast.Topic, holdfast.TypedTopic, holdfast.Ticket, results.ShippedTicket, holdfast.Reading,
-        holdfast.SettledReading, results.Subscription, Watch,
+        holdfast.SettledReading, results.Subscription, results.Transaction, results.Space, Watch,
     )  # fmt: skip
     methods = [m for kind in kinds for m in dir(kind) if not m.startswith("_")]
     for name in [*holdfast.__all__, *results.__all__, *methods]:

@@ -118,6 +118,26 @@ def test_a_result_that_cannot_be_stored_is_a_failure_and_never_a_hang(open_log):
         log.executions.result(started)
 
 
+@pytest.mark.parametrize("size", [2_000_000, 20_000_000])
+def test_ends_that_are_too_large_are_failures_too(open_log, size):
+    """What a program returns or raises may be larger than an entry: its execution ends all the same."""
+    log = open_log()
+
+    def returns(ctx):
+        return "x" * size
+
+    def raises(ctx):
+        raise ValueError("x" * size)
+
+    started = [log.executions.start("returns"), log.executions.start("raises")]
+    work(log, returns, raises)
+    with pytest.raises(Invalid, match="too large"):
+        log.executions.result(started[0])
+    with pytest.raises(Exception, match="x"):
+        log.executions.result(started[1])
+    assert {log.executions.summary(one).status for one in started} == {"failed"}
+
+
 def lambda_named(name: str, function: Any) -> Any:
     function.__name__ = name
     return function
@@ -219,6 +239,34 @@ def test_two_workers_run_each_execution_once(open_log):
             log.executions.result(one, PATIENCE)
     assert sorted(seen) == list(range(60))
     assert {log.executions.summary(one).generation for one in started} == {0}
+
+
+def test_what_is_changed_by_hand_while_a_worker_wants_it_is_run_afterwards(open_log):
+    """A worker that finds an execution in somebody's hands comes back for it; due ones as well as left ones."""
+    log = open_log()
+    room = log._executions.room()
+    job = lambda_named("job", lambda ctx: "done")
+    started = [log.executions.start("job") for _ in range(2)]
+    room.live.release(room.live.open(started[0], "job"))  # left by its program
+    with room.live.hold(started[0]), room.live.hold(started[1]):
+        worker = log.worker([job])
+        worker.__enter__()
+        while not worker._later:
+            pass
+    assert [log.executions.result(one, PATIENCE) for one in started] == ["done"] * 2
+    worker.__exit__(None, None, None)
+
+
+def test_resuming_and_rewinding_race_with_workers(open_log):
+    """However close behind the change a worker is: what was queued again is run."""
+    log = open_log()
+    job = lambda_named("job", lambda ctx: ctx.step("one", lambda: "done"))
+    with log.worker([job], concurrency=2):
+        for _ in range(20):
+            started = log.executions.start("job")
+            assert log.executions.result(started, PATIENCE) == "done"
+            log.executions.rewind(started, before="one")
+            assert log.executions.result(started, PATIENCE) == "done"
 
 
 # -- trying again ---------------------------------------------------------------------------------------------

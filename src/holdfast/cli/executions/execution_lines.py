@@ -81,6 +81,14 @@ class ChangeLine(msgspec.Struct, frozen=True):
     status: str
 
 
+class BroughtLine(msgspec.Struct, frozen=True):
+    """What became of something that was brought to an execution."""
+
+    action: str
+    is_new: bool
+    """Whether this did it: not if it had been done before."""
+
+
 def execution_line(summary: ExecutionSummary) -> ExecutionLine:
     """An execution for JSON."""
     ended = summary.ended_us or None

@@ -1,4 +1,4 @@
-"""`holdfast execution list|show|timeline|start|resume|cancel|fork|rewind|settle`: durable executions, from outside.
+"""`holdfast execution list|show|timeline|start|resume|cancel|fork|rewind|settle|resolve|signal`: durable executions.
 
 Looking opens the log for reading only, so the service that owns it can go on; what is shown is what is durable. Changes
 own the log for a moment; where a service owns it, they are left in its inbox, and it does them. Payloads (arguments,
@@ -7,6 +7,8 @@ results, errors) are printed only with --reveal.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -17,12 +19,13 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast import Log, Settings
+from holdfast import Log, Settings, disk
 from holdfast.cli.action_group import Actions
 from holdfast.cli.executions.asking import ask
 from holdfast.cli.executions.execution_lines import (
     LIST_COLUMNS,
     STEP_COLUMNS,
+    BroughtLine,
     ChangeLine,
     execution_line,
     facts,
@@ -37,8 +40,10 @@ from holdfast.cli.options import directory_argument, json_option, keyring_option
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
 from holdfast.cli.text import printable, printable_json
 from holdfast.clock import SystemClock
+from holdfast.errors import ExecutionError
 from holdfast.execution.journal.entries import STATUSES
 from holdfast.execution.journal.execution_id import fresh_id, given_id
+from holdfast.execution.work.calls import encode_call, encode_outcome
 from holdfast.execution.work.work_queue import DEFAULT
 
 EPILOG = """\b
@@ -51,6 +56,7 @@ Examples:
 Payloads are printed only with --reveal."""
 
 _WIDTH_MAX = 240
+_TOKEN_BYTES_MAX = 4096
 
 id_argument = click.argument("execution", metavar="ID")
 reveal_option = click.option(
@@ -63,7 +69,9 @@ repeat_option = click.option(
 
 @click.group("execution", cls=Actions, epilog=EPILOG, no_args_is_help=False)
 def execution_command() -> None:
-    """List the durable executions of a log, show one or its timeline, start, resume, cancel, fork, rewind, settle."""
+    """List the durable executions of a log, show one or its timeline, start, resume, cancel, fork, rewind, settle;
+    settle a promise, send a signal.
+    """
 
 
 # -- looking --------------------------------------------------------------------------------------------------
@@ -224,9 +232,10 @@ def start_action(
     if not isinstance(kwargs, dict):
         raise click.UsageError("--kwargs is a JSON object: '{\"name\": 1}'", ctx)
     chosen = str(fresh_id(SystemClock()) if execution is None else given_id(execution))
+    body = encode_call(args, kwargs, Settings.load().executions.payload_bytes_max)
     return _change(
-        directory, reference, "start", chosen, as_json, id=chosen, kind=kind, args=args, kwargs=kwargs, queue=queue,
-        priority=priority, not_before_us=not_before,
+        directory, reference, "start", chosen, as_json, id=chosen, kind=kind, input=body, queue=queue,
+        priority=priority, due_us=not_before or 0,
     )  # fmt: skip
 
 
@@ -308,5 +317,79 @@ def settle_action(
     if (value is msgspec.UNSET) == (error is None):
         raise click.UsageError("say what became of it: --value JSON or --error TEXT", ctx)
     chosen = str(given_id(execution))
+    payload = encode_outcome(value if error is None else ExecutionError(error), is_error=error is not None)
+    return _change(
+        directory, reference, "settle", chosen, as_json, id=chosen, path=path, payload=payload,
+        is_error=error is not None,
+    )  # fmt: skip
+
+
+# -- from outside ---------------------------------------------------------------------------------------------
+
+
+def _token(_ctx: click.Context, _option: click.Parameter, given: str) -> str:
+    """A promise's token: by reference, because arguments are seen by everybody on the machine."""
+    kind, _, where = given.partition(":")
+    try:
+        if given == "-":
+            return sys.stdin.readline().strip()
+        if kind == "env":
+            return os.environ[where].strip()
+        if kind == "file":
+            return disk.read_file(Path(where), _TOKEN_BYTES_MAX).decode("ascii").strip()
+    except KeyError:
+        raise click.BadParameter(f"there is no environment variable {where!r}") from None
+    except (OSError, UnicodeDecodeError, disk.NotRegular, disk.TooLong):
+        raise click.BadParameter("the token's file cannot be read") from None
+    raise click.BadParameter("give env:NAME, file:PATH, or - for stdin, never the token itself")
+
+
+def _brought(directory: Path, reference: str | None, action: str, as_json: bool, fields: dict[str, Any]) -> int:
+    """Bring something to an execution, and say whether that was news."""
+    is_new = bool(ask(directory, reference, Settings.load(), action, fields))
+    if as_json:
+        emit_json(BroughtLine(action, is_new))
+    else:
+        emit("done" if is_new else "it was done before")
+    flush()
+    return FINE
+
+
+@execution_command.command("resolve")
+@directory_argument
+@click.option("--token", metavar="REF", required=True, callback=_token,
+              help="Where the promise's token is: env:NAME, file:PATH, or - for stdin.")  # fmt: skip
+@click.option("--value", metavar="JSON", callback=_value, help="What it is settled with.  [default: null]")
+@click.option("--reject", "reason", metavar="TEXT", help="Settle it without a value, for this reason.")
+@keyring_option
+@json_option
+@click.pass_context
+def resolve_action(
+    ctx: click.Context, directory: Path, token: str, value: Any, reason: str | None, reference: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Settle a promise that an execution waits for; the first one counts."""
+    if value is not msgspec.UNSET and reason is not None:
+        raise click.UsageError("a promise is settled with --value or with --reject", ctx)
     given = None if value is msgspec.UNSET else value
-    return _change(directory, reference, "settle", chosen, as_json, id=chosen, path=path, value=given, error=error)
+    payload = msgspec.msgpack.encode(given if reason is None else reason)
+    fields = {"token": token, "payload": payload, "is_error": reason is not None}
+    return _brought(directory, reference, "settle_promise", as_json, fields)
+
+
+@execution_command.command("signal")
+@directory_argument
+@id_argument
+@click.argument("name")
+@click.option("--value", metavar="JSON", callback=_value, help="What comes with it.  [default: null]")
+@click.option("--id", "signal", metavar="ID", help="Its own id: sending twice is sending once.  [default: a new one]")
+@keyring_option
+@json_option
+def signal_action(
+    directory: Path, execution: str, name: str, value: Any, signal: str | None, reference: str | None, as_json: bool
+) -> int:
+    """Send a signal to an execution, which takes it by its NAME, now or later."""
+    payload = msgspec.msgpack.encode(None if value is msgspec.UNSET else value)
+    own = str(fresh_id(SystemClock()) if signal is None else given_id(signal))
+    fields = {"id": str(given_id(execution)), "name": name, "payload": payload, "signal": own}
+    return _brought(directory, reference, "signal", as_json, fields)

@@ -63,18 +63,18 @@ def essence(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _stretches(items: Sequence[Item], size_max: int) -> Iterator[list[Item]]:
-    """Neighbouring blocks that are not folded yet, two or more, of bounded size together."""
+    """Neighbouring blocks that are not folded yet, of bounded size together."""
     stretch: list[Item] = []
     size = 0
     for item in items:
         if item[0][:1] != BLOCK_KEY or (stretch and size + len(item[2]) > size_max):
-            if len(stretch) > 1:
+            if stretch:
                 yield stretch
             stretch, size = [], 0
         if item[0][:1] == BLOCK_KEY:
             stretch.append(item)
             size += len(item[2])
-    if len(stretch) > 1:
+    if stretch:
         yield stretch
 
 

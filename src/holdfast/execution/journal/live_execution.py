@@ -37,22 +37,17 @@ from holdfast.execution.journal.entries import (
     Entry,
     ExecutionRow,
     Opened,
-    PromiseResolved,
-    SignalSent,
     Status,
+    StepResult,
 )
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.folding import fold
-from holdfast.execution.journal.journal_loss import LOSSES, ForgivingTicket, JournalLoss
 from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.signals import Signal
 
 NOTE_CHARS_MAX = 500
-
-_FROM_OUTSIDE = (PromiseResolved, SignalSent, Administered)
-"""What others hand over: they are told if it was not stored, whatever the program chose."""
 
 logger = logging.getLogger("holdfast.executions")
 
@@ -93,8 +88,6 @@ class LiveExecution:
         """Whether its program was told so: whatever it does then, it did not come to its end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
-        self.loss: JournalLoss | None = None
-        """Where the program goes on without a journal (`continue_undurable`): whether it has to."""
         self.pending: list[Entry] = []
         """Entries that found no room, and that nobody waits for."""
         self.exchange = Lock()
@@ -131,14 +124,22 @@ class LiveExecution:
         return path
 
     def _fold_soon(self, steps: int, most: int) -> None:
-        """Near the limit: have what is finished folded, by somebody else; beyond it, refuse unless that goes on."""
+        """Near the limit: have what is finished folded, by another thread; beyond it, refuse what that does not help.
+
+        Who comes to the limit while it goes on waits for it, but for coroutines, which go on.
+        """
         with self._lock:
             begin = self._folding is None or (not self._folding.is_alive() and steps >= self._fold_again)
             if begin:
                 self._fold_again = steps + most // 10
                 self._folding = Thread(target=self._fold, name="holdfast-fold", daemon=True)
                 self._folding.start()
-            is_busy = self._folding is not None and self._folding.is_alive()
+            folding = self._folding
+        if steps - self.journal.folded_steps <= most:
+            return
+        if folding is not None and not in_coroutine():
+            folding.join(self.store.timeout)
+        is_busy = folding is not None and folding.is_alive()
         if steps - self.journal.folded_steps > most and not is_busy:
             raise Full(
                 f"an execution has up to {most} steps that are not folded execution={self.id}",
@@ -180,37 +181,22 @@ class LiveExecution:
         except Full:
             self.pending.append(entry)
 
+    def hand_over_result(self, result: StepResult) -> None:
+        """What `hand_over` does with one result that nobody waits for."""
+        if self.pending:
+            self.hand_over(result, acked=False)
+        else:
+            self.store.write_result(self.journal, result)
+
     def hand_over(
         self, *parts: Part, acked: bool = True, alone: bool = False, size: int = 0, timeout: float | None = None
     ) -> UnitTicket:
         """What `write` does, for entries that nobody in this run will look for; arguments as `ExecutionStore.write`."""
         pending = self.pending
-        loss = None if isinstance(parts[0], _FROM_OUTSIDE) else self.loss  # others are told if it was not stored
-        try:
-            ticket = self.store.write(
-                self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout
-            )
-        except LOSSES as error:
-            if loss is None or _may_wait(error):
-                raise
-            loss.note(error)
-            return ForgivingTicket.lost(loss)
+        ticket = self.store.write(self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout)
         if pending:
             self.pending = self.pending[len(pending) :]
-        return ticket if loss is None else ForgivingTicket.of(ticket, loss, self.store.timeout)
-
-    # -- loss of its journal ----------------------------------------------------------------------------------
-
-    def continue_undurable(self) -> None:
-        """From now on: if the journal cannot be written, go on without it, with a warning."""
-        self.loss = loss = JournalLoss(self.id)
-        if self.opened is not None:
-            self.opened = ForgivingTicket.of(self.opened, loss, self.store.timeout)
-
-    @property
-    def is_undurable(self) -> bool:
-        """Whether the journal was lost, and nothing more of this run is recorded."""
-        return self.loss is not None and self.loss.cause is not None
+        return ticket
 
     # -- its end ----------------------------------------------------------------------------------------------
 
@@ -220,16 +206,7 @@ class LiveExecution:
         A program that was asked to leave off and did not complete has no end yet: None, too. Where there is no room, a
         thread waits for it; a coroutine gets Full: it uses `store.when_room`.
         """
-        try:
-            ticket = self.store.with_room(lambda: self._finish(status, payload, note[:NOTE_CHARS_MAX]))
-        except LOSSES as error:
-            if self.loss is None or _may_wait(error):
-                raise
-            self.loss.note(error)
-            return None
-        if ticket is not None and self.loss is not None:
-            return ForgivingTicket.of(ticket, self.loss, self.store.timeout)
-        return ticket
+        return self.store.with_room(lambda: self._finish(status, payload, note[:NOTE_CHARS_MAX]))
 
     def _finish(self, status: Status, payload: bytes, note: str) -> UnitTicket | None:
         now = self.clock.now_us()
@@ -467,11 +444,6 @@ def _opened(before: ExecutionRow | None, execution: ExecutionId, kind: str, now:
         before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note="",
         attempts=before.attempts + 1,
     )  # fmt: skip
-
-
-def _may_wait(error: HoldfastError) -> bool:
-    """Whether there may be room later: a coroutine was not made to wait for it."""
-    return isinstance(error, Full) and in_coroutine()
 
 
 def _holder() -> str:

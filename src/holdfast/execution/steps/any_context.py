@@ -98,7 +98,13 @@ class AnyContext:
 
     def set_result(self, value: Any) -> None:
         """What the execution returns, if it completes."""
-        PLAIN.encode(value, "result")
+        payload, _ = PLAIN.encode(value, "result")
+        most = self._run.live.store.settings.payload_bytes_max
+        if len(payload) > most:
+            raise Invalid(
+                f"what the program returns is too large bytes={len(payload)}",
+                hint=f"it may have {most} (executions.payload_bytes_max): let a step give it, or return where it is",
+            )
         self._run.result = value
 
     # -- values that are made once ----------------------------------------------------------------------------

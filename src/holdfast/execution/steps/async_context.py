@@ -20,8 +20,8 @@ from holdfast.execution.steps import step_protocol
 from holdfast.execution.steps.any_context import AnyContext
 from holdfast.execution.steps.branches import First, begun, drop, end, in_branch, results, wait_for
 from holdfast.execution.steps.program_run import UNSET
-from holdfast.execution.steps.step_decision import Replay
-from holdfast.execution.steps.step_handle import StepHandle
+from holdfast.execution.steps.step_decision import RUN, Replay
+from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_options import BACKOFF_S, EffectKind, step_options
 from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, Write
 from holdfast.execution.steps.step_transaction import StepTransaction
@@ -69,7 +69,40 @@ class AsyncContext(AnyContext):
         """
         options = step_options(effect, on_ambiguous, effect_kind, retries, backoff, timeout)
         step = self._run.ask(self._where(), name, fn, args, kwargs, options, returns, fingerprint, skipped)
+        if options.is_simple and step.is_async and not self._run.always_replay:
+            return self._call_once(step, fn, args, kwargs)
         return self._drive(step_protocol.perform(self._run, step), step, fn, args, kwargs)
+
+    async def _call_once(
+        self, step: StepHandle, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What the protocol does with a step that is called once and waits for nothing, without the protocol: most are.
+
+        Whatever is not as usual is left to the protocol.
+        """
+        run = self._run
+        decision = run.decide(step)
+        if decision is not RUN:
+            return await self._drive(step_protocol.perform_decided(run, step, decision), step, fn, args, kwargs)
+        step.started_us = run.clock.now_us()
+        outside = current.get()
+        current.set(step)
+        try:
+            value = await fn(*args, **kwargs)
+        except Exception as error:
+            current.set(outside)
+            return await self._drive(step_protocol.failed(run, step, error), step)
+        finally:
+            current.set(outside)
+        entry, value, beside = run.finished(step, value)
+        try:
+            if beside is None:
+                run.write_result(entry)
+            else:
+                run.write(entry, acked=False, beside=beside)
+        except Full:
+            await self._write(Write((entry,), False, beside))
+        return value
 
     @overload
     def run_step(self, fn: Callable[[], Awaitable[Result]], /) -> Coroutine[Any, Any, Result]: ...

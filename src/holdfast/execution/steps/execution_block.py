@@ -166,7 +166,7 @@ class ExecutionBlock:
         self._try_again(run, error)
         if status == "failed" and (due := self._due(run, error)) is not None:
             return run.live.requeue(due, type_name(error))
-        payload, _ = encode_error(error, "")
+        payload, _ = encode_error(error, "", self._room.settings.payload_bytes_max)
         return run.live.finish(status, payload, note=type_name(error))
 
     def _try_again(self, run: ProgramRun, error: BaseException) -> None:

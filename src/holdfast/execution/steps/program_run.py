@@ -115,7 +115,7 @@ class ProgramRun:
         codec = function.codec if returns is UNSET else codec_of(returns)
         path = self.place(name, parent)
         operation = fingerprint(args, kwargs, path) if given is UNSET else given_fingerprint(given, path)
-        key = self._key(path, options.effect, operation)
+        key = self._key(path, options, operation)
         return StepHandle(self, path, key, options, codec, function.is_async, skipped)
 
     def ask_split(
@@ -124,18 +124,18 @@ class ProgramRun:
         """A step whose beginning and end are apart; it has no function."""
         codec = PLAIN if returns is UNSET else codec_of(returns)
         path = self.place(name, parent)
-        key = self._key(path, options.effect, fingerprint(args, {}, path))
+        key = self._key(path, options, fingerprint(args, {}, path))
         return StepHandle(self, path, key, options, codec, False, skipped)
 
     def ask_value(self, parent: str, name: str, codec: Codec) -> StepHandle:
         """A value that is made once and then remembered."""
         path = self.place(name, parent)
-        return StepHandle(self, path, self._key(path, DEFAULT.effect, b""), DEFAULT, codec, False, None)
+        return StepHandle(self, path, self._key(path, DEFAULT, b""), DEFAULT, codec, False, None)
 
-    def _key(self, path: str, effect: str, operation: bytes) -> bytes:
+    def _key(self, path: str, options: StepOptions, operation: bytes) -> bytes:
         if self.live.recorded.origins:  # some paths have another execution's keys
-            return self.live.key(path, effect, operation)
-        return step_key_from(self._hasher, path, effect, operation)
+            return self.live.key(path, options.effect, operation)
+        return step_key_from(self._hasher, path, options.framed_effect, operation)
 
     def decide(self, step: StepHandle) -> Decision:
         """What becomes of it; raises Diverged, or why the program is to stop."""
@@ -233,6 +233,16 @@ class ProgramRun:
         except HoldfastError as error:
             self.lost(error)
             return None
+
+    def write_result(self, result: StepResult) -> None:
+        """What `write` does with one result that nobody waits for."""
+        try:
+            if self.is_undurable:
+                self.steps_undurable += 1
+            else:
+                self.live.hand_over_result(result)
+        except HoldfastError as error:
+            self.lost(error)
 
     def write_later(self, entry: Entry) -> None:
         """Hand an entry over that nobody waits for, on an event loop, too: if there is no room, with the next one."""

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from holdfast.errors import ExecutionCanceled, ExecutionHeld, Full, Invalid, NotFound
-from holdfast.execution.journal.commit_parts import LiveJournal
+from holdfast.execution.journal.commit_parts import LiveJournal, Part
 from holdfast.execution.journal.entries import (
     ENDED,
     Administered,
@@ -40,9 +40,11 @@ from holdfast.execution.journal.execution_id import ExecutionId, fresh_id
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX, LiveExecution, LiveExecutions
 from holdfast.execution.journal.recorded import Block, Recorded, in_order
+from holdfast.execution.steps.claim_check import fetched, put_aside, space_of
 from holdfast.execution.work.execution_views import first_mention, is_below, unfolded
 from holdfast.execution.work.work_queue import WorkQueue
 from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.journal import Journal, Operation
 
 GUARDED = "exactly_once_guarded"
 _REWOUND_BYTES_MAX = 8 * 2**20
@@ -54,7 +56,8 @@ Loaded = tuple[list[Block], LiveJournal]
 class Administration:
     """Changes executions by hand."""
 
-    def __init__(self, store: ExecutionStore, live: LiveExecutions, queue: WorkQueue) -> None:
+    def __init__(self, journal: Journal, store: ExecutionStore, live: LiveExecutions, queue: WorkQueue) -> None:
+        self._journal = journal
         self._store = store
         self._live = live
         self._queue = queue
@@ -85,7 +88,8 @@ class Administration:
                 raise ExecutionCanceled(f"this execution was canceled execution={execution}")
             if before.status == "completed":
                 raise Invalid(f"this execution has completed execution={execution}", hint="fork or rewind it")
-            self._requeue(journal, before, before.queue or queue, "resumed", "")
+            self._requeue(journal, before, before.queue or queue, Administered("resumed", "", self._now()))
+        self.announce(execution)
 
     def announce(self, execution: ExecutionId) -> None:
         """Tell workers of one that is queued again, and that nobody holds any more."""
@@ -161,9 +165,11 @@ class Administration:
                 return fork  # asked for twice
             if there is not None:
                 raise Invalid(f"there is an execution of this id already execution={fork}", hint="give another id")
+            copied, size = self._copied(execution, fork, kept)
             self._commit(
-                journal, made, *kept, Forked(execution.bytes, now), Administered("forked", f"before={where}", now)
-            )
+                journal, made, *kept, Forked(execution.bytes, now), Administered("forked", f"before={where}", now),
+                copied, size=size,
+            )  # fmt: skip
         self._queue.add(made)
         return fork
 
@@ -177,7 +183,10 @@ class Administration:
             if row.status == "queued" and _was_just_rewound(entries, before):
                 return  # asked for twice
             kept = _kept(entries, before, repeat_guarded=repeat_guarded)
-            self._requeue(journal, row, row.queue, "rewound", f"before={before}", kept)
+            gone = [self._dropped(execution, entry.path) for entry in _large(entries) if entry not in kept]
+            rewound = Administered("rewound", f"before={before}", self._now())
+            self._requeue(journal, row, row.queue, rewound, [self._folded(journal, kept), *gone])
+        self.announce(execution)
 
     def settle(self, execution: ExecutionId, path: str, payload: bytes, *, is_error: bool) -> None:
         """Record what became of a guarded effect that nobody knew the outcome of."""
@@ -199,39 +208,53 @@ class Administration:
     # -- storing ----------------------------------------------------------------------------------------------
 
     def _requeue(
-        self, journal: LiveJournal, before: ExecutionRow, queue: str, action: str, detail: str,
-        kept: Sequence[Entry] | None = None,
+        self, journal: LiveJournal, before: ExecutionRow, queue: str, action: Administered,
+        past: Sequence[Part] | None = None,
     ) -> None:  # fmt: skip
+        """Store that it is queued again, with another past if one is given; `announce` it when nobody holds it."""
         now = self._now()
         row = msgspec.structs.replace(
             before, status="queued", queue=queue, updated_us=now, ended_us=0, due_us=0, attempts=0, note="",
             generation=before.generation + (before.status in ENDED),
         )  # fmt: skip
-        entry = Administered(action, detail, now)
-        if kept is None:
-            self._commit(journal, row, entry)
-        else:
-            self._rewrite(journal, row, kept, entry)
-        self._queue.add(row)
+        self._commit(journal, row, *(past or ()), action, anew=past is not None)
 
-    def _rewrite(self, journal: LiveJournal, row: ExecutionRow, kept: Sequence[Entry], *entries: Entry) -> None:
-        """Put what is kept, as one entry, in the place of all that there was."""
+    def _folded(self, journal: LiveJournal, kept: Sequence[Entry]) -> Folded:
+        """What is kept, as one entry, which takes the place of all that there was."""
         bodies = tuple(map(encode_entry, kept))
         if sum(map(len, bodies)) > _REWOUND_BYTES_MAX:
             raise Full(
-                f"too much is left to be rewound execution={row.execution}", hint="fork it before that path instead"
+                f"too much is left to be rewound execution={journal.execution}", hint="fork it before that path instead"
             )
         upto = journal.next_entry  # it stands for everything before
-        folded = Folded(upto, upto, bodies, self._now())
-        self._commit(journal, row, folded, *entries, anew=True)
+        return Folded(upto, upto, bodies, self._now())
 
-    def _commit(self, journal: LiveJournal, row: ExecutionRow, *entries: Entry, anew: bool = False) -> None:
+    def _dropped(self, execution: ExecutionId, path: str) -> list[Operation]:
+        """The removal of a large result that is forgotten: the next one at this path must not meet its parts."""
+        return self._journal.spaces.operations(space_of(execution, path), [], [], drop=True)[0]
+
+    def _copied(self, execution: ExecutionId, fork: ExecutionId, kept: Sequence[Entry]) -> tuple[list[Operation], int]:
+        """Large results, to be kept with the fork as well, and their bytes."""
+        operations: list[Operation] = []
+        size = 0
+        for entry in _large(kept):
+            payload = fetched(self._journal, execution, entry.path, entry.reference)
+            _, copied, own = put_aside(self._journal, fork, entry.path, payload)
+            operations, size = operations + copied, size + own
+            if size > self._journal.settings.queue_bytes_max // 2:
+                raise Full(
+                    f"the large results of this execution are too many to be copied execution={execution}",
+                    hint="fork it before an earlier step, or see journal.queue_bytes_max",
+                )
+        return operations, size
+
+    def _commit(self, journal: LiveJournal, row: ExecutionRow, *parts: Part, anew: bool = False, size: int = 0) -> None:
         """Store a row with entries, and wait for it."""
         store = self._store
 
         def hand_over() -> UnitTicket:
             with store.lock:
-                return store.change_row(journal, row, *entries, anew=anew)
+                return store.change_row(journal, row, *parts, anew=anew, size=size)
 
         store.with_room(hand_over).result()
 
@@ -266,6 +289,10 @@ class Administration:
 def unknown(execution: ExecutionId) -> NotFound:
     """There is no such execution."""
     return NotFound(f"no such execution is kept here execution={execution}", hint="'holdfast execution list' has them")
+
+
+def _large(entries: Iterable[Entry]) -> Iterator[StepResult]:
+    return (entry for entry in entries if isinstance(entry, StepResult) and entry.reference)
 
 
 def _was_just_rewound(entries: Sequence[Entry], before: str) -> bool:

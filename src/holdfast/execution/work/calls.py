@@ -31,12 +31,27 @@ def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any], size_max: int) -
             f"these arguments cannot be stored: {error.message}"[:300],
             hint="give plain values, dataclasses or msgspec structs; for others, a reference",
         ) from None
+    _check_size(body, size_max)
+    return body
+
+
+def check_call(body: object, size_max: int) -> None:
+    """Refuse what was not made by `encode_call`: it came from another process."""
+    if not isinstance(body, bytes):
+        raise Invalid("arguments are bytes here", hint="the message was made by another version of holdfast")
+    _check_size(body, size_max)
+    try:
+        decode_call(body)
+    except msgspec.DecodeError:
+        raise Invalid("these arguments do not decode", hint="the message is damaged; send it again") from None
+
+
+def _check_size(body: bytes, size_max: int) -> None:
     if len(body) > size_max:
         raise Invalid(
             f"these arguments are too large bytes={len(body)}",
             hint="see executions.payload_bytes_max; append them to a topic, and give their offset",
         )
-    return body
 
 
 def decode_call(body: bytes) -> Call:

@@ -16,14 +16,16 @@ from holdfast.arguments import flag, seconds, text, whole
 from holdfast.errors import ExecutionCanceled, ExecutionError, Invalid, Unavailable
 from holdfast.execution.journal.entries import ENDED, STATUSES, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
+from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore
+from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX
 from holdfast.execution.journal.recorded import in_order
 from holdfast.execution.waits.promise_token import parse_token
 from holdfast.execution.waits.schedules import Missed, Schedule
 from holdfast.execution.waits.signal_wait import signal_name
 from holdfast.execution.waits.wait_values import payload_of
 from holdfast.execution.work.administration import unknown
-from holdfast.execution.work.calls import decode_outcome, encode_call, encode_outcome
+from holdfast.execution.work.calls import check_call, decode_outcome, encode_call, encode_outcome
 from holdfast.execution.work.execution_views import (
     ExecutionDetails,
     ExecutionSummary,
@@ -89,6 +91,18 @@ class Executions:
         blocks, _ = store.load(found)
         return details(_row(store, found), in_order(blocks), reveal=flag(reveal, "reveal"))
 
+    @property
+    def journal(self) -> ExecutionJournal:
+        """The journal's own verbs, for adapters that record steps of their own: append, read, fold, finalize."""
+        return self._room().execution_journal
+
+    def prune(self, *, dry_run: bool = False) -> int:
+        """Remove executions that ended long enough ago, as the settings say; how many there are.
+
+        The log does so by itself every `executions.prune_interval_ms`.
+        """
+        return self.journal.prune(dry_run=flag(dry_run, "dry_run"))
+
     # -- beginning, and waiting for the end -------------------------------------------------------------------
 
     def start(
@@ -106,16 +120,33 @@ class Executions:
 
         Durable when this returns. A higher `priority` goes first; before `not_before` it does not run. With an `id` of
         your own, asking twice is asking once; with other arguments the second one is Invalid.
+
+        This and all other changes work in a log that is open for reading only, too: its owner is asked to make them.
         """
-        settings = self._room().settings
-        found = fresh_id(self._room().clock) if id is None else given_id(id)
-        body = encode_call(args, kwargs, settings.payload_bytes_max)
-        now = self._room().clock.now_us()
-        row = ExecutionRow(
-            found.bytes, checked_name(kind, "kind"), "queued", now, now, queue=checked_name(queue, "queue"),
-            priority=_priority(priority), due_us=_moment(not_before), input=body,
+        store = self._stored()
+        found = fresh_id(store.clock) if id is None else given_id(id)
+        fields: dict[str, Any] = {
+            "id": str(found), "kind": checked_name(kind, "kind"), "queue": checked_name(queue, "queue"),
+            "input": encode_call(args, kwargs, store.settings.payload_bytes_max), "priority": _priority(priority),
+            "due_us": _moment(not_before),
+        }  # fmt: skip
+        if self._is_elsewhere():
+            self._asked("start", fields)
+        else:
+            self.start_encoded(**fields)
+        return found
+
+    def start_encoded(self, *, id: str, kind: str, queue: str, input: bytes, priority: int, due_us: int) -> None:
+        """What `start` does, with arguments that are bytes already."""
+        room = self._room()
+        now = room.clock.now_us()
+        check_call(input, room.settings.payload_bytes_max)
+        room.administration.start(
+            ExecutionRow(
+                given_id(id).bytes, checked_name(kind, "kind"), "queued", now, now, queue=checked_name(queue, "queue"),
+                priority=_priority(priority), due_us=max(0, whole(due_us, "due_us")), input=input,
+            )
         )  # fmt: skip
-        return self._room().administration.start(row)
 
     async def start_async(self, kind: str, /, *args: Any, **options: Any) -> ExecutionId:
         """What `start` does, for coroutines."""
@@ -155,11 +186,18 @@ class Executions:
 
         Returns the status that it has now: 'canceled', or the end that came first.
         """
-        return self._room().administration.cancel(given_id(execution), text(reason, "reason", "no longer wanted"))
+        found, why = given_id(execution), text(reason, "reason", "no longer wanted")[:NOTE_CHARS_MAX]
+        if self._is_elsewhere():
+            return str(self._asked("cancel", {"id": str(found), "reason": why}))
+        return self._room().administration.cancel(found, why)
 
     def resume(self, execution: ExecutionId | str, *, queue: str = DEFAULT) -> None:
         """Let a worker go on with an execution that failed, was aborted, or was left by its program."""
-        self._room().administration.resume(given_id(execution), checked_name(queue, "queue"))
+        found, where = given_id(execution), checked_name(queue, "queue")
+        if self._is_elsewhere():
+            self._asked("resume", {"id": str(found), "queue": where})
+        else:
+            self._room().administration.resume(found, where)
 
     def fork(
         self,
@@ -173,27 +211,43 @@ class Executions:
 
         Steps behind that run again, there. If guarded effects are among them, `repeat_guarded` must say so.
         """
-        fork = None if id is None else given_id(id)
-        return self._room().administration.fork(
-            given_id(execution), before, fork, repeat_guarded=flag(repeat_guarded, "repeat_guarded")
-        )
+        found, fork = given_id(execution), fresh_id(self._stored().clock) if id is None else given_id(id)
+        path = None if before is None else text(before, "before", "charge")
+        repeat = flag(repeat_guarded, "repeat_guarded")
+        if self._is_elsewhere():
+            fields = {"id": str(found), "before": path, "fork": str(fork), "repeat_guarded": repeat}
+            self._asked("fork", fields)
+            return fork
+        return self._room().administration.fork(found, path, fork, repeat_guarded=repeat)
 
     def rewind(self, execution: ExecutionId | str, *, before: str, repeat_guarded: bool = False) -> None:
         """Forget what this execution recorded from a step on; it is queued again, and goes on from there.
 
         Guarded effects behind that step would happen again; `repeat_guarded` must say so.
         """
-        path = text(before, "before", "charge")
-        self._room().administration.rewind(
-            given_id(execution), path, repeat_guarded=flag(repeat_guarded, "repeat_guarded")
-        )
+        found, path = given_id(execution), text(before, "before", "charge")
+        repeat = flag(repeat_guarded, "repeat_guarded")
+        if self._is_elsewhere():
+            self._asked("rewind", {"id": str(found), "before": path, "repeat_guarded": repeat})
+        else:
+            self._room().administration.rewind(found, path, repeat_guarded=repeat)
 
     def settle(
         self, execution: ExecutionId | str, path: str, value: Any = None, *, error: BaseException | None = None
     ) -> None:
         """Decide a guarded effect by hand that was begun and whose outcome nobody knew: record what came of it."""
-        payload = encode_outcome(error if error is not None else value, is_error=error is not None)
-        self._room().administration.settle(given_id(execution), path, payload, is_error=error is not None)
+        is_error = error is not None
+        found, payload = given_id(execution), encode_outcome(error if is_error else value, is_error=is_error)
+        if self._is_elsewhere():
+            fields = {"id": str(found), "path": path, "payload": payload, "is_error": is_error}
+            self._asked("settle", fields)
+        else:
+            self.settle_encoded(found, path, payload, is_error=is_error)
+
+    def settle_encoded(self, execution: ExecutionId | str, path: str, payload: bytes, *, is_error: bool) -> None:
+        """What `settle` does, with a value or error that is bytes already."""
+        where = text(path, "path", "charge")
+        self._room().administration.settle(given_id(execution), where, payload, is_error=is_error)
 
     # -- from outside -----------------------------------------------------------------------------------------
 

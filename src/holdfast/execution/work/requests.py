@@ -7,12 +7,11 @@ asking once: a message that was applied just before a crash may be applied again
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import ExecutionError, Invalid
+from holdfast.errors import Invalid
 from holdfast.execution.work.executions import Executions
 
 Fields = Mapping[str, Any]
@@ -28,11 +27,7 @@ def apply(executions: Executions, action: str, fields: Fields) -> str | bool:
 
 
 def _start(executions: Executions, fields: Fields) -> str:
-    due = fields.get("not_before_us")
-    executions.start(
-        fields["kind"], *fields.get("args", ()), id=fields["id"], queue=fields["queue"], priority=fields["priority"],
-        not_before=None if due is None else datetime.fromtimestamp(due / 1e6, UTC), **fields.get("kwargs", {}),
-    )  # fmt: skip
+    executions.start_encoded(**fields)
     return str(fields["id"])
 
 
@@ -57,8 +52,7 @@ def _rewind(executions: Executions, fields: Fields) -> str:
 
 
 def _settle(executions: Executions, fields: Fields) -> str:
-    error = None if fields["error"] is None else ExecutionError(fields["error"])
-    executions.settle(fields["id"], fields["path"], fields["value"], error=error)
+    executions.settle_encoded(fields["id"], fields["path"], fields["payload"], is_error=fields["is_error"])
     return str(fields["id"])
 
 

@@ -32,6 +32,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.arguments import seconds, texts, whole
+from holdfast.clock import SystemClock
 from holdfast.errors import (
     Closed,
     Diverged,
@@ -55,6 +56,8 @@ logger = logging.getLogger("holdfast.execution")
 
 _IDLE_S = 60.0
 _CONCURRENCY_MAX = 10_000
+_HELD_S = 0.05
+"""How long one is left alone that somebody holds."""
 _TROUBLE_S = 5.0
 """How long an execution is left alone whose journal could not be written."""
 
@@ -87,6 +90,8 @@ class Worker:
             _counted(attempts_max, "attempts_max", 2**31),
         )  # fmt: skip
         self.drain_timeout = seconds(drain_timeout, "drain_timeout")
+        self._monotonic = SystemClock().monotonic
+        """Pauses are real time, whatever clock the log was given."""
         self._lock = Lock()
         self._is_serving = False
         self._is_stopping = False
@@ -205,7 +210,7 @@ class Worker:
         """Executions of these queues that nobody runs and that have no end, the oldest first."""
         rows = [
             row for row in self._room.store.rows.copy().values()
-            if row.queue in self._queues and self._room.live.is_orphan(row)
+            if row.queue in self._queues and self._is_left(row)
         ]  # fmt: skip
         unknown = {row.kind for row in rows} - self._functions.keys()
         if unknown:
@@ -214,6 +219,10 @@ class Worker:
                 extra={"action": "worker_unknown_kinds"},
             )  # fmt: skip
         return sorted((row for row in rows if row.kind in self._functions), key=lambda row: row.created_us)
+
+    def _is_left(self, row: ExecutionRow) -> bool:
+        """Whether it has no end and no program; somebody may be changing it by hand."""
+        return row.status == "running" and self._room.live.get(row.execution) is None
 
     def _take(self) -> bool:
         """Begin to run the next one; whether there was one, and room for it."""
@@ -231,18 +240,23 @@ class Worker:
         return True
 
     def _next_left(self) -> ExecutionRow | None:
-        now = self._room.clock.monotonic()
-        for place, (due, row) in enumerate(self._later):
-            if due <= now:
-                del self._later[place]
+        now = self._monotonic()
+        due = [one for one in self._later if one[0] <= now]
+        self._later = [one for one in self._later if one[0] > now]
+        self._left.extend(row for _, row in due)
+        while self._left:
+            row: ExecutionRow | None = self._room.store.rows.get(self._left.popleft().execution)
+            if row is not None and self._is_left(row):
                 return row
-        return self._left.popleft() if self._left else None
+            if row is not None:
+                self._room.queue.add(row)
+        return None
 
     def _pause(self) -> float:
         """Seconds until there may be something to do without anybody telling."""
         clock = self._room.clock
         waits = [_IDLE_S, self._rate.wait(clock.monotonic()) or _IDLE_S]
-        waits += [due - clock.monotonic() for due, _ in self._later]
+        waits += [due - self._monotonic() for due, _ in self._later]
         due_us = self._room.queue.due_us(self._queues, self._functions)
         if due_us is not None and len(self._runs) < self._concurrency:
             waits.append((due_us - clock.now_us()) / 1e6)
@@ -257,8 +271,10 @@ class Worker:
                 await taken.run_async()
             else:
                 await self._in_thread(taken)
-        except (ExecutionHeld, ExecutionCanceled) as error:  # somebody was faster
-            logger.debug("an execution is left to others: %s", error.message)
+        except ExecutionCanceled:
+            pass
+        except ExecutionHeld:  # somebody runs it, or changes it by hand: then it may be waiting again in a moment
+            self._later.append((self._monotonic() + _HELD_S, taken.row))
         except Diverged as error:
             self._tell(taken, "an execution cannot go on, its program has changed: %s", error.message, logging.ERROR)
             await asyncio.to_thread(self._room.administration.note, taken.row.execution, error.message)
@@ -266,7 +282,7 @@ class Worker:
             self.stop()
         except (Unavailable, OutcomeUnknown) as error:
             self._tell(taken, "an execution is put off: %s", error.message, logging.WARNING)
-            self._later.append((self._room.clock.monotonic() + _TROUBLE_S, taken.row))
+            self._later.append((self._monotonic() + _TROUBLE_S, taken.row))
         except HoldfastError as error:
             self._tell(taken, "an execution cannot be run: %s", error.message, logging.ERROR)
 
@@ -313,9 +329,8 @@ class Worker:
 
     async def _drain(self) -> None:
         """Let programs leave off before their next step."""
-        clock = self._room.clock
-        deadline = clock.monotonic() + self.drain_timeout
-        while self._runs and not self._is_hurried and (left := deadline - clock.monotonic()) > 0:
+        deadline = self._monotonic() + self.drain_timeout
+        while self._runs and not self._is_hurried and (left := deadline - self._monotonic()) > 0:
             self._suspend_all()
             future = self._room.queue.changed.future(asyncio.get_running_loop(), min(left, 1.0))
             if self._runs and not self._is_hurried:

@@ -417,6 +417,8 @@ class Consumer(Generic[Item]):
 
     def _begin(self) -> Committing | None:
         self._require_open()
+        if self._loop is None:
+            self._used_by_thread()
         with self._members.lock:
             self._members.balance()
             if self._lost:
@@ -470,6 +472,9 @@ class Consumer(Generic[Item]):
         if not self._closed:
             self._closed = True
             self._members.leave(self._id)
+            with self._members.lock:
+                self._slots.clear()
+                self._page.clear()
             self._members.signal.notify()
 
     def _require_open(self) -> None:

@@ -14,6 +14,7 @@ and such a file is read instead.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -230,7 +231,7 @@ def _packed(entries: list[pa.Array], low: bytes, high: bytes, units: int) -> _St
     shift = max(0, (units - 1).bit_length() - 16)
     if not entries:
         return _Stored(VERSION, low, high, UNIT_ROWS << shift, 0, 0, b"")
-    ordered = pa.concat_arrays(entries).sort()
+    ordered = _sorted(pa.concat_arrays(entries))
     hashes = pc.shift_right(ordered, _32)
     distinct = 1 + (pc.sum(pc.not_equal(hashes.slice(1), hashes.slice(0, len(hashes) - 1))).as_py() or 0)
     scale, gaps = _fitting(hashes, min(2**32, distinct * _GAP_MEAN))
@@ -238,6 +239,12 @@ def _packed(entries: list[pa.Array], low: bytes, high: bytes, units: int) -> _St
     planes = [plane for values in (gaps, numbers) for plane in (_low_bytes(values), _low_bytes(_shifted(values)))]
     packed = pa.Codec("zstd", compression_level=_LEVEL).compress(b"".join(planes), asbytes=True)
     return _Stored(VERSION, low, high, UNIT_ROWS << shift, scale, len(ordered), packed)
+
+
+def _sorted(entries: pa.Array) -> pa.Array:
+    """Sorted by NumPy where Arrow has loaded it: in half the time, which is most of what an index costs."""
+    numpy = sys.modules.get("numpy")
+    return entries.sort() if numpy is None else pa.array(numpy.sort(entries.to_numpy()))
 
 
 def _fitting(hashes: pa.Array, scale: int) -> tuple[int, pa.Array]:
