@@ -167,6 +167,29 @@ def test_an_item_that_was_put_back_is_not_given(open_log):
         space.get("c")
 
 
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_whole_space_that_was_put_back_or_removed_is_found(open_log, keyring, is_encrypted):
+    """Row and items as they were before, or none of them: genuine once, and not what this process committed."""
+    log = open_log(keyring=keyring if is_encrypted else None)
+    space = log.space("s")
+    space.put("a", b"old")
+    change(log, "CREATE TABLE stolen_items AS SELECT * FROM space_items")
+    change(log, "CREATE TABLE stolen AS SELECT * FROM spaces")
+    space.put("a", b"new")
+    space.put("b", b"more")
+    change(log, "DELETE FROM space_items")
+    change(log, "INSERT INTO space_items SELECT * FROM stolen_items")
+    change(log, "DELETE FROM spaces")
+    change(log, "INSERT INTO spaces SELECT * FROM stolen")
+    for ask in (lambda: space.get("a"), lambda: space.get("b"), space.items):
+        with pytest.raises(Corrupt, match="not as it was committed"):
+            ask()
+    change(log, "DELETE FROM spaces")
+    for ask in (lambda: space.get("a"), space.items):
+        with pytest.raises(Corrupt, match="not as it was committed"):
+            ask()
+
+
 def test_whoever_gets_while_others_put_sees_one_or_the_other(open_log):
     """Never an error, never a mixture, and never something older than what was acknowledged before."""
     log = open_log()

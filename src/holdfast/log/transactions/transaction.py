@@ -142,7 +142,7 @@ class Transaction:
                 raise Invalid("rows have no key, headers or kind", hint="a typed topic's key is one of its columns")
             self._check_own(topic)
             return self._add_batch(topic._prepared(payload, time, partition, idempotency_key))
-        raw = self._raw(topic)
+        raw = topic if type(topic) is Topic and topic._journal is self._journal else self._raw(topic)
         part, row, size = raw._row(payload, key, headers, kind, time, partition, idempotency_key)  # type: ignore[arg-type]
         with self._lock:
             self._check_open()
