@@ -34,7 +34,7 @@ import msgspec
 
 from holdfast.arguments import seconds, several, whole
 from holdfast.caller import in_coroutine
-from holdfast.errors import Closed, Expired, HoldfastError, Invalid
+from holdfast.errors import Closed, Expired, HoldfastError, Invalid, OutcomeUnknown
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation, Unit
 from holdfast.journal.state.partition import Partition
@@ -335,8 +335,8 @@ class Consumer(Generic[Item]):
         """Go on from somewhere else, in all partitions that this member has or in one; `commit()` makes it durable.
 
         `to` is an offset (a negative one counts from the end), 'first', 'next', 'committed' (what was given out since
-        the last commit comes again), a position such as `.position` gives, or a time: then the first record of that
-        time or later.
+        the last commit comes again; waits for commits that are on their way), a position such as `.position` gives, or
+        a time: then the first record of that time or later.
         """
         with self._lock:
             self._require_open()
@@ -347,11 +347,22 @@ class Consumer(Generic[Item]):
                         f"this member does not have partition {number} consumer={self.name!r}",
                         hint="consumer.partitions says which it has; name it with partitions=[…] when it is made",
                     )
-            place = self._members.committed if to == "committed" else lambda number: self._find(number, to)
-            found = {number: place(number) for number in numbers}
+            if to == "committed":
+                self._wait_for_commits()
+                found = {number: self._members.committed(number) for number in numbers}
+            else:
+                found = {number: self._find(number, to) for number in numbers}
             with self._members.lock:
                 for number in found.keys() & self._slots.keys():
                     self._put_back(self._slots[number], found[number])
+
+    def _wait_for_commits(self) -> None:
+        """Nobody knows what is committed while a commit is on its way: one that was cancelled or timed out, say."""
+        ticket = self._members.newest
+        if ticket is not None and not ticket.wait(self._kept.timeout):
+            raise OutcomeUnknown(
+                f"a commit is not acknowledged yet consumer={self.name!r}", hint="the disk may be stalled; seek again"
+            )
 
     def _put_back(self, slot: _Slot[Item], at: int) -> None:
         if self._paged is slot:
