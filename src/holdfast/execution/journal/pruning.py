@@ -44,6 +44,8 @@ class Pruning:
         self._partition = partition
         self._store = store
         self._is_held = is_held
+        self.again: Callable[[], None] = lambda: None
+        """Called when there may be more to do at once."""
 
     def prunable(self) -> list[ExecutionRow]:
         """The executions whose time is over, those that ended first first."""
@@ -63,10 +65,15 @@ class Pruning:
         return removed
 
     def tick(self) -> None:
-        """What is due now and then: called by the thread that looks after executions."""
-        removed = self.prune()
-        if removed:
+        """What is due now and then, one batch at a time: called by the thread that looks after executions."""
+        batch = next(_batches(self.prunable(), self._store.settings.prune_batch), None)
+        if batch is None:
+            return
+        removed, ticket = self._store.with_room(lambda: self._remove(batch))
+        if ticket is not None:
+            ticket.result()
             logger.info("%d executions were pruned", removed, extra={"action": "executions_pruned", "count": removed})
+            self.again()
 
     def make_room(self) -> None:
         """At a bound: remove some that have ended, the oldest first; raises Full where there is none."""
