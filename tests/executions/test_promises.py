@@ -23,6 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.execution.journal.entries import PromiseResolved
 from holdfast.execution.journal.execution_id import derived_id
+from holdfast.execution.journal.folding import fold
 from holdfast.execution.waits import promise_token
 from holdfast.execution.waits.promise_token import Token, parse_token
 from holdfast.execution.waits.timers import sleep
@@ -347,3 +348,15 @@ def test_what_could_not_be_stored_is_not_taken_for_settled_by_whoever_asks_again
         assert not log.executions.resolve(token, 3)
         with running(log) as live:
             assert promise_at(log, live).result() == 2
+
+
+def test_a_folded_journal_keeps_promises_and_their_tokens(tmp_path):
+    with open_log(tmp_path / "log") as log:
+        with running(log) as live:
+            settled, open_one = promise_at(log, live, "a"), promise_at(log, live, "b")
+            log.executions.resolve(settled.token(), 1)
+            token = open_one.token()
+            fold(room_of(log).store, live.journal)
+        assert log.executions.resolve(token, 2)
+        with running(log) as live:
+            assert [promise_at(log, live, name).result() for name in ("a", "b")] == [1, 2]

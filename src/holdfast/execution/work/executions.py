@@ -274,9 +274,9 @@ class Executions:
         """
         found, payload = given_id(execution), payload_of(value, "a signal", self._payload_max())
         number = None if signal_id is None else given_id(signal_id)
-        if self._is_elsewhere():
+        if self._ask is not None:
             fields = {"id": str(found), "name": signal_name(name), "payload": payload}
-            return bool(self._asked("signal", {**fields, "signal": str(number or fresh_id(SystemClock()))}))
+            return bool(self._ask("signal", {**fields, "signal": str(number or fresh_id(SystemClock()))}))
         return self._room().delivery.send(found, signal_name(name), payload, None if number is None else number.bytes)
 
     async def resolve_async(self, token: str, value: Any = None) -> bool:
@@ -295,18 +295,10 @@ class Executions:
 
     def _settle_promise(self, token: str, payload: bytes, *, is_error: bool) -> bool:
         parse_token(token)
-        if self._is_elsewhere():
+        if self._ask is not None:
             fields = {"token": token, "payload": payload, "is_error": is_error}
-            return bool(self._asked("settle_promise", fields))
+            return bool(self._ask("settle_promise", fields))
         return self._room().delivery.settle(token, payload, is_error=is_error)
-
-    def _is_elsewhere(self) -> bool:
-        """Whether another process owns the log, and is asked."""
-        return self._ask is not None
-
-    def _asked(self, action: str, fields: Mapping[str, Any]) -> Any:
-        assert self._ask is not None
-        return self._ask(action, fields)
 
     def _payload_max(self) -> int:
         """The owner says no to what is too large, if that is somebody else."""
