@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from uuid import UUID
 
 import pytest
 
@@ -360,3 +361,12 @@ def test_a_folded_journal_keeps_promises_and_their_tokens(tmp_path):
         assert log.executions.resolve(token, 2)
         with running(log) as live:
             assert [promise_at(log, live, name).result() for name in ("a", "b")] == [1, 2]
+
+
+def test_tokens_and_their_hashes_are_what_the_format_says():
+    """Tokens that were given out stay good: format 0011."""
+    token = Token(UUID(int=1), bytes(range(16)), bytes(range(32)))
+    text = "hfp1_AAAAAAAAAAAAAAAAAAAAAQABAgMEBQYHCAkKCwwNDg8AAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHw"
+    assert token.text() == text
+    assert parse_token(text) == token
+    assert token.hash().hex() == "46db08636e4e7727469de582e84092cf098e613cef6e76b7f34ad584d7c5a324"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Full, Invalid
+from holdfast.execution.waits.schedules import Schedule
 from holdfast.execution.work.calls import decode_call
 from holdfast.testing import ManualClock
 from tests.executions.test_cron import us
@@ -263,3 +264,9 @@ def test_the_disk_that_fails_between_both_commits_begins_it_once(tmp_path, monke
         tick(log)
         tick(log)
         assert began(log) == [0]
+
+
+def test_the_id_of_a_point_in_time_is_what_the_format_says():
+    """Another version must not begin it once more: format 0011."""
+    schedule = Schedule("nightly", "0 3 * * *", "report", b"")
+    assert str(schedule.execution(1772334000000000)) == "f11f7c6b-48ad-83d9-bd1f-49eeb171db64"
