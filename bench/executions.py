@@ -3,7 +3,7 @@
 Each part is a function `(scratch, options) -> Part` that says what is measured and what would be unfair; they run
 alone with `--only`:
 
-- `transaction` (`executions_transactions`), `consumer` and `key` (`executions_ground`): the ground;
+- `transaction` (`executions_transactions`), `key` (`executions_ground`): the ground; `consumer` (`consumer_speed`);
 - `steps`: what a step costs, how fast it is acknowledged, how fast an execution is resumed (`executions_steps`);
 - `dbos`: steps per second, beside DBOS Transact on SQLite, as it comes and with WAL (`executions_rival`);
 - `otel`: what spans cost: without OpenTelemetry, with its API alone, and with a provider (`executions_spans`).
@@ -22,7 +22,7 @@ from bench.measure import Options, Part
 
 PARTS = {
     "transaction": ("bench.executions_transactions", "transactions"),
-    "consumer": ("bench.executions_ground", "consumers"),
+    "consumer": ("bench.consumer_speed", "consumers"),
     "key": ("bench.executions_ground", "keys"),
     "steps": ("bench.executions_steps", "steps"),
     "dbos": ("bench.executions_rival", "dbos"),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         Unavailable,
     )
+    from holdfast.execution.journal.execution_id import derived_id as execution_id
     from holdfast.journal.commit.ticket import Ticket
     from holdfast.log.log import Log, Stats
     from holdfast.log.open_log import open_log as open
@@ -71,6 +72,7 @@ _HOMES = {
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
     "compact": "compaction.compact_root",
+    "execution_id": "execution.journal.execution_id:derived_id",
     "open": "log.open_log:open_log",
     "publish_tables": "log.table_verbs",
     "read": "reader.settled_reading",
@@ -112,6 +114,7 @@ __all__ = [
     "TypedTopic",
     "Unavailable",
     "compact",
+    "execution_id",
     "open",
     "publish_tables",
     "read",

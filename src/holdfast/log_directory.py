@@ -4,6 +4,7 @@
     FORMAT       "holdfast log 1" and the log's id; written last when a log is created
     durable.db   the journal, and the manifest of segments
     segments/    sealed segments, laid out as in a store
+    inbox/       messages of other processes to the owner
     quarantine/  files that `reconcile` moved out of segments/ because they are not provably garbage
 
 FORMAT is what makes a directory a log. If it is there and the database is not, data was lost, and opening

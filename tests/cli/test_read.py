@@ -132,6 +132,7 @@ def test_raw_lines_can_be_appended_again(run: Run, log: Path) -> None:
     [
         ["--follow", "--end", "3"], ["--follow", "--reverse"], ["--raw", "--json"], ["--no-newline"], ["--limit", "-1"],
         ["--follow", "--until", "0"], ["--follow", "--position", "-"], ["--follow", "--format", "arrow"],
+        ["--follow", "--key", "c"],
         ["--follow", "--bytes", "1"], ["--raw", "--format", "text"], ["--json", "--format", "arrow"],
         ["--format", "xml"], ["--position", "-", "--start", "3"], ["--position", "-", "--reverse", "--end", "3"],
         ["--since", "yesterday"], ["--since", "2026-01-01"], ["--until", "2026-01-01T00:00:00"], ["--bytes", "much"],
@@ -281,6 +282,39 @@ def test_a_span_may_lie_anywhere(run: Run, sealed_log: Path, options: list[str],
     """By offset, by time, by size and backwards, segments and tail are one stream."""
     result = run("read", sealed_log, "orders", "--json", *options)
     assert (result.exit_code, offsets(result.stdout)) == (0, list(expected))
+
+
+@pytest.mark.parametrize("column", [None, "customer", "n", "code"])
+def test_a_key_chooses_its_records(run: Run, tmp_path: Path, column: str | None) -> None:
+    """Of raw topics as it is appended, of typed ones by the type of the key column; in segments and in the tail."""
+    schema = pa.schema([("customer", pa.string()), ("n", pa.int64()), ("code", pa.binary())])
+    with holdfast.open(tmp_path / "keyed") as log:
+        topic = log.topic("t", partitions=3) if column is None else log.topic("t", schema=schema, key=column)
+        for n in (41, 42, 41):
+            if column is None:
+                topic.append(b"%d" % n, key=f"{n}")
+            else:
+                topic.append([{"customer": f"{n}", "n": n, "code": b"%d" % n}])
+            log.seal()
+        topic.append(b"", key="42") if column is None else topic.append([{"customer": "42", "n": 42, "code": b"42"}])
+    for key, count in (("41", 2), ("42", 2), ("43", 0)):
+        result = run("read", tmp_path / "keyed", "t", "--key", key, "--json")
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert len(objects(result.stdout)) == count
+    newest = run("read", tmp_path / "keyed", "t", "--key", "42", "--reverse", "--limit", "1", "--json")
+    assert len(objects(newest.stdout)) == 1
+    if column == "n":
+        assert run("read", tmp_path / "keyed", "t", "--key", "x").exit_code == 1
+
+
+def test_a_key_of_a_topic_without_keys_is_refused(run: Run, tmp_path: Path) -> None:
+    """With a hint; and a store is not asked for one."""
+    with holdfast.open(tmp_path / "keyless") as log:
+        log.topic("t", schema=pa.schema([("n", pa.int64())])).append([{"n": 1}])
+    result = run("read", tmp_path / "keyless", "t", "--key", "1")
+    assert result.exit_code == 1
+    assert "key column" in result.stderr
+    assert run("read", f"file://{tmp_path}/keyless/segments", "t", "--key", "1").exit_code == 2
 
 
 def test_some_partitions_can_be_chosen(run: Run, tmp_path: Path) -> None:

@@ -216,6 +216,7 @@ def test_closing_a_consumer_ends_its_loop(open_log):
     assert began.wait(30)
     consumer.close()
     consumer.close()
+    assert consumer.partitions == ()
     thread.join(30)
     assert not thread.is_alive()
     with pytest.raises(Closed, match="closed"):
@@ -435,6 +436,8 @@ def test_careless_calls_are_refused_in_plain_words(open_log):
     assert log.consumers() == []
     with pytest.raises(Invalid, match="limit"):
         orders.consumer("billing").poll(0)
+    with pytest.raises(Invalid, match="start is a whole number"):
+        orders.consumer("billing", start=None)
     with pytest.raises(Invalid, match="_consumers"):
         log.topic("_consumers").consumer("billing")
     with pytest.raises(NotFound, match="did you mean 'billing'"):

@@ -94,6 +94,19 @@ def test_one_whose_thread_died_gives_its_partitions_back(orders):
     assert len(second.partitions) == 2
 
 
+def test_one_thread_may_read_and_another_commit(orders):
+    """A member whose reader has ended is in use as long as somebody commits with it."""
+    first, second = orders.consumer("billing"), orders.consumer("billing")
+    seen = []
+    for _ in range(20):
+        thread = threading.Thread(target=lambda: seen.extend(second.poll(3, timeout=0)))
+        thread.start()
+        thread.join()
+        second.commit()
+    assert len(seen) == 20
+    assert sorted([(record.partition, record.offset) for record in seen] + drain(first)) == everything()
+
+
 def test_one_whose_event_loop_is_closed_gives_its_partitions_back(orders):
     first, second = orders.consumer("billing"), orders.consumer("billing")
     asyncio.run(second.poll_async(3))
@@ -146,6 +159,7 @@ def test_one_who_keeps_a_partition_too_long_loses_it_and_its_commit(open_log):
         first.commit()
     assert "given out again" in caught.value.hint
     second.commit()
+    assert len(first.poll(9, timeout=0)) == 4
     first.commit()
     assert {one.lag for one in topic._journal and [first, second]} == {0}
 
@@ -326,3 +340,11 @@ class Twin(RuleBasedStateMachine):
 
 TestTwin = Twin.TestCase
 TestTwin.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+class TestLongTwin(Twin.TestCase):
+    """The same, for longer."""
+
+    settings = settings(max_examples=1000, stateful_step_count=50, deadline=None)

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from tests.crash.consumer_victim import PARTITIONS
+from tests.harness.cuts import examine, record
 from tests.harness.kills import kill_after
 
 pytestmark = pytest.mark.crash
@@ -55,6 +56,51 @@ def test_every_record_has_its_effect_once_however_often_it_is_killed(tmp_path, s
     told = rounds(tmp_path / "log", 5 if is_sampled else 15, seed)
     assert told["billed"] > 0
     assert told["booked"] > 0
+
+
+# -- power cuts -------------------------------------------------------------------------------------------
+
+
+def live(path, acked):
+    """Commits of two consumers, alone and with a transaction, sealed now and then; `acked` is what is durable."""
+    with holdfast.open(path, settings={"segments": {"seal_on_close": True}}) as log:
+        orders = log.topic("orders")
+        orders.append_batch([b"%d" % n for n in range(60)])
+        plain, written = orders.consumer("plain"), orders.consumer("written")
+        for turn in range(10):
+            assert len(plain.poll(3)) == 3
+            plain.commit()
+            acked["plain"] += 3
+            with log.transaction() as tx:
+                tx.append_batch("invoices", [record.payload for record in written.poll(4)])
+                tx.consumed(written)
+            acked["written"] += 4
+            if turn % 4 == 3:
+                log.seal()
+
+
+def look(copy, acked):
+    path = copy / "log"
+    if not (path / "FORMAT").exists():
+        assert not any(acked.values())
+        return
+    with holdfast.open(path) as log:
+        found = {one.consumer: one.partitions[0].committed for one in log.consumers()}
+        written = log.marks("invoices")[0].durable if "invoices" in log.topics() else 0
+        assert found.get("written", 0) == written
+        for name, count in acked.items():
+            assert found.get(name, 0) >= count, name
+        if found:
+            assert log.topic("orders").consumer("plain").poll(1)[0].offset == found.get("plain", 0)
+
+
+def test_every_state_after_a_power_cut_has_what_was_committed(tmp_path, some):
+    """Positions that were acknowledged are there, and one that went with a transaction tells what it wrote."""
+    acked = {"plain": 0, "written": 0}
+    cuts = record(tmp_path / "disk", lambda disk: live(tmp_path / "disk" / "log", acked), lambda: dict(acked))
+    assert acked == {"plain": 30, "written": 40}
+    sample = [*some(cuts[:-1], 12, full=60), cuts[-1]]
+    assert examine(sample, look, tmp_path / "states", 3) >= len(sample)
 
 
 @pytest.mark.soak

@@ -30,6 +30,7 @@ FILES_MAX = 18
 SHARED_NAMES = {
     "channel": "a verb of the command line, and what it shows",
     "compact": "a verb of the command line, and the same as a job of Spark",
+    "consumer": "a verb of the command line, and what it shows",
     "rebuild": "a verb of the command line, and what it calls",
     "restore": "a verb of the command line, and what it calls",
     "seal": "a verb of the command line, and what it calls",

@@ -19,7 +19,7 @@ import pytest
 
 import holdfast
 import pyspark_holdfast
-from holdfast import Settings, channels, errors, results
+from holdfast import Settings, channels, errors, execution, results
 from holdfast.channels.keeping.snapshot import NoteKind
 from holdfast.log.topics.watching import Watch
 from holdfast.model.schema import declare
@@ -261,6 +261,21 @@ def test_every_public_name_of_channels_is_documented():
     for name in [*channels.__all__, *methods, *callbacks, "channels", "kept_channels", "kept_channel"]:
         if name not in coroutines:
             assert re.search(rf"`[^`]*\b{name}\b[^`]*`", page), name
+
+
+EXECUTIONS_PAGE = ROOT / "docs/reference/executions.md"
+
+
+def test_every_public_name_of_executions_is_documented():
+    """Each name of `holdfast.execution.__all__`, and each public name and field of what is for users."""
+    page = EXECUTIONS_PAGE.read_text()
+    kinds = (execution.Context, execution.AsyncContext, execution.Executions, execution.Promise, execution.Worker)
+    methods = [m for kind in kinds for m in dir(kind) if not m.startswith("_")]
+    views = (execution.ExecutionSummary, execution.ExecutionDetails, execution.StepDetails, execution.Schedule)
+    fields = [field.name for kind in views for field in msgspec.structs.fields(kind)]
+    assert list(execution.__all__) == sorted(execution._HOMES)
+    for name in [*execution.__all__, *methods, *fields, "execution", "execution_id", "worker"]:
+        assert re.search(rf"`[^`]*\b{name}\b[^`]*`", page), name
 
 
 def test_what_has_a_form_for_coroutines_is_said():

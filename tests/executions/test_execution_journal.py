@@ -33,7 +33,7 @@ pytestmark = pytest.mark.disk
 
 
 def journal_of(log: Log) -> ExecutionJournal:
-    return room_of(log).executions
+    return log.executions.journal
 
 
 def opened(log: Log, kind: str = "import", execution: UUID | None = None) -> UUID:

@@ -114,8 +114,6 @@ def test_a_long_execution_folds_itself_and_goes_on(tmp_path):
         for number in range(400):
             path = live.place("step")
             live.write(result(path), acked=number % 5 == 0)
-            if live._folding is not None:
-                live._folding.join()
         assert live.journal.folded_steps > 300
         room_of(log).live.release(live)
         again = begin(log, live.id)
@@ -134,8 +132,6 @@ def test_steps_that_cannot_be_folded_are_limited(tmp_path):
         def run() -> None:
             for _ in range(1000):
                 live.place("step")
-                if live._folding is not None:
-                    live._folding.join()
 
         with pytest.raises(Full, match="up to 50 steps"):
             run()

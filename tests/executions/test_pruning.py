@@ -12,7 +12,8 @@ import pytest
 import holdfast
 from holdfast import Full, Invalid, Log, Settings, Unavailable
 from holdfast.errors import ExecutionHeld
-from holdfast.execution.journal.commit_parts import DATA_PREFIX, Kept
+from holdfast.execution.journal.commit_parts import DATA_PREFIX
+from holdfast.execution.steps.claim_check import put_aside
 from holdfast.journal.journal import Journal
 from holdfast.testing import ManualClock
 from tests.disk.test_writer import refuse_next_commit
@@ -88,10 +89,11 @@ def test_values_that_are_kept_by_reference_go_with_it(tmp_path):
     clock = ManualClock(seed=1)
     with open_with(tmp_path, clock) as log:
         live = begin(log)
-        live.store.write(live.journal, result("a"), Kept(b"ref/0", b"large")).result()
+        _, operations, size = put_aside(log._journal, live.id, "a", b"large")
+        live.store.write(live.journal, result("a"), operations, size=size).result()
         live.finish("completed").result()
         room_of(log).live.release(live)
-        assert log._journal.spaces.load(DATA_PREFIX + str(live.id)) == [(b"ref/0", 0, b"large")]
+        assert log._journal.spaces.known(DATA_PREFIX)
         clock.advance(8 * 86_400)
         assert journal_of(log).prune() == 1
         assert [name for name in log._journal.spaces.names() if str(live.id) in name] == []
@@ -191,8 +193,10 @@ def test_what_somebody_changes_by_hand_is_not_pruned(tmp_path):
     with open_with(tmp_path, clock) as log:
         execution = ended(log)
         clock.advance(8 * 86_400)
+        chosen = room_of(log).pruning.prunable()
         with room_of(log).live.hold(execution):
             assert journal_of(log).prune() == 0
+            assert room_of(log).pruning._remove(chosen) == (0, None)  # nor if it was chosen just before
             with pytest.raises(ExecutionHeld):
                 opened(log, execution=execution)
         assert journal_of(log).prune() == 1

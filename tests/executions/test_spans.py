@@ -31,7 +31,7 @@ def test_each_verb_has_its_span_and_no_payload_is_in_any(tmp_path: Path) -> None
     found = told(tmp_path, "provided")
     spans = found["spans"]
     names = {span["name"] for span in spans}
-    assert names >= {f"durable.journal.{verb}" for verb in ("append", "read", "read_segment", "finalize")}
+    assert names >= {f"durable.journal.{verb}" for verb in ("append", "read", "read_segment", "finalize", "prune")}
     opened = [span["attributes"] for span in spans if span["name"] == "durable.backend.open"]
     assert [(one["kind"], one["is_resume"]) for one in opened] == [("pay", False), ("pay", True)]
     steps = [span for span in spans if span["attributes"].get("step_id", "").startswith("charge")]
@@ -40,6 +40,9 @@ def test_each_verb_has_its_span_and_no_payload_is_in_any(tmp_path: Path) -> None
     assert [(span["status"], span["why"]) for span in refused] == [("ERROR", "Closed")] * 2
     ended = next(span for span in spans if span["name"] == "durable.journal.finalize")
     assert ended["attributes"]["status"] == "completed"
+    assert {span["attributes"]["deleted_count"] for span in spans if span["name"] == "durable.journal.prune"} == {0}
+    ranged = [span["attributes"]["count"] for span in spans if span["name"] == "durable.journal.read_segment"]
+    assert 2 in ranged  # two steps
     assert SECRET not in json.dumps(spans)
     assert found["threads"] == []  # none outlives what it waits for
     # The gauge tells of logs that are open, each by itself, and of no other.

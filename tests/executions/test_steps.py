@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from holdfast import Invalid, Log
+from holdfast import Invalid, Log, Settings, Unavailable
 from holdfast.errors import (
     AmbiguousEffect,
     Diverged,
@@ -32,6 +32,7 @@ from holdfast.execution.journal.entries import (
 from holdfast.execution.journal.recorded import in_order
 from holdfast.execution.steps.context import Context
 from holdfast.testing import ManualClock
+from tests.disk.test_writer import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 
@@ -273,7 +274,7 @@ def test_a_committed_guarded_result_is_never_run_again(log: Log) -> None:
     """INV-13: whatever else was recorded at its path, by a program that had diverged."""
     execution, charge = uuid4(), Calls(2)
     with log.execution("pay", id=execution) as ctx:
-        path, key = "charge", ctx._run._key("charge", "exactly_once_guarded", b"")
+        path, key = "charge", ctx.live.key("charge", "exactly_once_guarded", b"")
         live = ctx.live
         live.write(StepResult(path, b"?" * 32, "exactly_once_guarded", b"\x01", 1)).result()
         live.write(StepResult(path, key, "exactly_once_guarded", b"\x07", 1)).result()
@@ -658,13 +659,35 @@ def test_a_canceled_execution_stops_before_its_next_step_and_never_goes_on(log: 
         pass
 
 
-def test_the_number_of_steps_is_bounded(open_log: Callable[..., Log], tmp_path: Any) -> None:
-    from holdfast import Settings
-
+def test_the_number_of_steps_is_bounded(open_log: Callable[..., Log]) -> None:
     log = open_log(settings=Settings.from_mapping({"executions": {"steps_max": 10}}))
+    with log.execution("e") as ctx:
+        for _ in range(100):  # those that are finished are folded, and count no more
+            ctx.step("a", Calls(1))
     with pytest.raises(Full, match="10 steps"), log.execution("e") as ctx:
         for _ in range(100):
-            ctx.step("a", Calls(1))
+            ctx.begin_step("a")
+
+
+def test_a_long_execution_is_folded_and_replayed_all_the_same(open_log: Callable[..., Log]) -> None:
+    """Results, errors that the program went on with, and errors that ended a run, are what they were."""
+    log = open_log(settings=Settings.from_mapping({"executions": {"steps_max": 20}}))
+    execution, seen, number = uuid4(), [], Calls(1)
+    for run in range(4):
+        try:
+            with log.execution("e", id=execution) as ctx:
+                found: list[Any] = [ctx.step("a", number) for _ in range(60)]
+                try:
+                    ctx.step("caught", Calls(raises=KeyError("k")))
+                except KeyError:
+                    found.append(ctx.random())
+                ctx.step("ends", Calls(run, ValueError() if run < 2 else None))
+                found += [ctx.step("b", number) for _ in range(60)]
+                seen.append(found)
+        except ValueError:
+            assert run < 2
+    assert len(number.seen) == 120
+    assert seen[0] == seen[1]
 
 
 def test_how_a_block_ends_is_recorded(log: Log) -> None:
@@ -721,6 +744,30 @@ def test_run_step_replaces_a_function_by_its_result(log: Log) -> None:
 
 
 # -- with the journal's failure ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_program_fails_with_its_journal_unless_it_may_go_on(
+    log: Log, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """A guarded effect never happens without its intent; what was lost is run again by the next run."""
+    options = GUARDED if guarded else {}
+    execution, charge = uuid4(), Calls(1)
+    with pytest.raises(Unavailable), log.execution("pay", id=execution) as ctx:
+        refuse_next_commit(log, monkeypatch, Unavailable("the disk is full"))
+        ctx.step("charge", charge, **options)
+    assert len(charge.seen) == (not guarded)
+    assert log.executions.show(execution).summary.status == "running"
+    with log.execution("pay", id=execution, on_journal_loss="continue-undurable") as ctx:
+        refuse_next_commit(log, monkeypatch, Unavailable("the disk is full"))
+        assert ctx.step("charge", charge, **GUARDED) == 1
+        assert ctx.is_undurable
+        assert ctx.step("next", charge) == 1
+    before = len(charge.seen)
+    with log.execution("pay", id=execution) as ctx:
+        assert not ctx.is_undurable
+        ctx.step("charge", charge, **options)
+    assert len(charge.seen) == before + 1
 
 
 def test_always_replay_yields_the_same_journal(open_log: Callable[..., Log]) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast import Invalid, Log, NotFound
-from holdfast.errors import ExecutionCanceled, ExecutionError
+from holdfast.errors import ExecutionCanceled, ExecutionError, ExecutionHeld
+from holdfast.execution.work.work_function import work_functions
+from holdfast.execution.work.work_run import RetryPolicy, Taken
 from holdfast.testing import ManualClock
 
 pytestmark = pytest.mark.disk
@@ -267,6 +269,35 @@ def test_resuming_and_rewinding_race_with_workers(open_log):
             assert log.executions.result(started, PATIENCE) == "done"
             log.executions.rewind(started, before="one")
             assert log.executions.result(started, PATIENCE) == "done"
+
+
+def test_what_has_ended_is_not_work_however_often_it_is_asked_for(open_log):
+    """Neither a second start nor a worker that comes late runs a completed execution again."""
+    log = open_log()
+    calls: list[int] = []
+    job = lambda_named("job", lambda ctx, number: calls.append(number))
+    started = log.executions.start("job", 7)
+    row = log._executions.room().store.rows[started]
+    work(log, job)
+    assert log.executions.start("job", 7, id=started) == started
+    work(log, job)
+    late = Taken(log._executions.room(), row, work_functions([job])["job"], RetryPolicy(0, 1.0, 9))
+    with pytest.raises(ExecutionHeld, match="no work left"):
+        late.run()
+    assert calls == [7]
+    assert log.executions.summary(started).generation == 0
+
+
+def test_a_worker_inside_of_a_loop_says_how_it_is_meant(open_log):
+    """run() blocks: on an event loop it refuses, and names what to await."""
+    log = open_log()
+
+    async def wrong():
+        log.worker([print]).run()
+
+    with pytest.raises(Invalid, match="event loop") as refused:
+        asyncio.run(wrong())
+    assert "run_async" in refused.value.hint
 
 
 # -- trying again ---------------------------------------------------------------------------------------------

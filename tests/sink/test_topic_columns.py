@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from holdfast.errors import Invalid
+from holdfast.segments.file.segment_reader import SegmentReader
+from holdfast.segments.keys.key_hash import hash_key
 from holdfast.sink import write_steps
 from holdfast.sink.topic_columns import looks_raw
 from tests.sink.sinks import CLOCK, Place
@@ -111,6 +114,18 @@ def test_anything_else_is_refused_before_anything_is_written(
 def test_what_looks_raw(given: list[pa.Field], is_raw: bool) -> None:
     """Columns that are named as a raw topic's, with a payload of text or bytes."""
     assert looks_raw(pa.schema(given)) is is_raw
+
+
+def test_raw_segments_have_an_index_of_their_keys(place: Place, tmp_path: Path) -> None:
+    """As sealed ones have: whoever reads them by key need not read all of them."""
+    put(place, pa.table({"key": ["k", None, "l"], "value": [b"1", b"2", b"3"]}), "raw")
+    (key,) = place.objects("/segments/")
+    (tmp_path / "file").write_bytes(place.store.get(key))
+    with SegmentReader(tmp_path / "file", None, None, None) as reader:
+        ((_, _, index),) = reader.key_indexes()
+        assert index is not None
+        assert [bool(index.spans(key, hash_key(key))) for key in (b"k", b"l", b"m")] == [True, True, False]
+        reader.verify()
 
 
 def test_raw_records_come_back(place: Place) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from uuid import UUID
 
+import msgspec
+import pyarrow as pa
 import pytest
 
 import holdfast
@@ -22,6 +24,7 @@ from holdfast.execution.journal.entries import (
     PromiseResolved,
     StepResult,
     TimerArmed,
+    encode_block,
 )
 from holdfast.execution.journal.live_execution import LiveExecution
 from holdfast.testing import ManualClock, run_table
@@ -32,7 +35,7 @@ from pyspark_holdfast.pipeline.builtin import (
     executions,
     stuck_executions,
 )
-from pyspark_holdfast.pipeline.builtin.execution_events import rows_of
+from pyspark_holdfast.pipeline.builtin.execution_events import COLUMNS, rows_of
 from tests.spark.test_builtin_tables import load, require_documented, rows
 
 if TYPE_CHECKING:
@@ -180,6 +183,7 @@ def records_time(time_us: int) -> Any:
     return datetime.fromtimestamp(time_us / 1e6, UTC)
 
 
+@pytest.mark.full("three runs of a pipeline; the tables of channels have the same in the gate")
 def test_executions_in_increments_are_the_executions_in_one_run(
     spark: SparkSession, tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -213,8 +217,6 @@ def test_executions_in_increments_are_the_executions_in_one_run(
 
 def test_a_record_that_does_not_decode_is_a_row_that_says_so() -> None:
     """An entry of a newer holdfast, and bytes that are none: nothing is left out, and nothing stops the table."""
-    import msgspec
-
     newer = msgspec.msgpack.encode([1, PAID.bytes, 0, [[99, "path", 0]]])
     for value in (newer, b"\xc1", b""):
         for kind in ("entries", "status"):
@@ -223,3 +225,17 @@ def test_a_record_that_does_not_decode_is_a_row_that_says_so() -> None:
             assert (row["kind"], row["_offset"], row["bytes"]) == ("unknown", 7, len(value))
             assert row["execution_id"] == str(PAID)
             assert row["_problem"]
+
+
+@pytest.mark.parametrize("kind", get_args(Entry), ids=lambda kind: kind.__name__)
+def test_every_kind_of_entry_has_a_row(kind: type[Any]) -> None:
+    """Also those that are added later: what they have in common with others stands in the same columns."""
+    values: dict[Any, Any] = {str: "text", bytes: b"bytes", int: 7, bool: True}
+    fields = {field.name: values.get(field.type, ()) for field in msgspec.structs.fields(kind)}
+    block = encode_block(PAID, 3, [kind(**fields)])
+    record = Record(block, key=str(PAID).encode(), kind="entries", time=5, offset=7)
+    (row,) = rows_of(as_columns(record))
+    assert (row["seq"], row["at"], row["_problem"]) == (3, 7, None)
+    assert row["path"] == fields.get("path")
+    assert set(row) == set(COLUMNS.names)
+    pa.RecordBatch.from_pylist([row], schema=COLUMNS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import assert_type
+from typing import Any, assert_type
 
 import holdfast
 from holdfast import (
@@ -22,7 +22,7 @@ from holdfast import (
     TypedTopic,
 )
 from holdfast.clock import Clock
-from holdfast.results import BatchTicket, RestoreReport, Watermark
+from holdfast.results import BatchTicket, CommitTicket, Consumer, ConsumerStatus, RestoreReport, Watermark
 
 
 def blocking(log: Log) -> None:
@@ -40,7 +40,15 @@ def blocking(log: Log) -> None:
     assert_type(topic.submit_batch([b"x"]), BatchTicket)
     for record in topic.read(start=-5, limit=2, reverse=True):
         assert_type(record, Record)
+    assert_type(topic.latest("c-42"), Record | None)
+    assert_type(log.topic("rows", schema="latest").latest(42, partition=1), dict[str, Any] | None)
+    assert_type(next(iter(topic.read(key=b"c-42"))), Record)
     assert_type(next(topic.follow()), Record)
+    assert_type(topic.consumer("billing", start="next"), Consumer[Record])
+    assert_type(next(topic.consumer("billing")), Record)
+    assert_type(topic.consumer("billing").poll(10, 0.5), list[Record])
+    assert_type(topic.consumer("billing").submit_commit(), CommitTicket)
+    assert_type(log.consumers(), list[ConsumerStatus])
     assert_type(log.marks("t"), tuple[Marks, ...])
     assert_type(log.marks("t")[0].shipped, int | None)
     assert_type(log.marks("t")[0].settled, int)

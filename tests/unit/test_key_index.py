@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from itertools import pairwise
 
 import msgspec
@@ -87,6 +88,14 @@ def test_its_size_is_two_bytes_for_a_key_and_little_for_a_repeated_one() -> None
     repeated = [b"customer-%d" % (i % 50) for i in range(20_000)]
     assert len(stored(repeated, 9_000)) < 1_000
     assert len(stored([None] * 20_000, 9_000)) < 30
+
+
+def test_it_is_the_same_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which need not be installed."""
+    keys = [b"k-%d" % (i * 7919 % 1_000) for i in range(3_000)]
+    made = stored(keys)
+    monkeypatch.delitem(sys.modules, "numpy", raising=False)
+    assert stored(keys) == made
 
 
 def test_very_long_segments_have_longer_units(monkeypatch: pytest.MonkeyPatch) -> None:

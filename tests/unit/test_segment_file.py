@@ -27,9 +27,9 @@ from tests.segment_data import (
 import holdfast
 from holdfast import Invalid
 from holdfast.errors import Corrupt
+from holdfast.model.batch_sizing import Gathering
 from holdfast.model.segment import chain_value
 from holdfast.segments.file import footer as footers
-from holdfast.segments.file.batch_sizing import Gathering
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.hashing_sink import BLOCK_BYTES, hash_block
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, conform, stored_schema, typed_schema

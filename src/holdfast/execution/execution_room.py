@@ -53,8 +53,8 @@ class ExecutionRoom:
         self.live = LiveExecutions(self.store)
         self.pruning = Pruning(journal, partition, self.store, self.live.is_held)
         self.store.make_room = self.pruning.make_room
-        self.executions = ExecutionJournal(self.store, self.live, self.pruning)
-        self.spans = ExecutionSpans(journal, self.store, self.live)
+        self.execution_journal = ExecutionJournal(self.store, self.live, self.pruning)
+        self.spans = ExecutionSpans(journal, self.store, self.live, self.execution_journal, self.pruning)
         self.queue = WorkQueue(self.store.rows.get)
         self.workers: set[Worker] = set()
         """Those that work now."""
@@ -71,6 +71,7 @@ class ExecutionRoom:
         attendant.every(settings.poll_interval_ms, "timers", self.waiters.tick)
         attendant.every(settings.poll_interval_ms, "schedules", self.schedules.tick)
         attendant.every(settings.poll_interval_ms, "inbox", self.inbox.tick)
+        attendant.every(settings.prune_interval_ms, "pruning", self.pruning.tick)
 
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to leave off."""

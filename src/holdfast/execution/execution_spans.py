@@ -17,8 +17,10 @@ from weakref import ref
 from holdfast import telemetry
 from holdfast.execution.journal.entries import Ended, Entry, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
+from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
 from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
+from holdfast.execution.journal.pruning import Pruning
 from holdfast.execution.journal.recorded import Block
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal
@@ -32,7 +34,10 @@ Verb = Callable[..., Any]
 class ExecutionSpans:
     """Makes spans of what one log does with its executions, once there is a provider."""
 
-    def __init__(self, journal: Journal, store: ExecutionStore, live: LiveExecutions) -> None:
+    def __init__(
+        self, journal: Journal, store: ExecutionStore, live: LiveExecutions, executions: ExecutionJournal,
+        pruning: Pruning,
+    ) -> None:  # fmt: skip
         self._journal = journal
         self._store = store
         self._open_spans = telemetry.OpenSpans()
@@ -43,6 +48,9 @@ class ExecutionSpans:
         telemetry.watch_depth(journal, journal.log_id.hex(), lambda: _depth(held()))
         _replace(live, "open", self._opened)
         _replace(live, "open_async", self._opened_async)
+        _replace(executions, "read_execution", partial(self._counted, "read", "step_count"))
+        _replace(executions, "read_execution_range", partial(self._counted, "read_segment", "count"))
+        _replace(pruning, "prune", self._pruned)
 
     def close(self) -> None:
         """The log is about to be closed."""
@@ -83,6 +91,28 @@ class ExecutionSpans:
             live: LiveExecution = await verb(execution, kind, **options)
             span.set_attribute("is_resume", live.resumed)
             return live
+
+    def _counted(
+        self, name: str, counts: str, verb: Verb, execution: ExecutionId | str, *given: Any, **options: Any
+    ) -> Sequence[object]:
+        """A verb that reads entries."""
+        tracer = self._tell()
+        if tracer is None:
+            return verb(execution, *given, **options)  # type: ignore[no-any-return]
+        about = {"execution_id": str(execution)[:64]}
+        with telemetry.spanning(tracer, f"durable.journal.{name}", about) as span:
+            entries: Sequence[object] = verb(execution, *given, **options)
+            span.set_attribute(counts, len(entries))
+            return entries
+
+    def _pruned(self, verb: Verb) -> int:
+        tracer = self._tell()
+        if tracer is None:
+            return verb()  # type: ignore[no-any-return]
+        with telemetry.spanning(tracer, "durable.journal.prune", {}) as span:
+            count: int = verb()
+            span.set_attribute("deleted_count", count)
+            return count
 
     def _loaded(self, tracer: Tracer, verb: Verb, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
         with telemetry.spanning(tracer, "durable.journal.read", {"execution_id": str(execution)}) as span:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.arguments import texts, whole
 from holdfast.channels.channel_settings import TOPIC
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.execution.execution_settings import TOPIC as EXECUTIONS
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.kept_positions import KeptPositions
@@ -250,10 +251,11 @@ def _wait(
 
 def _topics(settings: Settings) -> dict[str, Policy]:
     """Policies of topics that are not the application's: `_channels` grows with everything that strangers send."""
-    channels = settings.channels
+    channels, executions = settings.channels, settings.executions
     return {
         TOPIC: Policy(channels.topic_bytes_max or None, int(channels.topic_age_max_ms * 1000) or None),
         POSITIONS: Policy(settings.retention.consumers_bytes_max or None),
+        EXECUTIONS: Policy(executions.topic_bytes_max or None, executions.topic_age_max_ms * 1000 or None),
     }
 
 

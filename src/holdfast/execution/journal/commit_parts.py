@@ -1,8 +1,8 @@
 """What the parts that were handed over for one execution come to when the journal's writer takes them: one commit.
 
-Entries become blocks of bounded size, numbered on; the last row counts; values that are kept by reference go into a
-space beside the journal; a stretch of the journal that was folded takes the place of what it stands for. Each of them
-is also a record of the topic `_executions`. This runs in the writer's thread, once per unit and in order.
+Entries become blocks of bounded size, numbered on; the last row counts; a stretch of the journal that was folded takes
+the place of what it stands for. Each of them is also a record of the topic `_executions`. This runs in the writer's
+thread, once per unit and in order.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
+from holdfast.execution.execution_settings import TOPIC
 from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, StepResult, encode_block, encode_row
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.journal.journal import Gathering, Journal, Operation, Run
+from holdfast.journal.journal import Gathering, Journal, Make, Operation, Run
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Extra
@@ -22,6 +23,7 @@ from holdfast.model.record_columns import Columns, Extra
 INDEX = "executions"
 PREFIX = "execution/"
 DATA_PREFIX = "execution-data/"
+"""Of spaces with large results, several for an execution: its id and a name follow."""
 BLOCK_KEY, FOLDED_KEY = b"b", b"f"
 BLOCK_BYTES = 256 * 1024
 """A block ends when it has so many bytes; an entry that is larger is a block of its own."""
@@ -34,13 +36,6 @@ _ENTRY_BYTES = 96
 """What an entry takes beside its payload, about."""
 _ROW_GROWTH = 2**20
 """A row is written again when its journal has grown by so many bytes, so that a crash forgets little of its size."""
-
-
-class Kept(NamedTuple):
-    """A value, or a part of one, that is kept beside the journal of its execution, by reference."""
-
-    key: bytes
-    body: bytes
 
 
 class Placed:
@@ -69,7 +64,7 @@ class Anew(NamedTuple):
     """Everything before goes; what is handed over with it takes its place."""
 
 
-Part = Entry | ExecutionRow | Kept | Placed | Reshaped | Anew | list[Operation]
+Part = Entry | ExecutionRow | Placed | Reshaped | Anew | list[Operation]
 """What can be handed over."""
 
 
@@ -84,6 +79,8 @@ class LiveJournal:
         self.next_entry = next_entry
         """From here on by the journal's writer alone, which makes block after block; wrong once a commit failed."""
         self.size = size
+        self.make: Make | None = None
+        """What the writer makes of what is handed over; kept, because most steps need it."""
         self.row: ExecutionRow | None = None
         """The row that was written last."""
         self.folded_steps = folded_steps
@@ -99,7 +96,8 @@ class Parts:
         self._journal = journal
         self._live = live
         self._entries: list[Entry] = []
-        self._row: ExecutionRow | None = None
+        self.row: ExecutionRow | None = None
+        """As it was handed over."""
         self._others: list[Operation] = []
         self._items: dict[str, list[Item]] = {}
         self._deletes: list[bytes] = []
@@ -120,12 +118,10 @@ class Parts:
     def _add(self, part: object) -> None:
         match part:
             case ExecutionRow():
-                self._row = part
+                self.row = part
             case Placed():
                 part.first = self._live.next_entry + len(self._entries)
                 self._entries += part.entries
-            case Kept():
-                self._keep(part)
             case Reshaped():
                 self._reshape(part)
             case Anew():
@@ -156,11 +152,6 @@ class Parts:
             made.append(Run.unplaced(partition, self._columns(now)))
         return sorted([*made, *self._others], key=_comes_last)
 
-    def _keep(self, kept: Kept) -> None:
-        self._items.setdefault(DATA_PREFIX + str(self._live.execution), []).append((kept.key, 0, kept.body))
-        self._record(b"data", msgspec.msgpack.encode((self._live.execution.bytes, *kept)))
-        self._live.size += len(kept.body)
-
     def _reshape(self, part: Reshaped) -> None:
         if part.shape != self._live.shape:
             return
@@ -170,7 +161,7 @@ class Parts:
         self._live.size += part.size
 
     def _finish_row(self) -> None:
-        live, row = self._live, self._row
+        live, row = self._live, self.row
         if row is None and live.row is not None and live.size - live.row.size > _ROW_GROWTH:
             row = live.row
         if row is not None:
@@ -197,6 +188,15 @@ def block_item(kind: bytes, execution: ExecutionId, first: int, entries: list[En
     return key, first, encode_block(execution, first, entries)
 
 
+def data_records(journal: Journal, execution: ExecutionId, space: str, items: Iterable[Item]) -> Run:
+    """Parts of a large result as records of the topic."""
+    now, name = journal.clock.now_us(), space.removeprefix(DATA_PREFIX)
+    payloads = [msgspec.msgpack.encode((name, number, body)) for _, number, body in items]
+    extra: Extra = (str(execution).encode(), b"data", None)
+    columns = Columns(payloads, [now] * len(payloads), dict.fromkeys(range(len(payloads)), extra))
+    return Run.unplaced(journal.topics[TOPIC][0], columns)
+
+
 def weight(part: Part) -> int:
     """The bytes of a part, about; never much too few."""
     if isinstance(part, StepResult):
@@ -207,9 +207,7 @@ def weight(part: Part) -> int:
         return sum(map(weight, part.entries))
     if isinstance(part, Reshaped):
         return sum(len(body) for _, _, body in part.puts)
-    size = sum(
-        len(getattr(part, name, b"")) for name in ("path", "payload", "input", "error", "note", "detail", "body")
-    )
+    size = sum(len(getattr(part, name, b"")) for name in ("path", "payload", "input", "error", "note", "detail"))
     return _ENTRY_BYTES + size + (sum(map(len, part.entries)) if isinstance(part, Folded) else 0)
 
 

@@ -11,6 +11,7 @@ step does; it decides whether what was recorded is what is asked for, and is wha
 from __future__ import annotations
 
 from collections.abc import Iterable
+from struct import Struct
 from uuid import UUID
 
 from blake3 import blake3
@@ -26,7 +27,13 @@ _DERIVE = "holdfast 2026-11 execution id"
 _KEY = "holdfast 2026-11 step key"
 _INNER = "holdfast 2026-11 id inside an execution"
 
+_LENGTH = Struct("<I").pack
+
 ExecutionId = UUID
+
+_GOOD_NAMES_MAX = 10_000
+_good_names: set[object] = set()
+"""Names that were checked: a program uses the same ones again and again."""
 
 
 def fresh_id(clock: Clock) -> ExecutionId:
@@ -75,24 +82,29 @@ def step_hasher(execution: ExecutionId) -> blake3:
     return blake3(_framed([execution.bytes]), derive_key_context=_KEY)
 
 
-def step_key_from(hasher: blake3, path: str, effect: str, operation: bytes) -> bytes:
-    """What `step_key` gives, from `step_hasher` of the same execution."""
+def step_key_from(hasher: blake3, path: str, effect: bytes, operation: bytes) -> bytes:
+    """What `step_key` gives, from `step_hasher` of the same execution; the effect comes `framed`."""
+    where = path.encode()
     own = hasher.copy()
-    where, how = path.encode(), effect.encode()
-    own.update(
-        b"%b%b%b%b%b%b"
-        % (len(where).to_bytes(4, "little"), where, len(how).to_bytes(4, "little"), how,
-           len(operation).to_bytes(4, "little"), operation)
-    )  # fmt: skip
+    own.update(_LENGTH(len(where)) + where + effect + _LENGTH(len(operation)) + operation)
     return own.digest()
+
+
+def framed(part: bytes) -> bytes:
+    """A part with its length."""
+    return _LENGTH(len(part)) + part
 
 
 def checked_name(name: object, what: str = "step") -> str:
     """A name that may be part of a path."""
+    if name in _good_names:
+        return name  # type: ignore[return-value]
     if not isinstance(name, str) or not name or len(name.encode("utf-8", "replace")) > NAME_BYTES_MAX:
         raise Invalid(f"a {what}'s name is text of 1 to {NAME_BYTES_MAX} bytes", hint=f"for instance '{what}-1'")
     if "/" in name or "#" in name or not name.isprintable():
         raise Invalid(f"a {what}'s name has no '/', '#' or control characters: {name!r}", hint="they make up paths")
+    if len(_good_names) < _GOOD_NAMES_MAX:
+        _good_names.add(name)
     return name
 
 
@@ -104,7 +116,7 @@ def joined(parent: str, name: str, occurrence: int) -> str:
 
 def _framed(parts: Iterable[bytes]) -> bytes:
     """Parts with their lengths: no two lists of parts have the same bytes."""
-    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+    return b"".join(map(framed, parts))
 
 
 def _version_8(digest: bytes) -> UUID:

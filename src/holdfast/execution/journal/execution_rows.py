@@ -77,6 +77,12 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
         self._changes.append(_Change(ticket, execution, self.get(execution)))
         self[execution] = row
 
+    def complete(self, handed_over: ExecutionRow, written: ExecutionRow) -> None:
+        """By the journal's writer: this row is written so, with the extent of its journal."""
+        with self.lock:
+            if super().get(written.execution) is handed_over:
+                self[written.execution] = written
+
     def remove(self, executions: Iterable[ExecutionId], ticket: UnitTicket) -> None:
         """The removal of these was handed over. Call with the lock held."""
         for execution in executions:

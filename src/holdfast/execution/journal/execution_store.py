@@ -40,7 +40,7 @@ from holdfast.execution.journal.commit_parts import (
     Reshaped,
     weight,
 )
-from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, decode_block, decode_row
+from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, StepResult, decode_block, decode_row
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.execution_rows import ExecutionRows
 from holdfast.execution.journal.recorded import Block
@@ -63,6 +63,7 @@ class ExecutionStore:
         self.settings = settings
         self.clock: Clock = journal.clock
         self.timeout = settings.ack_timeout_ms / 1000
+        self._entry_bytes_max = settings.payload_bytes_max + 8 * 1024
         self.rows = ExecutionRows(decode_row(body) for key, _, body in journal.spaces.load(INDEX) if len(key) == 16)
         self.lock = self.rows.lock
         """Guards decisions about rows: who checks a status and changes it holds it. Nobody waits while holding it."""
@@ -188,6 +189,18 @@ class ExecutionStore:
             alone=alone, acked=acked, timeout=self.timeout if timeout is None else timeout,
         )  # fmt: skip
 
+    def write_result(self, live: LiveJournal, result: StepResult) -> None:
+        """What `write` does with one result that nobody waits for, and quicker: most steps end so."""
+        size = weight(result)
+        if size > self._entry_bytes_max or self.rows.bytes_total >= self.settings.journal_bytes_max:
+            self.write(live, result, acked=False)
+            return
+        if live.make is None:
+            live.make = partial(self._made, live)
+        self._journal.spaces.put_part(
+            result, live.make, None, 0, size, self.timeout, scope=live.space, join=live.gathering, acked=False
+        )
+
     def drain(self) -> None:
         """Wait until all that was handed over is settled."""
         self._journal.drain(self.timeout)
@@ -211,7 +224,7 @@ class ExecutionStore:
         size = weight(part)
         if isinstance(part, Reshaped | Folded):  # they are made here, of what was checked before
             return size
-        if size > self.settings.payload_bytes_max + 8 * 1024:
+        if size > self._entry_bytes_max:
             raise Invalid(
                 f"an entry of an execution's journal is too large bytes={size}",
                 hint="see executions.payload_bytes_max; give large values by reference",
@@ -254,6 +267,8 @@ class ExecutionStore:
             parts.add(part)
         made = parts.operations(self._partition, self.clock.now_us())
         self.rows.resize(live.execution, live.size)
+        if parts.row is not None and live.row is not None:
+            self.rows.complete(parts.row, live.row)
         return made
 
 

@@ -55,26 +55,29 @@ def unfolded(entries: Iterable[Entry]) -> Iterator[Entry]:
 def essence(entries: Sequence[Entry]) -> list[Entry]:
     """What entries come to: without what only mattered while a step was not finished."""
     finished = {entry.path for entry in entries if isinstance(entry, StepResult)}
-    return [
-        entry
-        for entry in entries
-        if not (isinstance(entry, _PASSING) and entry.path in finished) and not isinstance(entry, Opened)
-    ]
+    return [entry for entry in entries if not _is_passing(entry, finished) and not isinstance(entry, Opened)]
+
+
+def _is_passing(entry: Entry, finished: set[str]) -> bool:
+    """Whether it matters no more; an attempt that no other follows takes an error back, which may stand elsewhere."""
+    if isinstance(entry, AttemptFailed) and not entry.retry_us:
+        return False
+    return isinstance(entry, _PASSING) and entry.path in finished
 
 
 def _stretches(items: Sequence[Item], size_max: int) -> Iterator[list[Item]]:
-    """Neighbouring blocks that are not folded yet, two or more, of bounded size together."""
+    """Neighbouring blocks that are not folded yet, of bounded size together."""
     stretch: list[Item] = []
     size = 0
     for item in items:
         if item[0][:1] != BLOCK_KEY or (stretch and size + len(item[2]) > size_max):
-            if len(stretch) > 1:
+            if stretch:
                 yield stretch
             stretch, size = [], 0
         if item[0][:1] == BLOCK_KEY:
             stretch.append(item)
             size += len(item[2])
-    if len(stretch) > 1:
+    if stretch:
         yield stretch
 
 

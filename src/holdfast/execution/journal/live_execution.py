@@ -40,6 +40,7 @@ from holdfast.execution.journal.entries import (
     PromiseResolved,
     SignalSent,
     Status,
+    StepResult,
 )
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
 from holdfast.execution.journal.execution_store import ExecutionStore
@@ -131,14 +132,22 @@ class LiveExecution:
         return path
 
     def _fold_soon(self, steps: int, most: int) -> None:
-        """Near the limit: have what is finished folded, by somebody else; beyond it, refuse unless that goes on."""
+        """Near the limit: have what is finished folded, by another thread; beyond it, refuse what that does not help.
+
+        Who comes to the limit while it goes on waits for it, but for coroutines, which go on.
+        """
         with self._lock:
             begin = self._folding is None or (not self._folding.is_alive() and steps >= self._fold_again)
             if begin:
                 self._fold_again = steps + most // 10
                 self._folding = Thread(target=self._fold, name="holdfast-fold", daemon=True)
                 self._folding.start()
-            is_busy = self._folding is not None and self._folding.is_alive()
+            folding = self._folding
+        if steps - self.journal.folded_steps <= most:
+            return
+        if folding is not None and not in_coroutine():
+            folding.join(self.store.timeout)
+        is_busy = folding is not None and folding.is_alive()
         if steps - self.journal.folded_steps > most and not is_busy:
             raise Full(
                 f"an execution has up to {most} steps that are not folded execution={self.id}",
@@ -179,6 +188,13 @@ class LiveExecution:
             self.hand_over(entry, acked=False)
         except Full:
             self.pending.append(entry)
+
+    def hand_over_result(self, result: StepResult) -> None:
+        """What `hand_over` does with one result that nobody waits for."""
+        if self.pending or self.loss is not None:
+            self.hand_over(result, acked=False)
+        else:
+            self.store.write_result(self.journal, result)
 
     def hand_over(
         self, *parts: Part, acked: bool = True, alone: bool = False, size: int = 0, timeout: float | None = None

@@ -15,6 +15,7 @@ from itertools import islice
 
 import msgspec
 
+from holdfast.caller import in_coroutine
 from holdfast.errors import Full
 from holdfast.execution.journal.commit_parts import DATA_PREFIX, INDEX, PREFIX
 from holdfast.execution.journal.entries import ENDED, ExecutionRow
@@ -92,16 +93,19 @@ class Pruning:
             if not gone:
                 return 0, None
             operations = self._operations(gone)
-            ticket = self._journal.transact(operations, records=len(gone), size=64 * len(gone), timeout=store.timeout)
+            wait = store.timeout if in_coroutine() else 0  # nobody waits while holding the lock
+            ticket = self._journal.transact(operations, records=len(gone), size=64 * len(gone), timeout=wait)
+            ticket = UnitTicket(ticket.unit, store.timeout)
             store.rows.remove((row.execution for row in gone), ticket)
         return len(gone), ticket
 
     def _operations(self, rows: Sequence[ExecutionRow]) -> list[Operation]:
         spaces, now = self._journal.spaces, self._store.clock.now_us()
         operations = spaces.operations(INDEX, [], [row.id for row in rows])[0]
-        for row in rows:
-            for prefix in (PREFIX, DATA_PREFIX):
-                operations += spaces.operations(prefix + str(row.execution), [], [], drop=True)[0]
+        gone = {str(row.execution) for row in rows}
+        large = [name for name in spaces.known(DATA_PREFIX) if name[len(DATA_PREFIX) :].partition("/")[0] in gone]
+        for name in (*(PREFIX + execution for execution in sorted(gone)), *large):
+            operations += spaces.operations(name, [], [], drop=True)[0]
         extras: dict[int, Extra] = {at: (str(row.execution).encode(), b"pruned", None) for at, row in enumerate(rows)}
         payloads = [msgspec.msgpack.encode((row.id, now)) for row in rows]
         return [*operations, Run.unplaced(self._partition, Columns(payloads, [now] * len(rows), extras))]

@@ -34,7 +34,7 @@ MARK = b"!"
 _COMMIT_BYTES = 2**20
 _TIMEOUT_S = 60.0
 
-_data = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes])
+_data = msgspec.msgpack.Decoder(tuple[str, int, bytes])
 
 logger = logging.getLogger("holdfast.executions")
 
@@ -48,7 +48,8 @@ class _Found:
         self.row: ExecutionRow | None = None
         self.blocks: dict[int, Item] = {}
         """By their numbers."""
-        self.data: dict[bytes, bytes] = {}
+        self.data: dict[str, dict[int, bytes]] = {}
+        """Parts of large results, by where they go."""
 
 
 def is_needed(journal: Journal, has_records: Callable[[], bool]) -> bool:
@@ -62,15 +63,23 @@ def is_needed(journal: Journal, has_records: Callable[[], bool]) -> bool:
 def rebuild(journal: Journal, records: Iterable[Record]) -> int:
     """Make all spaces of executions again; durable when this returns. How many executions there are."""
     found = _found(records)
+    lost = [execution for execution, one in found.items() if one.row is None]
+    for execution in lost:
+        del found[execution]
+    if lost:
+        logger.warning(
+            "%d executions cannot be made again: what said that they began has expired first=%s", len(lost), lost[0],
+            extra={"action": "executions_lost", "count": len(lost)},
+        )  # fmt: skip
     _change(journal, INDEX, [(MARK, 0, b"")])
     for execution, one in found.items():
         name = str(execution)
         journal.spaces.change(PREFIX + name, drop=True, timeout=_TIMEOUT_S).result()
-        journal.spaces.change(DATA_PREFIX + name, drop=True, timeout=_TIMEOUT_S).result()
         for items in _chunks(one.blocks[number] for number in sorted(one.blocks)):
             _change(journal, PREFIX + name, items)
-        for items in _chunks((key, 0, body) for key, body in one.data.items()):
-            _change(journal, DATA_PREFIX + name, items)
+        for space, parts in one.data.items():
+            for items in _chunks((number.to_bytes(4, "big"), number, body) for number, body in parts.items()):
+                _change(journal, DATA_PREFIX + space, items)
     rows = [one.row for one in found.values() if one.row is not None]
     for items in _chunks((row.id, row.created_us, encode_row(row)) for row in rows):
         _change(journal, INDEX, items)
@@ -87,7 +96,7 @@ def _found(records: Iterable[Record]) -> dict[ExecutionId, _Found]:
             found.pop(execution, None)
         else:
             _take(found.setdefault(execution, _Found()), record)
-    return {execution: one for execution, one in found.items() if one.row is not None}
+    return found
 
 
 def _execution(record: Record) -> ExecutionId:
@@ -107,8 +116,8 @@ def _take(one: _Found, record: Record) -> None:
         case "folded":
             _take_folded(one, record.payload)
         case "data":
-            _, key, body = _data.decode(record.payload)
-            one.data[key] = body
+            name, number, body = _data.decode(record.payload)
+            one.data.setdefault(name, {})[number] = body
         case _:
             pass  # a newer version's: it has nothing that this one could use
 

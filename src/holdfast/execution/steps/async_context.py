@@ -14,20 +14,19 @@ from datetime import datetime
 from inspect import isawaitable
 from typing import Any, TypeVar, overload
 
-from holdfast.errors import Full, HoldfastError, Invalid
+from holdfast.errors import Full, Invalid
 from holdfast.execution.journal.entries import Effect, OnAmbiguous
 from holdfast.execution.steps import step_protocol
 from holdfast.execution.steps.any_context import AnyContext
 from holdfast.execution.steps.branches import First, begun, drop, end, in_branch, results, wait_for
 from holdfast.execution.steps.program_run import UNSET
-from holdfast.execution.steps.step_decision import Replay
-from holdfast.execution.steps.step_handle import StepHandle
+from holdfast.execution.steps.step_decision import RUN, Replay
+from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_options import BACKOFF_S, EffectKind, step_options
 from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, Write
 from holdfast.execution.steps.step_transaction import StepTransaction
 from holdfast.execution.steps.step_values import codec_of
 from holdfast.execution.waits.wait import Wait
-from holdfast.journal.commit.ticket import UnitTicket
 
 Result = TypeVar("Result")
 
@@ -69,7 +68,40 @@ class AsyncContext(AnyContext):
         """
         options = step_options(effect, on_ambiguous, effect_kind, retries, backoff, timeout)
         step = self._run.ask(self._where(), name, fn, args, kwargs, options, returns, fingerprint, skipped)
+        if options.is_simple and step.is_async and not self._run.always_replay:
+            return self._call_once(step, fn, args, kwargs)
         return self._drive(step_protocol.perform(self._run, step), step, fn, args, kwargs)
+
+    async def _call_once(
+        self, step: StepHandle, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What the protocol does with a step that is called once and waits for nothing, without the protocol: most are.
+
+        Whatever is not as usual is left to the protocol.
+        """
+        run = self._run
+        decision = run.decide(step)
+        if decision is not RUN:
+            return await self._drive(step_protocol.perform_decided(run, step, decision), step, fn, args, kwargs)
+        step.started_us = run.clock.now_us()
+        outside = current.get()
+        current.set(step)
+        try:
+            value = await fn(*args, **kwargs)
+        except Exception as error:
+            current.set(outside)
+            return await self._drive(step_protocol.failed(run, step, error), step)
+        finally:
+            current.set(outside)
+        entry, value, beside = run.finished(step, value)
+        try:
+            if beside is None:
+                run.live.hand_over_result(entry)
+            else:
+                run.write(entry, acked=False, beside=beside)
+        except Full:
+            await self._write(Write((entry,), False, beside))
+        return value
 
     @overload
     def run_step(self, fn: Callable[[], Awaitable[Result]], /) -> Coroutine[Any, Any, Result]: ...
@@ -238,20 +270,13 @@ class AsyncContext(AnyContext):
     async def _write(self, request: Write) -> None:
         run = self._run
         try:
-            ticket = await self._handed_over(request)
-            if request.acked and ticket is not None:
-                await ticket
-        except HoldfastError as error:
-            run.lost(error)
-
-    async def _handed_over(self, request: Write) -> UnitTicket | None:
-        run = self._run
-        try:
-            return run.write(*request.entries, acked=request.acked, beside=request.beside)
+            ticket = run.write(*request.entries, acked=request.acked, beside=request.beside)
         except Full:
-            return await run.live.store.when_room(
+            ticket = await run.live.store.when_room(
                 lambda: run.write(*request.entries, acked=request.acked, beside=request.beside)
             )
+        if request.acked:
+            await ticket
 
     async def _pause(self, request: Pause) -> None:
         live, loop = self._run.live, asyncio.get_running_loop()

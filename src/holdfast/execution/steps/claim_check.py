@@ -2,7 +2,8 @@
 
 A result that is larger than `executions.payload_bytes_max` is cut into parts, which become durable in the same commit
 as the entry that refers to them. The reference has the length and the hash of the whole. The space goes with its
-execution: all names that begin with `execution-data/<id>/` do.
+execution: all names that begin with `execution-data/<id>/` do. The parts are also records of the topic `_executions`,
+as far as one commit may have so many bytes: larger ones do not come back when a log is restored, and say so.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from __future__ import annotations
 from blake3 import blake3
 
 from holdfast.errors import Corrupt, Invalid
+from holdfast.execution.journal.commit_parts import DATA_PREFIX, data_records
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.journal.journal import Journal, Operation
 
-PREFIX = "execution-data/"
 PART_BYTES = 2**20
 _HASH_BYTES, _NAME_BYTES = 32, 16
 
 
 def space_of(execution: ExecutionId, path: str) -> str:
     """Where the large result of a step is kept."""
-    return f"{PREFIX}{execution}/{blake3(path.encode()).digest()[:_NAME_BYTES].hex()}"
+    return f"{DATA_PREFIX}{execution}/{blake3(path.encode()).digest()[:_NAME_BYTES].hex()}"
 
 
 def put_aside(
@@ -35,7 +36,11 @@ def put_aside(
         )
     starts = range(0, len(payload), PART_BYTES)
     items = [(n.to_bytes(4, "big"), n, payload[at : at + PART_BYTES]) for n, at in enumerate(starts)]
-    operations, size = journal.spaces.operations(space_of(execution, path), items, [])
+    space = space_of(execution, path)
+    operations, size = journal.spaces.operations(space, items, [])
+    if 2 * len(payload) <= journal.settings.batch_bytes_max:
+        operations.append(data_records(journal, execution, space, items))
+        size *= 2
     return blake3(payload).digest() + len(payload).to_bytes(8, "big"), operations, size
 
 

@@ -12,12 +12,13 @@ from contextvars import copy_context
 from datetime import datetime
 from typing import Any, TypeVar, overload
 
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import Invalid
 from holdfast.execution.journal.entries import Effect, OnAmbiguous
 from holdfast.execution.steps import step_protocol
 from holdfast.execution.steps.any_context import AnyContext
 from holdfast.execution.steps.program_run import UNSET
-from holdfast.execution.steps.step_handle import StepHandle
+from holdfast.execution.steps.step_decision import RUN
+from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_options import BACKOFF_S, EffectKind, step_options
 from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, Write
 from holdfast.execution.steps.step_transaction import StepTransaction
@@ -63,7 +64,37 @@ class Context(AnyContext):
             raise Invalid(
                 f"a coroutine function needs an event loop step={step.path}", hint="use: async with log.execution(…)"
             )
+        if options.is_simple and not self._run.always_replay:
+            return self._call_once(step, fn, args, kwargs)  # type: ignore[no-any-return]
         return self._drive(step_protocol.perform(self._run, step), fn, args, kwargs)  # type: ignore[no-any-return]
+
+    def _call_once(
+        self, step: StepHandle, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What the protocol does with a step that is called once and waits for nothing, without the protocol: most are.
+
+        Whatever is not as usual is left to the protocol.
+        """
+        run = self._run
+        decision = run.decide(step)
+        if decision is not RUN:
+            return self._drive(step_protocol.perform_decided(run, step, decision), fn, args, kwargs)
+        step.started_us = run.clock.now_us()
+        outside = current.get()
+        current.set(step)
+        try:
+            value = fn(*args, **kwargs)
+        except Exception as error:
+            current.set(outside)
+            return self._drive(step_protocol.failed(run, step, error))
+        finally:
+            current.set(outside)
+        entry, value, beside = run.finished(step, value)
+        if beside is None:
+            run.live.hand_over_result(entry)
+        else:
+            run.write(entry, acked=False, beside=beside)
+        return value
 
     @overload
     def run_step(self, fn: Callable[[], Result], /) -> Result: ...
@@ -205,13 +236,9 @@ class Context(AnyContext):
         return self._pause(request)
 
     def _write(self, request: Write) -> None:
-        run = self._run
-        ticket = run.write(*request.entries, acked=request.acked, beside=request.beside)
-        if request.acked and ticket is not None:
-            try:
-                ticket.result()
-            except HoldfastError as error:
-                run.lost(error)
+        ticket = self._run.write(*request.entries, acked=request.acked, beside=request.beside)
+        if request.acked:
+            ticket.result()
 
     def _pause(self, request: Pause) -> None:
         live = self._run.live

@@ -19,6 +19,7 @@ import msgspec
 from holdfast.arguments import seconds, whole
 from holdfast.errors import Invalid
 from holdfast.execution.journal.entries import Effect, OnAmbiguous
+from holdfast.execution.journal.execution_id import framed
 
 EffectKind = Literal["cost_bearing", "destructive", "security_relevant", "money_moving", "custom"]
 """What a guarded effect is about: only a cost-bearing one has a policy unless it is given one."""
@@ -41,11 +42,12 @@ class StepOptions(msgspec.Struct, frozen=True, gc=False):
     retries: int = 0
     backoff: float = BACKOFF_S
     timeout: float | None = None
-
-    @property
-    def is_guarded(self) -> bool:
-        """Whether its intent must be durable before it runs."""
-        return self.effect == GUARDED
+    is_guarded: bool = False
+    """Whether its intent must be durable before it runs."""
+    is_simple: bool = True
+    """Whether it is called once, whatever happens, and nobody waits for its result."""
+    framed_effect: bytes = framed(b"at_least_once")
+    """As it goes into keys."""
 
     def delay(self, failed: int) -> float:
         """Seconds between the attempt that failed and the next one; doubles each time."""
@@ -81,6 +83,9 @@ def step_options(
         retries,
         seconds(backoff, "backoff"),
         None if timeout is None else seconds(timeout),
+        effect == GUARDED,
+        effect != GUARDED and not retries and timeout is None,
+        framed(effect.encode()),
     )
 
 

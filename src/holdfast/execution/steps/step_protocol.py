@@ -68,7 +68,11 @@ Protocol = Generator[Request, Any, Any]
 
 def perform(run: ProgramRun, step: StepHandle) -> Protocol:
     """One step, from what was recorded to what it gives."""
-    decision = run.decide(step)
+    return (yield from perform_decided(run, step, run.decide(step)))
+
+
+def perform_decided(run: ProgramRun, step: StepHandle, decision: Decision) -> Protocol:
+    """The same, when it is known what becomes of it."""
     if decision is not RUN:
         known = yield from _before(run, step, decision)
         if known is not NOTHING:
@@ -165,12 +169,10 @@ def _attempts(run: ProgramRun, step: StepHandle) -> Protocol:
                 value = yield CALL
             finally:
                 current.set(outside)  # not by a token: a coroutine may be closed in another context
-        except CommitFailed as failed:
-            raise failed.error from failed.error.__cause__
-        except ExecutionCanceled:
-            raise
+        except CommitFailed as unknown:
+            raise unknown.error from unknown.error.__cause__
         except Exception as error:
-            yield from _failed(run, step, error)
+            yield from _try_again(run, step, error)
         else:
             if type(value) is Stored:
                 return value.value
@@ -181,15 +183,23 @@ def _attempts(run: ProgramRun, step: StepHandle) -> Protocol:
             return value
 
 
-def _failed(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
-    """An attempt raised: wait for the next one, or raise what every later run will raise."""
-    retry = run.failed_attempt(step, error)
+def failed(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
+    """The last attempt raised: raise what every later run will raise; but for what ends the program."""
+    if isinstance(error, ExecutionCanceled):
+        raise error
+    entry, again = run.raised(step, error)
+    yield Write((entry,), step.options.is_guarded)
+    if again is error:
+        raise error
+    raise again from error
+
+
+def _try_again(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
+    """An attempt raised: wait for the next one, if there is one."""
+    retry = None if isinstance(error, ExecutionCanceled) else run.failed_attempt(step, error)
     if retry is None:
-        entry, again = run.raised(step, error)
-        yield Write((entry,), step.options.is_guarded)
-        if again is error:
-            raise error
-        raise again from error
+        yield from failed(run, step, error)
+        return
     yield Write((retry,), False)
     yield Pause(retry.retry_us)
     step.attempt += 1
@@ -198,7 +208,7 @@ def _failed(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
 def _compared(run: ProgramRun, step: StepHandle, written: StepResult, beside: Beside | None) -> Protocol:
     """Write a result and replay it at once: the same must come of it (`always_replay`)."""
     yield Write((written,), step.options.is_guarded or beside is not None, beside)
-    if run.is_undurable:
+    if run.live.is_undurable:
         return run.recorded_value(step, written, written.payload)
     decision = run.decide_again(step)
     if type(decision) is not Replay or decision.result != written:

@@ -13,9 +13,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.arguments import flag, seconds, text, whole
+from holdfast.clock import SystemClock
 from holdfast.errors import ExecutionCanceled, ExecutionError, Invalid, Unavailable
 from holdfast.execution.journal.entries import ENDED, STATUSES, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
+from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX
 from holdfast.execution.journal.recorded import in_order
@@ -61,7 +63,7 @@ class Executions:
         self._stored = stored
         self._room = room
         self._ask = ask
-        """How the owner of the log is asked, where that is another process."""
+        """How the owner of the log is asked, where this is not the owner."""
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -90,6 +92,18 @@ class Executions:
         blocks, _ = store.load(found)
         return details(_row(store, found), in_order(blocks), reveal=flag(reveal, "reveal"))
 
+    @property
+    def journal(self) -> ExecutionJournal:
+        """The journal's own verbs, for adapters that record steps of their own: append, read, fold, finalize."""
+        return self._room().execution_journal
+
+    def prune(self, *, dry_run: bool = False) -> int:
+        """Remove executions that ended long enough ago, as the settings say; how many there are.
+
+        The log does so by itself every `executions.prune_interval_ms`.
+        """
+        return self.journal.prune(dry_run=flag(dry_run, "dry_run"))
+
     # -- beginning, and waiting for the end -------------------------------------------------------------------
 
     def start(
@@ -117,8 +131,8 @@ class Executions:
             "input": encode_call(args, kwargs, store.settings.payload_bytes_max), "priority": _priority(priority),
             "due_us": _moment(not_before),
         }  # fmt: skip
-        if self._is_elsewhere():
-            self._asked("start", fields)
+        if self._ask is not None:
+            self._ask("start", fields)
         else:
             self.start_encoded(**fields)
         return found
@@ -174,15 +188,15 @@ class Executions:
         Returns the status that it has now: 'canceled', or the end that came first.
         """
         found, why = given_id(execution), text(reason, "reason", "no longer wanted")[:NOTE_CHARS_MAX]
-        if self._is_elsewhere():
-            return str(self._asked("cancel", {"id": str(found), "reason": why}))
+        if self._ask is not None:
+            return str(self._ask("cancel", {"id": str(found), "reason": why}))
         return self._room().administration.cancel(found, why)
 
     def resume(self, execution: ExecutionId | str, *, queue: str = DEFAULT) -> None:
         """Let a worker go on with an execution that failed, was aborted, or was left by its program."""
         found, where = given_id(execution), checked_name(queue, "queue")
-        if self._is_elsewhere():
-            self._asked("resume", {"id": str(found), "queue": where})
+        if self._ask is not None:
+            self._ask("resume", {"id": str(found), "queue": where})
         else:
             self._room().administration.resume(found, where)
 
@@ -201,9 +215,9 @@ class Executions:
         found, fork = given_id(execution), fresh_id(self._stored().clock) if id is None else given_id(id)
         path = None if before is None else text(before, "before", "charge")
         repeat = flag(repeat_guarded, "repeat_guarded")
-        if self._is_elsewhere():
+        if self._ask is not None:
             fields = {"id": str(found), "before": path, "fork": str(fork), "repeat_guarded": repeat}
-            self._asked("fork", fields)
+            self._ask("fork", fields)
             return fork
         return self._room().administration.fork(found, path, fork, repeat_guarded=repeat)
 
@@ -214,8 +228,8 @@ class Executions:
         """
         found, path = given_id(execution), text(before, "before", "charge")
         repeat = flag(repeat_guarded, "repeat_guarded")
-        if self._is_elsewhere():
-            self._asked("rewind", {"id": str(found), "before": path, "repeat_guarded": repeat})
+        if self._ask is not None:
+            self._ask("rewind", {"id": str(found), "before": path, "repeat_guarded": repeat})
         else:
             self._room().administration.rewind(found, path, repeat_guarded=repeat)
 
@@ -225,9 +239,9 @@ class Executions:
         """Decide a guarded effect by hand that was begun and whose outcome nobody knew: record what came of it."""
         is_error = error is not None
         found, payload = given_id(execution), encode_outcome(error if is_error else value, is_error=is_error)
-        if self._is_elsewhere():
+        if self._ask is not None:
             fields = {"id": str(found), "path": path, "payload": payload, "is_error": is_error}
-            self._asked("settle", fields)
+            self._ask("settle", fields)
         else:
             self.settle_encoded(found, path, payload, is_error=is_error)
 
@@ -244,13 +258,11 @@ class Executions:
         Durable when this returns. Of a log that is open for reading only, its owner is asked to do it. Raises NotFound
         for a promise that is not there, and PromiseRejected if the token is not its own.
         """
-        most = self._stored().settings.payload_bytes_max
-        return self._settle_promise(token, payload_of(value, "a promise", most), is_error=False)
+        return self._settle_promise(token, payload_of(value, "a promise", self._payload_max()), is_error=False)
 
     def reject(self, token: str, reason: str = "") -> bool:
         """Settle a promise with a reason why there is no value: whoever waits for it gets PromiseFailed."""
-        most = self._stored().settings.payload_bytes_max
-        payload = payload_of(text(reason, "reason", "too expensive"), "a promise", most)
+        payload = payload_of(text(reason, "reason", "too expensive"), "a promise", self._payload_max())
         return self._settle_promise(token, payload, is_error=True)
 
     def signal(
@@ -260,11 +272,11 @@ class Executions:
 
         With a `signal_id` of your own (a UUID), sending twice is sending once: False the second time.
         """
-        found, payload = given_id(execution), payload_of(value, "a signal", self._stored().settings.payload_bytes_max)
+        found, payload = given_id(execution), payload_of(value, "a signal", self._payload_max())
         number = None if signal_id is None else given_id(signal_id)
-        if self._is_elsewhere():
+        if self._ask is not None:
             fields = {"id": str(found), "name": signal_name(name), "payload": payload}
-            return bool(self._asked("signal", {**fields, "signal": str(number or fresh_id(self._stored().clock))}))
+            return bool(self._ask("signal", {**fields, "signal": str(number or fresh_id(SystemClock()))}))
         return self._room().delivery.send(found, signal_name(name), payload, None if number is None else number.bytes)
 
     async def resolve_async(self, token: str, value: Any = None) -> bool:
@@ -283,17 +295,14 @@ class Executions:
 
     def _settle_promise(self, token: str, payload: bytes, *, is_error: bool) -> bool:
         parse_token(token)
-        if self._is_elsewhere():
+        if self._ask is not None:
             fields = {"token": token, "payload": payload, "is_error": is_error}
-            return bool(self._asked("settle_promise", fields))
+            return bool(self._ask("settle_promise", fields))
         return self._room().delivery.settle(token, payload, is_error=is_error)
 
-    def _is_elsewhere(self) -> bool:
-        return self._ask is not None and self._stored().is_read_only
-
-    def _asked(self, action: str, fields: Mapping[str, Any]) -> Any:
-        assert self._ask is not None
-        return self._ask(action, fields)
+    def _payload_max(self) -> int:
+        """The owner says no to what is too large, if that is somebody else."""
+        return self._room().settings.payload_bytes_max if self._ask is None else 2**62
 
     # -- schedules --------------------------------------------------------------------------------------------
 

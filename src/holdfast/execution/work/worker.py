@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from asyncio.events import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -118,6 +119,8 @@ class Worker:
 
         Signals are caught in the main thread only. The second one does not wait for programs to leave off.
         """
+        if _get_running_loop() is not None:
+            raise Invalid("this would block the event loop", hint="use: await worker.run_async()")
         if current_thread() is main_thread():
             with _signals(self._signaled):
                 asyncio.run(self.run_async(until_idle=until_idle))

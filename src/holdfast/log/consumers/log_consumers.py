@@ -54,7 +54,10 @@ class LogConsumers:
     ) -> Consumer[Any]:  # fmt: skip
         """A member of this consumer; where nothing is committed yet, it begins at `start`, and that is durable."""
         reader = Reader(*given)
-        self._check(reader.topic, check_name(name, "consumer"), on_expired)
+        self._check(reader.topic, on_expired)
+        check_name(name, "consumer")
+        if not isinstance(start, str | datetime):
+            whole(start, "start")
         named, patience = numbers_of(partitions, len(reader.parts)), seconds(patience, "patience")
         find = _Finding(reader).find
         members = self._members_of((name, reader.topic), reader, lambda number: find(number, start))
@@ -63,7 +66,7 @@ class LogConsumers:
             patience=patience,
         )  # fmt: skip
 
-    def _check(self, topic: str, _name: str, on_expired: str) -> None:
+    def _check(self, topic: str, on_expired: str) -> None:
         if self._journal.read_only:
             raise Invalid(
                 "this log is open for reading only", hint="read it with topic.read(position) or topic.follow(position)"

@@ -22,11 +22,11 @@ import pyarrow as pa
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import SegmentKey
 from holdfast.errors import Invalid
+from holdfast.model.batch_sizing import Gathering, Piece
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import NO_SCHEMA, SegmentFacts, SegmentHead
 from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file import footer as footers
-from holdfast.segments.file.batch_sizing import Gathering, Piece
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.footer import Footer, Group, KeyPlace
 from holdfast.segments.file.group_file import GroupFile

@@ -75,20 +75,22 @@ def steps(events: DataFrame) -> DataFrame:
     known = _with_paths(_with_reuse(events))
     found = known.where("path is not null").groupBy(*_STEP).agg(
         F.coalesce(_what(), F.lit("step")).alias("what"),
-        _last(F.col("effect").isNotNull(), "effect", "effect"),
+        F.max("effect").alias("effect"),
         F.min("seq").alias("seq"),
         F.min(F.coalesce("started_at", "at")).alias("started_at"),
-        *[_last(_is_end(), "at", "ended_at"), _last(_is_end(), "is_error", "is_error")],
+        _last(_is_end(), "at", "is_error").alias("end"),
         F.max("due_at").alias("due_at"),
         F.max("attempt").alias("attempts"),
         _count("attempt_failed").alias("retries"),
-        _last(F.col("kind") == "attempt_failed", "detail", "last_error"),
-        _last(F.col("kind") == "heartbeat", "at", "heartbeat_at"),
-        _last(F.col("kind") == "ambiguity_resolved", "detail", "resolution"),
+        _last(F.col("kind") == "attempt_failed", "detail").alias("tried"),
+        F.max(F.when(F.col("kind") == "heartbeat", F.col("at"))).alias("heartbeat_at"),
+        _last(F.col("kind") == "ambiguity_resolved", "detail").alias("resolved"),
         F.max("bytes").alias("bytes"),
     )  # fmt: skip
     begun = known.groupBy(*_USE).agg(F.min("at").alias("_begun"), F.max("_offset").alias("_offset"))
-    return found.join(begun, list(_USE)).select(
+    ends = {"ended_at": F.col("end.at"), "is_error": F.col("end.is_error")}
+    words = {"last_error": F.col("tried.detail"), "resolution": F.col("resolved.detail")}
+    return found.withColumns({**ends, **words}).join(begun, list(_USE)).select(
         *_STEP,
         F.regexp_extract("path", r"([^/#]*)(#\d+)?$", 1).alias("name"),
         "what", "effect", "seq", _state().alias("state"), "started_at", "ended_at",
@@ -131,11 +133,11 @@ def _is_end() -> Column:
     return F.col("kind").isin("step_result", "promise_resolved", "timer_fired", "signal_taken", "version_marked")
 
 
-def _last(chosen: Column, column: str, name: str) -> Column:
-    """The value of the last event of some kind."""
+def _last(chosen: Column, *columns: str) -> Column:
+    """These columns of the last event of some kind."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return F.max_by(F.when(chosen, F.col(column)), F.when(chosen, F.struct("_offset", "_entry"))).alias(name)
+    return F.max_by(F.struct(*columns), F.when(chosen, F.struct("_offset", "_entry")))
 
 
 def _count(kind: str) -> Column:
@@ -171,28 +173,19 @@ def runs(events: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     known = _with_reuse(events)
-    is_row = F.col("kind") == "status"
     told = (
-        "execution_kind",
-        "status",
-        "queue",
-        "priority",
-        "created_at",
-        "ended_at",
-        "generation",
-        "entries",
-        "parent_id",
-    )
+        "execution_kind", "status", "queue", "priority", "created_at", "ended_at", "generation", "entries",
+        "parent_id", "bytes", "detail",
+    )  # fmt: skip
     found = known.where("kind != 'pruned'").groupBy(*_USE).agg(
-        *[_last(is_row, column, column) for column in told],
-        _last(is_row, "bytes", "bytes"),
-        _last(is_row, "detail", "note"),
+        _last(F.col("kind") == "status", *told).alias("row"),
         F.min(F.when(F.col("kind") == "opened", F.col("at"))).alias("started_at"),
         F.max("at").alias("moved_at"),
         _count("opened").alias("opened"),
         _count("administered").alias("interventions"),
         _count("ambiguity_resolved").alias("ambiguities"),
     )  # fmt: skip
+    found = found.select("*", "row.*").withColumnRenamed("detail", "note")
     pruned = known.groupBy(*_USE).agg(
         F.max(F.when(F.col("kind") == "pruned", F.col("_time"))).alias("pruned_at"), F.max("_offset").alias("_offset")
     )

@@ -1,0 +1,167 @@
+"""Executions of a log that was restored: made again of what was shipped, or refused where a part is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from blake3 import blake3
+
+import holdfast
+from holdfast import Corrupt, Log, Settings
+from holdfast.errors import ExecutionCanceled
+from holdfast.execution.journal import rebuilding
+from holdfast.execution.steps.claim_check import fetched, put_aside
+from holdfast.journal.space_access import SpaceAccess
+from tests.executions.test_execution_journal import journal_of, opened, steps
+from tests.executions.test_live_journal import begin, result, room_of
+from tests.executions.test_tampered_journals import QUIET
+
+pytestmark = pytest.mark.disk
+
+
+def populated(log: Log) -> dict[str, UUID]:
+    """Executions in all states: running, ended, canceled, folded, rewound, pruned."""
+    names = ("running", "completed", "canceled", "folded", "rewound", "pruned")
+    ids = {name: opened(log) for name in names}
+    journal = journal_of(log)
+    for name, execution in ids.items():
+        for number in range(4):
+            journal.append(execution, result(f"{name}-{number}"))
+    live = room_of(log).live.get(ids["running"])
+    _, operations, size = put_aside(log._journal, live.id, "large", bytes(3_000_000))
+    live.store.write(live.journal, result("large"), operations, size=size).result()
+    journal.finalize(ids["completed"], "completed")
+    journal.finalize(ids["canceled"], "canceled")
+    journal.fold(ids["folded"])
+    journal.append(ids["folded"], result("behind"))
+    journal.release(ids["rewound"])
+    log.executions.rewind(ids["rewound"], before="rewound-2")
+    journal.finalize(ids["pruned"], "completed")
+    row = room_of(log).store.rows[ids["pruned"]]
+    room_of(log).pruning._remove([row])[1].result()
+    return ids
+
+
+def state(log: Log) -> dict[str, object]:
+    """All that is kept of executions."""
+    rows = room_of(log).store.rows.copy()
+    return {
+        str(execution): (row, [one.entry for one in journal_of(log).read_execution(execution)])
+        for execution, row in sorted(rows.items())
+    }
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_restore_brings_executions_back_as_they_were(tmp_path, keyring, keyed):
+    """From a store: rows, results, folded and rewound pasts, values kept by reference; what was pruned stays away."""
+    ring = keyring if keyed else None
+    store = f"file://{tmp_path / 'store'}"
+    with holdfast.open(tmp_path / "log", store=store, settings=QUIET, keyring=ring) as log:
+        ids = populated(log)
+        before = state(log)
+        log.ship()
+    holdfast.restore(store, tmp_path / "restored", keyring=ring)
+    with holdfast.open(tmp_path / "restored", store=store, settings=QUIET, keyring=ring) as log:
+        assert not [name for name in log._journal.spaces.names() if name.startswith("execution")]
+        assert state(log) == before
+        assert str(ids["pruned"]) not in before
+        reference = blake3(bytes(3_000_000)).digest() + (3_000_000).to_bytes(8, "big")
+        assert fetched(log._journal, ids["running"], "large", reference) == bytes(3_000_000)
+        live = begin(log, ids["running"])
+        assert live.resumed
+        assert live.look("running-3").result is not None
+        live.write(result("later")).result()
+        with pytest.raises(ExecutionCanceled):
+            begin(log, ids["canceled"])
+    with holdfast.open(tmp_path / "restored", store=store, settings=QUIET, keyring=ring) as log:
+        assert steps(log, ids["running"])[-1] == "later"
+
+
+def test_a_rebuild_that_was_interrupted_is_done_again(tmp_path, monkeypatch):
+    """It dies at any of its commits, again and again; in the end everything is there, once."""
+    store = f"file://{tmp_path / 'store'}"
+    with holdfast.open(tmp_path / "log", store=store, settings=QUIET) as log:
+        populated(log)
+        before = state(log)
+        log.ship()
+    monkeypatch.setattr(rebuilding, "_COMMIT_BYTES", 150)  # an index of several commits
+    holdfast.restore(store, tmp_path / "whole", copy=True)
+    commits = _rebuilt(tmp_path / "whole", monkeypatch, 1_000)
+    assert commits > 15
+    holdfast.restore(store, tmp_path / "restored", copy=True)
+    for most in (0, 1, commits // 2, *range(commits - 6, commits)):
+        with pytest.raises(KeyboardInterrupt):
+            _rebuilt(tmp_path / "restored", monkeypatch, most)
+    _rebuilt(tmp_path / "restored", monkeypatch, 1_000)
+    for copy in ("whole", "restored"):
+        with holdfast.open(tmp_path / copy, settings=QUIET) as log:
+            assert state(log) == before
+
+
+def _rebuilt(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
+    """Rebuild until so many changes are done; how many there were."""
+    done: list[None] = []
+    change = SpaceAccess.change
+
+    def dies(self, *given, **options):
+        if len(done) >= most:
+            raise KeyboardInterrupt
+        done.append(None)
+        return change(self, *given, **options)
+
+    with monkeypatch.context() as patched, holdfast.open(path, settings=QUIET) as log:
+        patched.setattr(SpaceAccess, "change", dies)
+        room_of(log)
+    return len(done)
+
+
+def test_a_journal_that_is_not_complete_is_refused(tmp_path):
+    """What has expired in `_executions` is not made up: the row is there, and going on says what is missing."""
+    settings = Settings.from_mapping({"segments": {"rows_max": 3}})
+    with holdfast.open(tmp_path / "log", settings=settings) as log:
+        execution = opened(log)
+        for number in range(20):
+            journal_of(log).append(execution, result(str(number)))
+        log.seal()
+        log.set_retention("_executions", records_max=5)
+        log.retain()
+        room_of(log).live.get(execution).finish("failed").result()
+        other = opened(log)
+        journal_of(log).append(other, result("a"))
+    with holdfast.open(tmp_path / "log", settings=settings) as log:  # as if it had been rebuilt
+        for name in log._journal.spaces.names():
+            log._journal.spaces.change(name, drop=True, timeout=5).result()
+    with holdfast.open(tmp_path / "log", settings=settings) as log:
+        assert steps(log, other) == ["a"]
+        assert room_of(log).store.rows[execution].status == "failed"
+        with pytest.raises(Corrupt, match="gap") as caught:
+            begin(log, execution)
+        assert "lost" in caught.value.hint
+
+
+def test_a_log_that_is_whole_is_not_rebuilt(tmp_path, monkeypatch):
+    """Also when all its executions were pruned: its index is there, and empty."""
+    with holdfast.open(tmp_path / "log", settings=QUIET) as log:
+        execution = opened(log)
+        journal_of(log).finalize(execution, "completed")
+        room_of(log).pruning._remove([room_of(log).store.rows[execution]])[1].result()
+    monkeypatch.setattr(rebuilding, "rebuild", lambda *_: pytest.fail("it was rebuilt"))
+    with holdfast.open(tmp_path / "log", settings=QUIET) as log:
+        assert len(room_of(log).store.rows) == 0
+
+
+def test_the_topic_has_limits_of_its_own(tmp_path: Path):
+    """Like `_channels`: bounded by default, and by its own policy where it has one."""
+    defaults = Settings().executions
+    assert (defaults.topic_bytes_max, defaults.topic_age_max_ms) == (2**30, 90 * 86_400_000)
+    settings = Settings.from_mapping({"segments": {"rows_max": 3}, "executions": {"topic_bytes_max": 1000}})
+    with holdfast.open(tmp_path / "log", settings=settings) as log:
+        execution = opened(log)
+        for number in range(20):
+            journal_of(log).append(execution, result(str(number), bytes(200)))
+        log.seal()
+        log.retain()
+        assert len(list(log.topic("_executions").read())) < 10
+        assert len(steps(log, execution)) == 20  # the journal itself is untouched
