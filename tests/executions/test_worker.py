@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Invalid, Log, NotFound
+from holdfast import Full, Invalid, Log, NotFound, Settings, Unavailable
 from holdfast.errors import ExecutionCanceled, ExecutionError, ExecutionHeld
 from holdfast.execution.work.work_function import work_functions
 from holdfast.execution.work.work_run import RetryPolicy, Taken
 from holdfast.testing import ManualClock
+from tests.disk.test_writer import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 
@@ -393,6 +394,35 @@ def test_a_changed_program_stops_its_execution_and_not_the_worker(open_log, capl
     assert str(started) in told[0].getMessage()
     work(log, program)
     assert log.executions.result(started) == "old"
+
+
+def test_a_disk_that_refuses_a_commit_puts_executions_off(open_log, monkeypatch):
+    """Nothing is lost and nothing has failed: the worker comes back when the journal can be written again."""
+    log = open_log()
+    monkeypatch.setattr("holdfast.execution.work.worker._TROUBLE_S", 0.05)
+    calls: list[str] = []
+
+    def job(ctx):
+        ctx.step("first", calls.append, "first", effect="exactly_once_guarded", on_ambiguous="rerun")
+        return "done"
+
+    started = [log.executions.start("job") for _ in range(3)]
+    refuse_next_commit(log.topic("t"), monkeypatch, Unavailable("the disk is full"), skip=1)
+    with log.worker([job], concurrency=1):
+        assert [log.executions.result(one, PATIENCE) for one in started] == ["done"] * 3
+    assert {log.executions.summary(one).status for one in started} == {"completed"}
+
+
+def test_no_more_is_queued_than_the_log_keeps(open_log):
+    """A bound on what waits: the next one is refused, and taken when one has ended."""
+    log = open_log(settings=Settings.from_mapping({"executions": {"executions_max": 2}}))
+    first = log.executions.start("job")
+    log.executions.start("job")
+    with pytest.raises(Full, match="none of them has ended"):
+        log.executions.start("job")
+    assert len(log.executions.list()) == 2
+    log.executions.cancel(first)
+    log.executions.start("job")
 
 
 # -- stopping -------------------------------------------------------------------------------------------------
