@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Full, Invalid, Log, NotFound, Settings, Unavailable
+from holdfast import Closed, Full, HoldfastError, Invalid, Log, NotFound, Settings, Unavailable
 from holdfast.errors import ExecutionCanceled, ExecutionError, ExecutionHeld
 from holdfast.execution.work.work_function import work_functions
 from holdfast.execution.work.work_run import RetryPolicy, Taken
+from holdfast.model.control_rows import DiskFailed
 from holdfast.testing import ManualClock
 from tests.disk.test_writer import refuse_next_commit
 
@@ -411,6 +412,23 @@ def test_a_disk_that_refuses_a_commit_puts_executions_off(open_log, monkeypatch)
     with log.worker([job], concurrency=1):
         assert [log.executions.result(one, PATIENCE) for one in started] == ["done"] * 3
     assert {log.executions.summary(one).status for one in started} == {"completed"}
+
+
+def test_a_log_that_has_failed_ends_its_worker_loudly(open_log, monkeypatch):
+    """A failed sync is for good: run() raises, and a worker of the log that is opened again goes on."""
+    log = open_log()
+    monkeypatch.setattr("holdfast.execution.work.worker._TROUBLE_S", 0.05)
+    job = lambda_named("job", lambda ctx: ctx.step("one", lambda: "done"))
+    started = [log.executions.start("job") for _ in range(3)]
+    refuse_next_commit(log.topic("t"), monkeypatch, DiskFailed("planted"), skip=1)
+    with pytest.raises(Closed) as failed:
+        log.worker([job], concurrency=1).run()
+    assert failed.value.reason == "poisoned"
+    with pytest.raises(HoldfastError):
+        log.close()
+    log = open_log()
+    work(log, job)
+    assert [log.executions.result(one, PATIENCE) for one in started] == ["done"] * 3
 
 
 def test_no_more_is_queued_than_the_log_keeps(open_log):
