@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.caller import in_coroutine
 from holdfast.errors import Full
+from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.journal.commit_parts import DATA_PREFIX, INDEX, PREFIX
 from holdfast.execution.journal.entries import ENDED, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
@@ -50,9 +51,7 @@ class Pruning:
     def prunable(self) -> list[ExecutionRow]:
         """The executions whose time is over, those that ended first first."""
         settings, now = self._store.settings, self._store.clock.now_us()
-        kept_us = dict.fromkeys(ENDED, settings.keep_failed_ms * 1000)
-        kept_us["completed"] = settings.keep_completed_ms * 1000
-        return [row for row in self._ended() if row.ended_us <= now - kept_us[row.status]]
+        return [row for row in self._ended() if is_over(row, settings, now)]
 
     def prune(self) -> int:
         """Remove all of them, batch after batch; durable when this returns. How many there were."""
@@ -116,6 +115,12 @@ class Pruning:
         extras: dict[int, Extra] = {at: (str(row.execution).encode(), b"pruned", None) for at, row in enumerate(rows)}
         payloads = [msgspec.msgpack.encode((row.id, now)) for row in rows]
         return [*operations, Run.unplaced(self._partition, Columns(payloads, [now] * len(rows), extras))]
+
+
+def is_over(row: ExecutionRow, settings: ExecutionSettings, now_us: int) -> bool:
+    """Whether an execution ended long enough ago."""
+    kept_ms = settings.keep_completed_ms if row.status == "completed" else settings.keep_failed_ms
+    return row.status in ENDED and row.ended_us <= now_us - kept_ms * 1000
 
 
 def _batches(rows: Sequence[ExecutionRow], most: int) -> Iterator[list[ExecutionRow]]:
