@@ -42,6 +42,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "unpublish": ["DIR"],
     "inspect": ["DIR"],
     "keys": ["list", "DIR"],
+    "consumer": ["list", "DIR"],
     "channel": ["list", "DIR"],
     "spark": ["read", "DIR", "orders"],
     "config": ["show"],
@@ -105,7 +106,7 @@ def test_a_setting_that_is_wrong(run: Run, log: Path, monkeypatch: pytest.Monkey
         assert told(run, verb, *arguments)["error"] == "Invalid"
 
 
-@pytest.mark.parametrize("verb", ["append", "seal", "retain", "reconcile", "channel"])
+@pytest.mark.parametrize("verb", ["append", "seal", "retain", "reconcile", "consumer", "channel"])
 def test_a_damaged_log(run: Run, log: Path, verb: str) -> None:
     """Damage is Corrupt, with exit code 3."""
     tamper(log, "UPDATE heads SET next_offset = 5")

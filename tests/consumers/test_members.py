@@ -159,6 +159,7 @@ def test_one_who_keeps_a_partition_too_long_loses_it_and_its_commit(open_log):
         first.commit()
     assert "given out again" in caught.value.hint
     second.commit()
+    assert len(first.poll(9, timeout=0)) == 4
     first.commit()
     assert {one.lag for one in topic._journal and [first, second]} == {0}
 
@@ -339,3 +340,11 @@ class Twin(RuleBasedStateMachine):
 
 TestTwin = Twin.TestCase
 TestTwin.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+class TestLongTwin(Twin.TestCase):
+    """The same, for longer."""
+
+    settings = settings(max_examples=1000, stateful_step_count=50, deadline=None)

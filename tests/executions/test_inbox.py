@@ -453,7 +453,7 @@ def test_an_owner_that_is_killed_at_any_step_applies_a_message_once(tmp_path, ke
     count = len(moments(tmp_path / "rehearsal", keys))
     assert count > 10
     killed = 0
-    for number in some(list(range(1, count + 1)), 3):
+    for number in some(list(range(1, count + 1)), 2):
         path = tmp_path / f"log{number}"
         begun(path, keys)
         one = a_signal()

@@ -87,9 +87,11 @@ def test_who_was_released_writes_no_more(open_log):
     log = open_log()
     live = begin(log)
     room_of(log).live.release(live)
-    begin(log, live.id)
     with pytest.raises(ExecutionHeld, match="given up"):
         live.write(result("late"))
+    begin(log, live.id)
+    with pytest.raises(ExecutionHeld, match="given up"):
+        live.write(result("later"))
 
 
 def test_many_threads_write_in_the_order_in_which_they_came(open_log):

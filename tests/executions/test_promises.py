@@ -141,10 +141,11 @@ def test_tokens_are_compared_in_constant_time_and_before_anything_else_is_said(t
         promise_token.digests, "same", lambda a, b: compared.append((a, b)) or digests.hmac.compare_digest(a, b)
     )
     with open_log(tmp_path / "log") as log:
+        tokens = []
         for _ in range(3):
             with running(log) as live:
-                promise = promise_at(log, live)
-                token = promise.token()
+                tokens.append(promise_at(log, live).token())
+        token = tokens[0]
         assert log.executions.resolve(token, 1)
         assert [one for one, _ in compared].count(parse_token(token).hash()) == 3
         wrong = parse_token(token)._replace(secret=bytes(32))

@@ -193,8 +193,10 @@ def test_what_somebody_changes_by_hand_is_not_pruned(tmp_path):
     with open_with(tmp_path, clock) as log:
         execution = ended(log)
         clock.advance(8 * 86_400)
+        chosen = room_of(log).pruning.prunable()
         with room_of(log).live.hold(execution):
             assert journal_of(log).prune() == 0
+            assert room_of(log).pruning._remove(chosen) == (0, None)  # nor if it was chosen just before
             with pytest.raises(ExecutionHeld):
                 opened(log, execution=execution)
         assert journal_of(log).prune() == 1

@@ -86,29 +86,35 @@ def test_a_rebuild_that_was_interrupted_is_done_again(tmp_path, monkeypatch):
         populated(log)
         before = state(log)
         log.ship()
-    holdfast.restore(store, tmp_path / "restored")
-    change = SpaceAccess.change
-    for most in range(1, 40):
-        done = []
-
-        def dies(self, *given, most=most, done=done, **options):
-            done.append(1)
-            if len(done) > most:
-                raise KeyboardInterrupt
-            return change(self, *given, **options)
-
-        monkeypatch.setattr(SpaceAccess, "change", dies)
-        with holdfast.open(tmp_path / "restored", store=store, settings=QUIET) as log:
-            try:
-                room_of(log)
-            except KeyboardInterrupt:
-                continue
-            monkeypatch.setattr(SpaceAccess, "change", change)
+    monkeypatch.setattr(rebuilding, "_COMMIT_BYTES", 150)  # an index of several commits
+    holdfast.restore(store, tmp_path / "whole", copy=True)
+    commits = _rebuilt(tmp_path / "whole", monkeypatch, 1_000)
+    assert commits > 15
+    holdfast.restore(store, tmp_path / "restored", copy=True)
+    for most in (0, 1, commits // 2, *range(commits - 6, commits)):
+        with pytest.raises(KeyboardInterrupt):
+            _rebuilt(tmp_path / "restored", monkeypatch, most)
+    _rebuilt(tmp_path / "restored", monkeypatch, 1_000)
+    for copy in ("whole", "restored"):
+        with holdfast.open(tmp_path / copy, settings=QUIET) as log:
             assert state(log) == before
-            break
-    else:
-        pytest.fail("it never came to an end")
-    assert most > 5
+
+
+def _rebuilt(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
+    """Rebuild until so many changes are done; how many there were."""
+    done: list[None] = []
+    change = SpaceAccess.change
+
+    def dies(self, *given, **options):
+        if len(done) >= most:
+            raise KeyboardInterrupt
+        done.append(None)
+        return change(self, *given, **options)
+
+    with monkeypatch.context() as patched, holdfast.open(path, settings=QUIET) as log:
+        patched.setattr(SpaceAccess, "change", dies)
+        room_of(log)
+    return len(done)
 
 
 def test_a_journal_that_is_not_complete_is_refused(tmp_path):

@@ -230,7 +230,7 @@ def test_a_process_that_is_killed_at_any_step_begins_each_one_once(tmp_path, som
 
     rehearsal = run(prepared("rehearsal"), -1)
     assert rehearsal.returncode == 0, rehearsal.stderr
-    for number in some(list(range(1, int(rehearsal.stdout) + 1)), 3):
+    for number in some(list(range(1, int(rehearsal.stdout) + 1)), 2):
         path = prepared(f"log{number}")
         assert run(path, number).returncode == -9
         with open_log(path, clock=ManualClock(NIGHT + 1), executions=QUIET) as log:

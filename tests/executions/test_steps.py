@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from holdfast import Invalid, Log, Settings
+from holdfast import Invalid, Log, Settings, Unavailable
 from holdfast.errors import (
     AmbiguousEffect,
     Diverged,
@@ -32,6 +32,7 @@ from holdfast.execution.journal.entries import (
 from holdfast.execution.journal.recorded import in_order
 from holdfast.execution.steps.context import Context
 from holdfast.testing import ManualClock
+from tests.disk.test_writer import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 
@@ -743,6 +744,30 @@ def test_run_step_replaces_a_function_by_its_result(log: Log) -> None:
 
 
 # -- with the journal's failure ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_program_fails_with_its_journal_unless_it_may_go_on(
+    log: Log, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """A guarded effect never happens without its intent; what was lost is run again by the next run."""
+    options = GUARDED if guarded else {}
+    execution, charge = uuid4(), Calls(1)
+    with pytest.raises(Unavailable), log.execution("pay", id=execution) as ctx:
+        refuse_next_commit(log, monkeypatch, Unavailable("the disk is full"))
+        ctx.step("charge", charge, **options)
+    assert len(charge.seen) == (not guarded)
+    assert log.executions.show(execution).summary.status == "running"
+    with log.execution("pay", id=execution, on_journal_loss="continue-undurable") as ctx:
+        refuse_next_commit(log, monkeypatch, Unavailable("the disk is full"))
+        assert ctx.step("charge", charge, **GUARDED) == 1
+        assert ctx.is_undurable
+        assert ctx.step("next", charge) == 1
+    before = len(charge.seen)
+    with log.execution("pay", id=execution) as ctx:
+        assert not ctx.is_undurable
+        ctx.step("charge", charge, **options)
+    assert len(charge.seen) == before + 1
 
 
 def test_always_replay_yields_the_same_journal(open_log: Callable[..., Log]) -> None:

@@ -147,7 +147,9 @@ def test_only_files_that_have_a_key_are_opened(open_log, how, monkeypatch):
         log.seal(timeout=60)
     opened: list[str] = []
     open_file = Manifest.open
-    monkeypatch.setattr(Manifest, "open", lambda *given: (opened.append(given[2].number), open_file(*given))[1])
+    monkeypatch.setattr(
+        Manifest, "open", lambda *given, **how: (opened.append(given[2].number), open_file(*given, **how))[1]
+    )
     assert topic.latest(b"k-9-absent") is None
     assert opened == list(range(50))[::-1]
     opened.clear()
@@ -166,7 +168,9 @@ def test_the_newest_is_found_without_looking_at_older_segments(open_log, how, mo
         log.seal(timeout=60)
     opened: list[int] = []
     open_file = Manifest.open
-    monkeypatch.setattr(Manifest, "open", lambda *given: (opened.append(given[2].number), open_file(*given))[1])
+    monkeypatch.setattr(
+        Manifest, "open", lambda *given, **how: (opened.append(given[2].number), open_file(*given, **how))[1]
+    )
     assert topic.latest(b"same").payload == b"9"
     assert set(opened) == {9}
     opened.clear()

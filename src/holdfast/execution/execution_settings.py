@@ -51,7 +51,7 @@ class ExecutionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """How often a log looks for messages of other processes, and for timers that are due."""
 
     waiting_max: int = 1_000
-    """Promises and signals that may be waited for at once."""
+    """Promises, signals and timers that may be waited for at once."""
 
     topic_bytes_max: int = 2**30
     """Bytes of segments that the topic `_executions` keeps, unless it has a policy of its own; 0 = no limit."""

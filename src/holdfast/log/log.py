@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from holdfast.channels.participant import Channels
     from holdfast.channels.wire.channel_keys import Keys
     from holdfast.compaction.compaction_report import CompactionReport
+    from holdfast.execution.journal.journal_loss import OnJournalLoss
     from holdfast.execution.steps.execution_block import ExecutionBlock
-    from holdfast.execution.steps.program_run import OnJournalLoss
     from holdfast.execution.work.executions import Executions
     from holdfast.execution.work.worker import Worker
     from holdfast.shipping.events import Subscription

@@ -82,7 +82,7 @@ class LogExecutions:
         """What users see of executions."""
         from holdfast.execution.work.executions import Executions
 
-        return Executions(self._stored, self.room, self.ask)
+        return Executions(self._stored, self.room, self.ask if self._context.journal.read_only else None)
 
     def ask(self, action: str, fields: Mapping[str, Any], timeout: float = ASK_TIMEOUT_S) -> Any:
         """Of a log that is open for reading: have its owner do something; returns when that is durable."""

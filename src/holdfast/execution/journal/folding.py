@@ -55,11 +55,14 @@ def unfolded(entries: Iterable[Entry]) -> Iterator[Entry]:
 def essence(entries: Sequence[Entry]) -> list[Entry]:
     """What entries come to: without what only mattered while a step was not finished."""
     finished = {entry.path for entry in entries if isinstance(entry, StepResult)}
-    return [
-        entry
-        for entry in entries
-        if not (isinstance(entry, _PASSING) and entry.path in finished) and not isinstance(entry, Opened)
-    ]
+    return [entry for entry in entries if not _is_passing(entry, finished) and not isinstance(entry, Opened)]
+
+
+def _is_passing(entry: Entry, finished: set[str]) -> bool:
+    """Whether it matters no more; an attempt that no other follows takes an error back, which may stand elsewhere."""
+    if isinstance(entry, AttemptFailed) and not entry.retry_us:
+        return False
+    return isinstance(entry, _PASSING) and entry.path in finished
 
 
 def _stretches(items: Sequence[Item], size_max: int) -> Iterator[list[Item]]:

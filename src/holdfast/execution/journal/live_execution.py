@@ -37,17 +37,23 @@ from holdfast.execution.journal.entries import (
     Entry,
     ExecutionRow,
     Opened,
+    PromiseResolved,
+    SignalSent,
     Status,
     StepResult,
 )
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.folding import fold
+from holdfast.execution.journal.journal_loss import LOSSES, ForgivingTicket, JournalLoss
 from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.signals import Signal
 
 NOTE_CHARS_MAX = 500
+
+_FROM_OUTSIDE = (PromiseResolved, SignalSent, Administered)
+"""What others hand over: they are told if it was not stored, whatever the program chose."""
 
 logger = logging.getLogger("holdfast.executions")
 
@@ -88,6 +94,8 @@ class LiveExecution:
         """Whether its program was told so: whatever it does then, it did not come to its end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
+        self.loss: JournalLoss | None = None
+        """Where the program goes on without a journal (`continue_undurable`): whether it has to."""
         self.pending: list[Entry] = []
         """Entries that found no room, and that nobody waits for."""
         self.exchange = Lock()
@@ -183,7 +191,7 @@ class LiveExecution:
 
     def hand_over_result(self, result: StepResult) -> None:
         """What `hand_over` does with one result that nobody waits for."""
-        if self.pending:
+        if self.pending or self.loss is not None:
             self.hand_over(result, acked=False)
         else:
             self.store.write_result(self.journal, result)
@@ -193,10 +201,32 @@ class LiveExecution:
     ) -> UnitTicket:
         """What `write` does, for entries that nobody in this run will look for; arguments as `ExecutionStore.write`."""
         pending = self.pending
-        ticket = self.store.write(self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout)
+        loss = None if isinstance(parts[0], _FROM_OUTSIDE) else self.loss  # others are told if it was not stored
+        try:
+            ticket = self.store.write(
+                self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout
+            )
+        except LOSSES as error:
+            if loss is None or _may_wait(error):
+                raise
+            loss.note(error)
+            return ForgivingTicket.lost(loss)
         if pending:
             self.pending = self.pending[len(pending) :]
-        return ticket
+        return ticket if loss is None else ForgivingTicket.of(ticket, loss, self.store.timeout)
+
+    # -- loss of its journal ----------------------------------------------------------------------------------
+
+    def continue_undurable(self) -> None:
+        """From now on: if the journal cannot be written, go on without it, with a warning."""
+        self.loss = loss = JournalLoss(self.id)
+        if self.opened is not None:
+            self.opened = ForgivingTicket.of(self.opened, loss, self.store.timeout)
+
+    @property
+    def is_undurable(self) -> bool:
+        """Whether the journal was lost, and nothing more of this run is recorded."""
+        return self.loss is not None and self.loss.cause is not None
 
     # -- its end ----------------------------------------------------------------------------------------------
 
@@ -206,7 +236,16 @@ class LiveExecution:
         A program that was asked to leave off and did not complete has no end yet: None, too. Where there is no room, a
         thread waits for it; a coroutine gets Full: it uses `store.when_room`.
         """
-        return self.store.with_room(lambda: self._finish(status, payload, note[:NOTE_CHARS_MAX]))
+        try:
+            ticket = self.store.with_room(lambda: self._finish(status, payload, note[:NOTE_CHARS_MAX]))
+        except LOSSES as error:
+            if self.loss is None or _may_wait(error):
+                raise
+            self.loss.note(error)
+            return None
+        if ticket is not None and self.loss is not None:
+            return ForgivingTicket.of(ticket, self.loss, self.store.timeout)
+        return ticket
 
     def _finish(self, status: Status, payload: bytes, note: str) -> UnitTicket | None:
         now = self.clock.now_us()
@@ -444,6 +483,11 @@ def _opened(before: ExecutionRow | None, execution: ExecutionId, kind: str, now:
         before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note="",
         attempts=before.attempts + 1,
     )  # fmt: skip
+
+
+def _may_wait(error: HoldfastError) -> bool:
+    """Whether there may be room later: a coroutine was not made to wait for it."""
+    return isinstance(error, Full) and in_coroutine()
 
 
 def _holder() -> str:

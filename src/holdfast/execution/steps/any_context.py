@@ -78,7 +78,7 @@ class AnyContext:
     @property
     def is_undurable(self) -> bool:
         """Whether the journal failed and the program goes on without it (`on_journal_loss`)."""
-        return self._run.is_undurable
+        return self._run.live.is_undurable
 
     def scope(self, name: str) -> Self:
         """A context for a part of the program: its steps have paths of their own, whatever happens beside it.
@@ -140,7 +140,7 @@ class AnyContext:
         if marked is None:
             chosen = number if run.is_at_end() else _UNVERSIONED
             marked = VersionMarked(path, chosen, run.clock.now_us())
-            run.write_later(marked)
+            run.live.write_later(marked)
             run.live.recorded.add(marked)
         if marked.version > number:
             raise Diverged(
@@ -157,7 +157,7 @@ class AnyContext:
         if type(decision) is Replay:
             return run.recorded_value(step, decision.result, decision.result.payload)
         entry, value, _ = run.finished(step, fresh)
-        run.write_later(entry)
+        run.live.write_later(entry)
         return value
 
     # -- what a program may wait for --------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class AnyContext:
         """
         step, run = self.current, self._run
         payload, _ = PLAIN.encode(value, step.path)
-        run.write_later(Heartbeat(step.path, payload, run.clock.now_us()))
+        run.live.write_later(Heartbeat(step.path, payload, run.clock.now_us()))
         if run.live.cancel_reason is not None:
             run.live.check()
         if step.deadline is not None and run.clock.monotonic() > step.deadline:

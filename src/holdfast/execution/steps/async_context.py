@@ -14,7 +14,7 @@ from datetime import datetime
 from inspect import isawaitable
 from typing import Any, TypeVar, overload
 
-from holdfast.errors import Full, HoldfastError, Invalid
+from holdfast.errors import Full, Invalid
 from holdfast.execution.journal.entries import Effect, OnAmbiguous
 from holdfast.execution.steps import step_protocol
 from holdfast.execution.steps.any_context import AnyContext
@@ -27,7 +27,6 @@ from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol,
 from holdfast.execution.steps.step_transaction import StepTransaction
 from holdfast.execution.steps.step_values import codec_of
 from holdfast.execution.waits.wait import Wait
-from holdfast.journal.commit.ticket import UnitTicket
 
 Result = TypeVar("Result")
 
@@ -97,7 +96,7 @@ class AsyncContext(AnyContext):
         entry, value, beside = run.finished(step, value)
         try:
             if beside is None:
-                run.write_result(entry)
+                run.live.hand_over_result(entry)
             else:
                 run.write(entry, acked=False, beside=beside)
         except Full:
@@ -271,20 +270,13 @@ class AsyncContext(AnyContext):
     async def _write(self, request: Write) -> None:
         run = self._run
         try:
-            ticket = await self._handed_over(request)
-            if request.acked and ticket is not None:
-                await ticket
-        except HoldfastError as error:
-            run.lost(error)
-
-    async def _handed_over(self, request: Write) -> UnitTicket | None:
-        run = self._run
-        try:
-            return run.write(*request.entries, acked=request.acked, beside=request.beside)
+            ticket = run.write(*request.entries, acked=request.acked, beside=request.beside)
         except Full:
-            return await run.live.store.when_room(
+            ticket = await run.live.store.when_room(
                 lambda: run.write(*request.entries, acked=request.acked, beside=request.beside)
             )
+        if request.acked:
+            await ticket
 
     async def _pause(self, request: Pause) -> None:
         live, loop = self._run.live, asyncio.get_running_loop()

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from datetime import datetime
 from typing import Any, TypeVar, overload
 
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import Invalid
 from holdfast.execution.journal.entries import Effect, OnAmbiguous
 from holdfast.execution.steps import step_protocol
 from holdfast.execution.steps.any_context import AnyContext
@@ -91,7 +91,7 @@ class Context(AnyContext):
             current.set(outside)
         entry, value, beside = run.finished(step, value)
         if beside is None:
-            run.write_result(entry)
+            run.live.hand_over_result(entry)
         else:
             run.write(entry, acked=False, beside=beside)
         return value
@@ -236,13 +236,9 @@ class Context(AnyContext):
         return self._pause(request)
 
     def _write(self, request: Write) -> None:
-        run = self._run
-        ticket = run.write(*request.entries, acked=request.acked, beside=request.beside)
-        if request.acked and ticket is not None:
-            try:
-                ticket.result()
-            except HoldfastError as error:
-                run.lost(error)
+        ticket = self._run.write(*request.entries, acked=request.acked, beside=request.beside)
+        if request.acked:
+            ticket.result()
 
     def _pause(self, request: Pause) -> None:
         live = self._run.live

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.arguments import flag
 from holdfast.caller import in_coroutine
-from holdfast.errors import Closed, Diverged, Full, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.errors import Closed, Diverged, Full, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.execution.journal.entries import AttemptFailed, Status
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
+from holdfast.execution.journal.journal_loss import checked_policy
 from holdfast.execution.journal.live_execution import LiveExecution
 from holdfast.execution.steps.async_context import AsyncContext
 from holdfast.execution.steps.context import Context
-from holdfast.execution.steps.program_run import LOSSES, ProgramRun, steps_behind
+from holdfast.execution.steps.program_run import ProgramRun, steps_behind
 from holdfast.execution.steps.step_errors import encode_error, type_name
 from holdfast.execution.steps.step_values import PLAIN
 from holdfast.journal.commit.ticket import UnitTicket
@@ -50,12 +51,10 @@ class ExecutionBlock:
         self, room: ExecutionRoom, kind: str, *, id: object = None, always_replay: bool = False,
         on_journal_loss: str = "fail", retry: Retry | None = None,
     ) -> None:  # fmt: skip
-        if on_journal_loss not in LOSSES:
-            raise Invalid(f"unknown on_journal_loss={on_journal_loss!r}", hint=f"one of {', '.join(LOSSES)}")
+        self._on_journal_loss = checked_policy(on_journal_loss)
         self._room = room
         self._kind = checked_name(kind, "kind")
         self._always_replay = flag(always_replay, "always_replay")
-        self._on_journal_loss = on_journal_loss
         self._retry = retry
         """Of a worker: what is its work, and not over, is opened, and may be queued again instead of having failed."""
         self._run: ProgramRun | None = None
@@ -69,6 +68,7 @@ class ExecutionBlock:
             warnings.warn("this blocks the event loop; use: async with log.execution(…)", RuntimeWarning, stacklevel=2)
         live = self._opened()
         try:
+            self._prepare(live)
             if live.opened is not None:
                 live.opened.result()
         except BaseException:
@@ -94,6 +94,7 @@ class ExecutionBlock:
     async def __aenter__(self) -> AsyncContext:
         live = await self._opened_async()
         try:
+            self._prepare(live)
             if live.opened is not None:
                 await live.opened
         except BaseException:
@@ -138,10 +139,14 @@ class ExecutionBlock:
     def _opened(self) -> LiveExecution:
         return self._room.live.open(self.id, self._kind, is_work=self._retry is not None)
 
+    def _prepare(self, live: LiveExecution) -> None:
+        if self._on_journal_loss == "continue-undurable":
+            live.continue_undurable()
+
     def _begun(self, live: LiveExecution) -> ProgramRun:
         self._run = ProgramRun(
             live, self._room.journal, self._room.waiters, always_replay=self._always_replay,
-            on_journal_loss=self._on_journal_loss, begin_transaction=self._room.begin_transaction,
+            begin_transaction=self._room.begin_transaction,
         )  # fmt: skip
         return self._run
 
@@ -153,8 +158,6 @@ class ExecutionBlock:
 
     def _ended(self, run: ProgramRun, error: BaseException | None) -> UnitTicket | None:
         """Write down how it ended; None if nothing is to be written."""
-        if run.is_undurable:
-            return None
         status = _status(run, error)
         if status is None:
             flushed = run.flushed()
@@ -184,8 +187,7 @@ class ExecutionBlock:
     def _not_stored(self, run: ProgramRun, error: BaseException | None, failure: HoldfastError) -> None:
         """The end could not be stored: what the block raised matters more."""
         if error is None:
-            run.lost(failure)
-            return
+            raise failure
         if run.live.is_suspended:  # it has no end, and nothing was to be stored but that it left off
             return
         logger.warning(

@@ -3,20 +3,18 @@
 It asks for steps in the order of the program, decides by what was recorded, and hands over what happens. It waits for
 nothing: whoever drives it (`Context`, `AsyncContext`) does that in its own way.
 
-If the journal fails, the program fails with it (`on_journal_loss="fail"`). With `"continue-undurable"` it goes on
-without a memory: once this has been said in the log, nothing more is recorded, `is_undurable` says so, and the
-execution can only be resumed from where its journal ends.
+What happens when the journal cannot be written is the live execution's business (`journal_loss.py`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.errors import Full, Invalid
 from holdfast.execution.journal.entries import AmbiguityResolved, AttemptFailed, EffectIntent, Entry, StepResult
 from holdfast.execution.journal.execution_id import step_hasher, step_key_from
 from holdfast.execution.journal.live_execution import LiveExecution
@@ -36,9 +34,6 @@ from holdfast.execution.steps.step_values import (
 from holdfast.execution.waits.wait import Waiters
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation
-
-OnJournalLoss = Literal["fail", "continue-undurable"]
-LOSSES = get_args(OnJournalLoss)
 
 UNSET: Any = object()
 
@@ -66,7 +61,6 @@ class ProgramRun:
         waiters: Waiters,
         *,
         always_replay: bool = False,
-        on_journal_loss: str = "fail",
         begin_transaction: Callable[..., Any] | None = None,
     ) -> None:
         self.live = live
@@ -75,11 +69,6 @@ class ProgramRun:
         self.clock = live.clock
         self.always_replay = always_replay
         self.begin_transaction = begin_transaction
-        self.goes_on_undurable = on_journal_loss == "continue-undurable"
-        self.is_undurable = False
-        """The journal failed and the program went on: nothing more is recorded."""
-        self.steps_undurable = 0
-        """Steps that were finished since."""
         self.is_over = False
         """The block has ended: nothing may be asked for any more."""
         self.result: Any = None
@@ -215,46 +204,27 @@ class ProgramRun:
 
     # -- handing over -----------------------------------------------------------------------------------------
 
-    def write(self, *entries: Entry, acked: bool, beside: Beside | None = None) -> UnitTicket | None:
-        """Hand entries over; None if nothing is recorded any more. Raises Full where there is no room."""
-        if self.is_undurable:
-            self.steps_undurable += isinstance(entries[-1], StepResult)
-            return None
+    def write(self, *entries: Entry, acked: bool, beside: Beside | None = None) -> UnitTicket:
+        """Hand entries over. Raises Full where there is no room."""
         live = self.live
-        try:
-            if beside is None:
-                ticket = live.hand_over(*entries, acked=acked)
-            else:
-                ticket = live.hand_over(*entries, beside.operations, acked=acked, size=beside.size)
-            if self.always_replay or not isinstance(entries[-1], StepResult):
-                for entry in entries:  # a path is asked for once: nobody looks for a result again
-                    live.recorded.add(entry)
-            return ticket
-        except HoldfastError as error:
-            self.lost(error)
-            return None
-
-    def write_result(self, result: StepResult) -> None:
-        """What `write` does with one result that nobody waits for."""
-        try:
-            if self.is_undurable:
-                self.steps_undurable += 1
-            else:
-                self.live.hand_over_result(result)
-        except HoldfastError as error:
-            self.lost(error)
-
-    def write_later(self, entry: Entry) -> None:
-        """Hand an entry over that nobody waits for, on an event loop, too: if there is no room, with the next one."""
-        if not self.is_undurable:
-            try:
-                self.live.write_later(entry)
-            except HoldfastError as error:
-                self.lost(error)
+        if beside is None:
+            ticket = live.hand_over(*entries, acked=acked)
+        else:
+            ticket = live.hand_over(*entries, beside.operations, acked=acked, size=beside.size)
+        if self.always_replay or not isinstance(entries[-1], StepResult):
+            for entry in entries:  # a path is asked for once: nobody looks for a result again
+                live.recorded.add(entry)
+        return ticket
 
     def flushed(self) -> UnitTicket | None:
         """Hand over what found no room so far."""
-        return self.live.hand_over(acked=True) if self.live.pending else None
+        live = self.live
+        pending, live.pending = live.pending, []
+        try:
+            return live.hand_over(*pending) if pending else None
+        except Full:
+            live.pending = pending
+            raise
 
     def is_at_end(self) -> bool:
         """Whether this run has come to the end of what was recorded, as far as it can be told."""
@@ -264,17 +234,6 @@ class ProgramRun:
         return sum(
             record.result is not None or record.intent is not None for record in self.live.recorded.all().values()
         )
-
-    def lost(self, error: HoldfastError) -> None:
-        """The journal did not take something: raise it, or go on without a journal, if the program may."""
-        if not self.goes_on_undurable or not isinstance(error, (Unavailable, Closed, OutcomeUnknown)):
-            raise error
-        if not self.is_undurable:
-            self.is_undurable = True
-            logger.warning(
-                "an execution goes on without its journal: %s", error.message,
-                extra={"action": "execution_undurable", "execution": str(self.live.id), "reason": error.message},
-            )  # fmt: skip
 
 
 def mark(error: BaseException, step: StepHandle) -> None:

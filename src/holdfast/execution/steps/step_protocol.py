@@ -208,7 +208,7 @@ def _try_again(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
 def _compared(run: ProgramRun, step: StepHandle, written: StepResult, beside: Beside | None) -> Protocol:
     """Write a result and replay it at once: the same must come of it (`always_replay`)."""
     yield Write((written,), step.options.is_guarded or beside is not None, beside)
-    if run.is_undurable:
+    if run.live.is_undurable:
         return run.recorded_value(step, written, written.payload)
     decision = run.decide_again(step)
     if type(decision) is not Replay or decision.result != written:

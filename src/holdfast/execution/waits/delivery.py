@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from holdfast.errors import ExecutionCanceled, Full, HoldfastError, Invalid, NotFound, PromiseRejected
 from holdfast.execution.journal.entries import Entry, PromiseResolved, SignalSent
@@ -73,7 +74,9 @@ class Delivery:
             with self._live.visit(execution) as live:
                 was_here = self._live.get(execution) is live
                 try:
-                    is_new, ticket = self._live.store.with_room(partial(_written, live, key, bring))
+                    is_new, ticket, refusal = self._live.store.with_room(partial(_written, live, key, bring))
+                    if refusal is not None:
+                        raise refusal
                     if ticket is not None:
                         ticket.result()
                         live.brought.pop(key, None)
@@ -85,13 +88,24 @@ class Delivery:
         return is_new
 
 
-def _written(live: LiveExecution, key: bytes, bring: Bring) -> tuple[bool, UnitTicket | None]:
-    """Whether this is the one that is written, and the ticket of what was: somebody else's may not be durable yet."""
+class _Written(NamedTuple):
+    is_new: bool
+    ticket: UnitTicket | None = None
+    """Of what was written: somebody else's may not be durable yet."""
+    refusal: Full | None = None
+    """No room in the execution: waiting for room in the journal would not help."""
+
+
+def _written(live: LiveExecution, key: bytes, bring: Bring) -> _Written:
+    """Write what there is to write, if nobody did so before."""
     with live.exchange:
-        entry = bring(live)
+        try:
+            entry = bring(live)
+        except Full as refusal:
+            return _Written(False, refusal=refusal)
         if entry is not None:
             live.brought[key] = live.write(entry)
-        return entry is not None, live.brought.get(key)
+        return _Written(entry is not None, live.brought.get(key))
 
 
 def _check_goes_on(live: LiveExecution) -> None:

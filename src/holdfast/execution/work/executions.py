@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.arguments import flag, seconds, text, whole
+from holdfast.clock import SystemClock
 from holdfast.errors import ExecutionCanceled, ExecutionError, Invalid, Unavailable
 from holdfast.execution.journal.entries import ENDED, STATUSES, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
@@ -62,7 +63,7 @@ class Executions:
         self._stored = stored
         self._room = room
         self._ask = ask
-        """How the owner of the log is asked, where that is another process."""
+        """How the owner of the log is asked, where this is not the owner."""
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -257,13 +258,11 @@ class Executions:
         Durable when this returns. Of a log that is open for reading only, its owner is asked to do it. Raises NotFound
         for a promise that is not there, and PromiseRejected if the token is not its own.
         """
-        most = self._stored().settings.payload_bytes_max
-        return self._settle_promise(token, payload_of(value, "a promise", most), is_error=False)
+        return self._settle_promise(token, payload_of(value, "a promise", self._payload_max()), is_error=False)
 
     def reject(self, token: str, reason: str = "") -> bool:
         """Settle a promise with a reason why there is no value: whoever waits for it gets PromiseFailed."""
-        most = self._stored().settings.payload_bytes_max
-        payload = payload_of(text(reason, "reason", "too expensive"), "a promise", most)
+        payload = payload_of(text(reason, "reason", "too expensive"), "a promise", self._payload_max())
         return self._settle_promise(token, payload, is_error=True)
 
     def signal(
@@ -273,11 +272,11 @@ class Executions:
 
         With a `signal_id` of your own (a UUID), sending twice is sending once: False the second time.
         """
-        found, payload = given_id(execution), payload_of(value, "a signal", self._stored().settings.payload_bytes_max)
+        found, payload = given_id(execution), payload_of(value, "a signal", self._payload_max())
         number = None if signal_id is None else given_id(signal_id)
-        if self._is_elsewhere():
+        if self._ask is not None:
             fields = {"id": str(found), "name": signal_name(name), "payload": payload}
-            return bool(self._asked("signal", {**fields, "signal": str(number or fresh_id(self._stored().clock))}))
+            return bool(self._ask("signal", {**fields, "signal": str(number or fresh_id(SystemClock()))}))
         return self._room().delivery.send(found, signal_name(name), payload, None if number is None else number.bytes)
 
     async def resolve_async(self, token: str, value: Any = None) -> bool:
@@ -296,17 +295,14 @@ class Executions:
 
     def _settle_promise(self, token: str, payload: bytes, *, is_error: bool) -> bool:
         parse_token(token)
-        if self._is_elsewhere():
+        if self._ask is not None:
             fields = {"token": token, "payload": payload, "is_error": is_error}
-            return bool(self._asked("settle_promise", fields))
+            return bool(self._ask("settle_promise", fields))
         return self._room().delivery.settle(token, payload, is_error=is_error)
 
-    def _is_elsewhere(self) -> bool:
-        return self._ask is not None and self._stored().is_read_only
-
-    def _asked(self, action: str, fields: Mapping[str, Any]) -> Any:
-        assert self._ask is not None
-        return self._ask(action, fields)
+    def _payload_max(self) -> int:
+        """The owner says no to what is too large, if that is somebody else."""
+        return self._room().settings.payload_bytes_max if self._ask is None else 2**62
 
     # -- schedules --------------------------------------------------------------------------------------------
 

@@ -151,12 +151,6 @@ class Unit:
         for partition, records in others.items():
             self.promised[partition] = self.promised.get(partition, 0) + records
 
-    def place_runs(self, group: Group) -> None:
-        """Its records go with this group, and their receipts come from it."""
-        for operation in self.operations:
-            if isinstance(operation, Run):
-                operation.group = group
-
     def fail(self, error: HoldfastError) -> None:
         """Nothing of this unit was stored."""
         self.error = error
@@ -173,13 +167,15 @@ class Unit:
         operations = self.operations
         if self.alone or not operations:
             return False
+        if len(operations) == 1:  # what most of them are
+            return isinstance(operations[0], ChangeSpace) or _is_plain(operations[0])
         names: set[bytes] = set()
         for operation in operations:
             if isinstance(operation, ChangeSpace):
                 if operation.name in names:
                     return False
                 names.add(operation.name)
-            elif not (isinstance(operation, Run) and isinstance(operation.columns, Columns)):
+            elif not _is_plain(operation):
                 return False
         return True
 
@@ -222,6 +218,10 @@ class Gathering:
         if self.end is not None:
             raise self.end.again()
         return None if alone else self.unit
+
+
+def _is_plain(operation: Operation) -> bool:
+    return isinstance(operation, Run) and isinstance(operation.columns, Columns)
 
 
 class Group:

@@ -123,7 +123,9 @@ class Queue:
     def put_runs(self, runs: Sequence[tuple[Partition, Columns | Encoded]], size: int, timeout: float) -> Unit:
         """Add records that commit together: one run per partition, as one unit."""
         records = sum(len(columns) for _, columns in runs)
-        _check_taken(partition for partition, _ in runs)
+        for partition, _ in runs:
+            if partition.refusal is not None:
+                raise partition.refusal.again()
         with self._lock:
             group = self._admit(records, size, timeout)
             unit = Unit.of(group, runs)
@@ -144,11 +146,14 @@ class Queue:
     ) -> Unit:
         """Add operations that commit together, bounded like records; runs among them get their group here."""
         counted = max(1, records)
-        _check_taken(operation.partition for operation in operations if isinstance(operation, Run))
+        runs = [operation for operation in operations if isinstance(operation, Run)]
+        if runs:
+            _check_taken(run.partition for run in runs)
         with self._lock:
             group = self._admit(counted, size, timeout)
             unit = Unit(group, operations, scope=scope, reissue=reissue)
-            unit.place_runs(group)
+            for run in runs:
+                run.group = group
             group.records += counted
             group.bytes += size
             self._place(group, unit)
@@ -463,5 +468,6 @@ class Queue:
 
 def _check_taken(partitions: Iterable[Partition]) -> None:
     """Raise why one of these takes no records any more."""
-    for refusal in (partition.refusal for partition in partitions if partition.refusal is not None):
-        raise refusal.again()
+    for partition in partitions:
+        if partition.refusal is not None:
+            raise partition.refusal.again()

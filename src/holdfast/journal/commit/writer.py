@@ -187,7 +187,8 @@ class Writer:
             failure.__cause__ = error
             self._fail_unit(unit, failure)
         else:
-            unit.place_runs(unit.group)
+            for run in unit.runs():
+                run.group = unit.group
         return unit.error is None
 
     def _stage_unit(self, unit: Unit, staging: Staging) -> None:
@@ -198,8 +199,9 @@ class Writer:
             for operation in unit.operations:
                 self._apply(operation, staging)
             runs = unit.runs()
-            _refuse_misused(runs)
-            _refuse_half_known(runs)
+            if len(runs) > 1 or (runs and runs[0].repeats):
+                _refuse_misused(runs)
+                _refuse_half_known(runs)
             staging.flush()
         except HoldfastError as error:
             if self._backend.transaction_ended():  # the database undid all of it: this is not the unit's own failure
@@ -217,20 +219,19 @@ class Writer:
         spaces = staging.spaces
         try:
             prepared = [
-                (operation, spaces.prepare(operation, staging.encrypt))
+                spaces.prepare(operation, staging.encrypt) if isinstance(operation, ChangeSpace) else None
                 for operation in unit.operations
-                if isinstance(operation, ChangeSpace)
             ]
         except HoldfastError as error:
             if self._backend.transaction_ended():
                 raise
             self._fail_unit(unit, error)
             return
-        for change, encrypted in prepared:
-            spaces.apply(change, encrypted)
-        for operation in unit.operations:
-            if isinstance(operation, Run):
-                staging.gather(operation)
+        for operation, encrypted in zip(unit.operations, prepared, strict=True):
+            if encrypted is not None:
+                spaces.apply(operation, encrypted)  # type: ignore[arg-type]  # it was prepared
+            else:
+                staging.gather(operation)  # type: ignore[arg-type]  # a run: nothing else is light
         self._restore_scope(unit)
 
     def _restore_scope(self, unit: Unit) -> None:

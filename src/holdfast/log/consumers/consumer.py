@@ -363,9 +363,9 @@ class Consumer(Generic[Item]):
     def commit(self, timeout: float | None = None) -> None:
         """Make it durable that all records given out so far are consumed; returns after the fsync.
 
-        Raises Invalid, and commits nothing, where another member has one of these partitions now: what was given out of
-        it is given out again there. Raises OutcomeUnknown when there was no acknowledgement within `timeout`
-        seconds (default: `journal.ack_timeout_ms`).
+        Raises Invalid, and commits nothing, where another member has one of these partitions now: all that was given
+        out since the last commit is given out again, here or there. Raises OutcomeUnknown when there was no
+        acknowledgement within `timeout` seconds (default: `journal.ack_timeout_ms`).
         """
         if in_coroutine():
             warnings.warn("commit() blocks the event loop; use: await consumer.commit_async()", RuntimeWarning, 2)
@@ -423,6 +423,9 @@ class Consumer(Generic[Item]):
             self._members.balance()
             if self._lost:
                 refused, self._lost = sorted(self._lost), set()
+                # Nobody can tell apart what was made of these records and of others: all of it comes again.
+                for number, slot in self._slots.items():
+                    self._put_back(slot, self._members.submitted(number))
                 raise lost(self._members.place, refused)
             given = {number: self.given(number) for number in self._slots}
             for number, slot in self._slots.items():

@@ -351,6 +351,6 @@ def lost(place: Place, numbers: Sequence[int]) -> Invalid:
     return Invalid(
         f"another member has these partitions now; nothing was committed consumer={place[0]!r} topic={place[1]!r}"
         f" partitions={which}",
-        hint="drop what you made of their records: they are given out again; go on with the next ones, and commit more"
-        " often than every `patience` seconds",
+        hint="drop what you made of records since the last commit, and go on: they are given out again, here or there."
+        " Commit more often than every `patience` seconds",
     )

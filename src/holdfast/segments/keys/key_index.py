@@ -108,7 +108,8 @@ class KeyIndex:
 
     def covers(self, keys: pa.Array, row: int) -> bool:
         """Whether every one of these keys would be found where it is; the first of them is that of `row`."""
-        entries = pc.bit_wise_or(pc.shift_left(_array(self._fingerprints, "I"), _16), _array(self._units, "H"))
+        fingerprints, units = (_array(self._fingerprints, "I"), _array(self._units, "H"))
+        entries = pc.bit_wise_or(pc.shift_left(fingerprints.cast(pa.uint64()), _16), units.cast(pa.uint64()))
         while len(keys):
             unit = row // self._unit_rows
             part = keys.slice(0, (unit + 1) * self._unit_rows - row)
@@ -263,7 +264,7 @@ def _scaled(hashes: pa.Array, scale: int) -> pa.Array:
 
 def _array(values: memoryview, form: str) -> pa.Array:
     kind = pa.uint32() if form == "I" else pa.uint16()
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)]).cast(pa.uint64())
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _unpacked(stored: _Stored, rows: int) -> tuple[memoryview, memoryview]:
@@ -272,22 +273,21 @@ def _unpacked(stored: _Stored, rows: int) -> tuple[memoryview, memoryview]:
     if not count:
         return memoryview(b"").cast("I"), memoryview(b"").cast("H")
     try:
-        content = pa.Codec("zstd").decompress(stored.packed, count * _ENTRY_BYTES)
+        planes = pa.Codec("zstd").decompress(stored.packed, count * _ENTRY_BYTES, asbytes=True)
     except (OSError, ValueError):
         raise BadIndex("has an index of keys that cannot be unpacked") from None
-    gaps, numbers = (_together(content, at * count, count, kind) for at, kind in ((0, pa.uint32()), (2, pa.uint16())))
-    fingerprints = pc.cumulative_sum(gaps)
-    if pc.max(numbers).as_py() * stored.unit_rows >= rows or fingerprints[count - 1].as_py() >= stored.scale:
+    gaps, units = _joined_planes(planes[: 2 * count]), _joined_planes(planes[2 * count :])
+    fingerprints = pc.cumulative_sum(_array(gaps, "H").cast(pa.uint32()))
+    if pc.max(_array(units, "H")).as_py() * stored.unit_rows >= rows or fingerprints[-1].as_py() >= stored.scale:
         raise BadIndex("has an index of keys that points behind its rows")
-    return memoryview(fingerprints.buffers()[1]).cast("I")[:count], memoryview(numbers.buffers()[1]).cast("H")[:count]
+    return memoryview(fingerprints.buffers()[1]).cast("I")[:count], units
 
 
-def _together(content: pa.Buffer, at: int, count: int, kind: pa.DataType) -> pa.Array:
-    low, high = (
-        pa.Array.from_buffers(pa.uint8(), count, [None, content.slice(at + i * count, count)]).cast(kind)
-        for i in range(2)
-    )
-    return pc.bit_wise_or(pc.shift_left(high, pa.scalar(8, kind)), low)
+def _joined_planes(planes: bytes) -> memoryview:
+    """Numbers of two bytes, from their lower and their upper ones."""
+    joined, half = bytearray(len(planes)), len(planes) // 2
+    joined[0::2], joined[1::2] = planes[:half], planes[half:]
+    return memoryview(joined).cast("H")
 
 
 def _shifted(values: pa.Array) -> pa.Array:

@@ -86,7 +86,7 @@ class KeyLookup:
         file = manifest.file(partition, row)
         upto = manifest.upto(partition, number)
         try:
-            with manifest.open(partition, file) as reader:
+            with manifest.open(partition, file, keys_only=True) as reader:
                 parts = reader.key_indexes()
         except FileNotFoundError:
             return unknown

@@ -168,14 +168,17 @@ class Manifest:
         previous = self.row(partition, row.number - 1).chain if row.number else NO_CHAIN
         return row.head(self._journal.log_id, partition.topic, partition.number, previous)
 
-    def open(self, partition: Partition, row: SegmentRow) -> SegmentReader:
+    def open(self, partition: Partition, row: SegmentRow, *, keys_only: bool = False) -> SegmentReader:
         """The file of a row, which must be what the manifest says; FileNotFoundError if it is missing."""
         from holdfast.segments.file.segment_reader import SegmentReader
 
         opener = self._journal.segment_keys
         # What describes a long file is a document, which proves itself only in a log with keys.
         trusted = bool(row.stamp) or self._journal.signer is not None
-        return SegmentReader(self.path(partition, row), self.head(partition, row), row.facts, opener, trusted=trusted)
+        return SegmentReader(
+            self.path(partition, row), self.head(partition, row), row.facts, opener, trusted=trusted,
+            keys_only=keys_only,
+        )  # fmt: skip
 
     def _proved(self, partition: Partition, row: SegmentRow | None, what: str) -> SegmentRow:
         if row is None:
