@@ -131,8 +131,8 @@ class Executions:
             "input": encode_call(args, kwargs, store.settings.payload_bytes_max), "priority": _priority(priority),
             "due_us": _moment(not_before),
         }  # fmt: skip
-        if self._is_elsewhere():
-            self._asked("start", fields)
+        if self._ask is not None:
+            self._ask("start", fields)
         else:
             self.start_encoded(**fields)
         return found
@@ -188,15 +188,15 @@ class Executions:
         Returns the status that it has now: 'canceled', or the end that came first.
         """
         found, why = given_id(execution), text(reason, "reason", "no longer wanted")[:NOTE_CHARS_MAX]
-        if self._is_elsewhere():
-            return str(self._asked("cancel", {"id": str(found), "reason": why}))
+        if self._ask is not None:
+            return str(self._ask("cancel", {"id": str(found), "reason": why}))
         return self._room().administration.cancel(found, why)
 
     def resume(self, execution: ExecutionId | str, *, queue: str = DEFAULT) -> None:
         """Let a worker go on with an execution that failed, was aborted, or was left by its program."""
         found, where = given_id(execution), checked_name(queue, "queue")
-        if self._is_elsewhere():
-            self._asked("resume", {"id": str(found), "queue": where})
+        if self._ask is not None:
+            self._ask("resume", {"id": str(found), "queue": where})
         else:
             self._room().administration.resume(found, where)
 
@@ -215,9 +215,9 @@ class Executions:
         found, fork = given_id(execution), fresh_id(self._stored().clock) if id is None else given_id(id)
         path = None if before is None else text(before, "before", "charge")
         repeat = flag(repeat_guarded, "repeat_guarded")
-        if self._is_elsewhere():
+        if self._ask is not None:
             fields = {"id": str(found), "before": path, "fork": str(fork), "repeat_guarded": repeat}
-            self._asked("fork", fields)
+            self._ask("fork", fields)
             return fork
         return self._room().administration.fork(found, path, fork, repeat_guarded=repeat)
 
@@ -228,8 +228,8 @@ class Executions:
         """
         found, path = given_id(execution), text(before, "before", "charge")
         repeat = flag(repeat_guarded, "repeat_guarded")
-        if self._is_elsewhere():
-            self._asked("rewind", {"id": str(found), "before": path, "repeat_guarded": repeat})
+        if self._ask is not None:
+            self._ask("rewind", {"id": str(found), "before": path, "repeat_guarded": repeat})
         else:
             self._room().administration.rewind(found, path, repeat_guarded=repeat)
 
@@ -239,9 +239,9 @@ class Executions:
         """Decide a guarded effect by hand that was begun and whose outcome nobody knew: record what came of it."""
         is_error = error is not None
         found, payload = given_id(execution), encode_outcome(error if is_error else value, is_error=is_error)
-        if self._is_elsewhere():
+        if self._ask is not None:
             fields = {"id": str(found), "path": path, "payload": payload, "is_error": is_error}
-            self._asked("settle", fields)
+            self._ask("settle", fields)
         else:
             self.settle_encoded(found, path, payload, is_error=is_error)
 
