@@ -43,6 +43,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "inspect": ["DIR"],
     "keys": ["list", "DIR"],
     "consumer": ["list", "DIR"],
+    "execution": ["list", "DIR"],
     "channel": ["list", "DIR"],
     "spark": ["read", "DIR", "orders"],
     "config": ["show"],
