@@ -24,6 +24,8 @@ from uuid import UUID, uuid4
 
 import holdfast
 from holdfast.errors import AmbiguousEffect
+from holdfast.execution.journal.entries import StepResult
+from holdfast.execution.journal.live_execution import LiveExecution
 from holdfast.execution.steps.async_context import AsyncContext
 from holdfast.execution.steps.context import Context
 
@@ -94,7 +96,7 @@ class Program:
 
 def put_points(point: Points) -> None:
     """Before and after whatever a step's protocol asks for."""
-    do, do_async = Context._do, AsyncContext._do
+    do, do_async, hand_over = Context._do, AsyncContext._do, LiveExecution.hand_over_result
 
     def pointed(self: Context, request: object) -> object:
         point()
@@ -108,6 +110,12 @@ def put_points(point: Points) -> None:
         point()
         return done
 
+    def pointed_result(self: LiveExecution, result: StepResult) -> None:
+        point()
+        hand_over(self, result)
+        point()
+
+    LiveExecution.hand_over_result = pointed_result  # type: ignore[method-assign]
     Context._do, AsyncContext._do = pointed, pointed_async  # type: ignore[method-assign]
 
 

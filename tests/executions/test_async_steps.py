@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 from uuid import UUID, uuid4
@@ -194,6 +195,25 @@ def test_a_loop_that_finds_the_queue_full_waits_and_loses_nothing(open_log: Call
 
     asyncio.run(first())
     asyncio.run(run(40))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_values_that_find_no_room_go_with_what_comes_next(open_log: Callable[..., Log], ends: bool) -> None:
+    """`random()` awaits nothing, so it cannot wait: on a full queue its value goes with the next step, or the end."""
+    log = open_log(settings=Settings.from_mapping({"journal": {"queue_records_max": 8}}))
+    execution, seen = uuid4(), []
+
+    async def run(*, full: bool) -> None:
+        async with log.execution("e", id=execution) as ctx:
+            with stalled(log) if full else nullcontext():
+                values: list[Any] = [ctx.random() for _ in range(40)]
+            if not ends:
+                values.append(await ctx.step("a", double, 1))
+            seen.append(values)
+
+    asyncio.run(run(full=True))
+    asyncio.run(run(full=False))
     assert seen[0] == seen[1]
 
 

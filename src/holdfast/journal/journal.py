@@ -21,7 +21,7 @@ from holdfast.crypto.signatures import Signer
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
 from holdfast.journal.backend import Backend, open_backend
-from holdfast.journal.commit.group import Gathering, Make, Operation, Run, Unit
+from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.room_lines import RoomLines
 from holdfast.journal.commit.ticket import UnitTicket
@@ -42,7 +42,7 @@ from holdfast.model.entry import Entry
 from holdfast.model.topic_name import check_name
 from holdfast.signals import Signal
 
-__all__ = ["Gathering", "Journal", "JournalContext", "Make", "Operation", "Run", "Unit"]
+__all__ = ["Gathering", "Group", "Journal", "JournalContext", "Make", "Operation", "Run", "Unit"]
 
 _FIRST_MAX = 2**53
 

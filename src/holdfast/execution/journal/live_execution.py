@@ -200,7 +200,7 @@ class LiveExecution:
         self, *parts: Part, acked: bool = True, alone: bool = False, size: int = 0, timeout: float | None = None
     ) -> UnitTicket:
         """What `write` does, for entries that nobody in this run will look for; arguments as `ExecutionStore.write`."""
-        pending = self.pending
+        pending = tuple(self.pending)  # another thread may add to it meanwhile
         loss = None if isinstance(parts[0], _FROM_OUTSIDE) else self.loss  # others are told if it was not stored
         try:
             ticket = self.store.write(

@@ -81,6 +81,8 @@ class AsyncContext(AnyContext):
         """
         run = self._run
         decision = run.decide(step)
+        if type(decision) is Replay and not decision.result.reference:
+            return run.recorded_value(step, decision.result, decision.result.payload)
         if decision is not RUN:
             return await self._drive(step_protocol.perform_decided(run, step, decision), step, fn, args, kwargs)
         step.started_us = run.clock.now_us()

@@ -17,7 +17,7 @@ from holdfast.execution.journal.entries import Effect, OnAmbiguous
 from holdfast.execution.steps import step_protocol
 from holdfast.execution.steps.any_context import AnyContext
 from holdfast.execution.steps.program_run import UNSET
-from holdfast.execution.steps.step_decision import RUN
+from holdfast.execution.steps.step_decision import RUN, Replay
 from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_options import BACKOFF_S, EffectKind, step_options
 from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, Write
@@ -77,6 +77,8 @@ class Context(AnyContext):
         """
         run = self._run
         decision = run.decide(step)
+        if type(decision) is Replay and not decision.result.reference:
+            return run.recorded_value(step, decision.result, decision.result.payload)
         if decision is not RUN:
             return self._drive(step_protocol.perform_decided(run, step, decision), fn, args, kwargs)
         step.started_us = run.clock.now_us()
