@@ -10,10 +10,7 @@ on behind what was committed: a record that was given out and not committed come
 (`tx.consumed(consumer)`) it is exactly once inside one log.
 
 Several consumers of one name on one topic are members: they share its partitions (`members`). One member is used by
-one thread, or one task, at a time.
-
-Records are read in pages, and a page's iterator stays open until it has given all that was durable when it was opened.
-What lies in a page was not given out yet: `given` is where the page begins.
+one thread, or one task, at a time. What lies in a page was not given out yet: `given` is where the page begins.
 """
 
 from __future__ import annotations
@@ -90,6 +87,10 @@ class Consumer(Generic[Item]):
         """One at a time reads or commits; a task that was cancelled may leave a thread behind that still reads."""
         self._newest: UnitTicket | None = None
         """The last commit, which the next one may join."""
+        self._unmade: dict[int, Kept] | None = None
+        """The positions of the last commit, as long as the writer has not come to it."""
+        self._making = Lock()
+        """Guards that: the writer takes it."""
         self._user: ReferenceType[Thread] | None = None
         self._loop: AbstractEventLoop | None = None
         self._closed = False
@@ -336,15 +337,19 @@ class Consumer(Generic[Item]):
 
     def _submit(self, wait: float) -> CommitTicket:
         with self._lock:
+            if self._amended():
+                return CommitTicket(self._members, self._newest)
             committing = self._begin()
             if committing is None:
                 return CommitTicket(self._members, self._members.newest)
+            self._unmade = committing.positions
             try:
                 self._newest = self._journal.spaces.gather(
                     committing.positions, self._made, append=(self._kept.partition(), 1), size=64 + 256 * len(
                         committing.positions), join=self._newest, timeout=wait,
                 )  # fmt: skip
             except BaseException:
+                self._unmade = None
                 committing.failed()
                 raise
             committing.queued(self._newest)
@@ -353,16 +358,30 @@ class Consumer(Generic[Item]):
     def _made(self, unit: Unit) -> list[Operation]:
         """By the writer: what commits that were gathered come to. Of each partition the last word counts."""
         positions: dict[int, Kept] = {}
-        for part in unit.parts:
-            positions.update(part)
+        with self._making:
+            for part in unit.parts:
+                positions.update(part)
+                if part is self._unmade:
+                    self._unmade = None
         return self._members.operations(positions)[0]
+
+    def _amended(self) -> bool:
+        """Put the position into the commit before, if the writer has not come to it: whoever is quick commits often."""
+        if self._unmade is None or self._newest is None or self._newest.done or self._lost or self._closed:
+            return False
+        with self._members.lock, self._making:
+            positions = self._unmade
+            if positions is None or not self._members.is_even or len(positions) != len(self._slots):
+                return False
+            self._members.amend(positions, {number: self.given(number) for number in self._slots})
+            return True
 
     def commit_operations(self) -> Committing | None:
         """The position as it is now, to be committed with something else; None where nothing has changed."""
         with self._lock:
             committing = self._begin()
             if committing is not None:
-                self._newest = None  # a later commit must not join one that comes before this
+                self._newest = self._unmade = None  # a later commit must not join one that comes before this
             return committing
 
     def _begin(self) -> Committing | None:

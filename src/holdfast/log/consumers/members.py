@@ -98,7 +98,7 @@ class Members:
         self._queued: deque[_Queued] = deque()
         self._monotonic = monotonic
         self._patience: dict[int, float] = {}
-        self._is_even = False
+        self.is_even = False
         """One member has everything: there is nothing to balance until another one comes, or it goes."""
 
     # -- coming and going ---------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Members:
                         f"another member has named this partition consumer={self.place[0]!r} partition={number}",
                         hint="leave partitions out to share them, or close the other member first",
                     )
-            self._is_even = False
+            self.is_even = False
             self._next_id += 1
             self._members[self._next_id] = ref(member)
             self._patience[self._next_id] = patience
@@ -150,7 +150,7 @@ class Members:
         return [(number, member) for number, member in found if member is not None]
 
     def _drop(self, member_id: int) -> None:
-        self._is_even = False
+        self.is_even = False
         self._members.pop(member_id, None)
         self._patience.pop(member_id, None)
         for share in self._shares.values():
@@ -163,7 +163,7 @@ class Members:
         """Give free partitions to those who should have them, and others as far as their holders let go."""
         with self.lock:
             self.settle()
-            if self._is_even:
+            if self.is_even:
                 return
             alive = dict(self._alive())
             # One who is alone cannot be in anybody's way; taken for dead, it would only have to come back.
@@ -172,7 +172,7 @@ class Members:
                 self._bury(number, alive.pop(number, None))
             moved = [self._move(self._shares[n], owner, alive) for n, owner in self._wanted().items()]
             # With others, somebody has to look whether they are still alive.
-            self._is_even = len(alive) == 1 and all(share.holder in alive for share in self._shares.values())
+            self.is_even = len(alive) == 1 and all(share.holder in alive for share in self._shares.values())
         if any(moved):
             self.signal.notify()  # members sleep on it
 
@@ -238,7 +238,6 @@ class Members:
     def begin(self, member_id: int, given: Mapping[int, int]) -> Committing | None:
         """Take these positions, to commit them; None where nothing has changed."""
         with self.lock:
-            self.settle()
             positions: dict[int, Kept] = {}
             for number, at in given.items():
                 share = self._shares[number]
@@ -257,6 +256,13 @@ class Members:
             for number in positions:
                 self._shares[number].committing = ref(committing)
             return committing
+
+    def amend(self, positions: dict[int, Kept], given: Mapping[int, int]) -> None:
+        """Move positions on that are queued and not made into a change yet; the lock is held."""
+        for number, at in given.items():
+            share = self._shares[number]
+            if at != share.submitted.next:
+                share.submitted = positions[number] = Kept(at, self._positions.later(share.submitted.at))
 
     def end(self, positions: Mapping[int, Kept], ticket: UnitTicket | None) -> None:
         """What was taken is queued; without a ticket it is not, and never will be."""
@@ -312,7 +318,7 @@ class Committing:
 
     records = 1
 
-    def __init__(self, members: Members, positions: Mapping[int, Kept]) -> None:
+    def __init__(self, members: Members, positions: dict[int, Kept]) -> None:
         self._members = members
         self.positions = positions
         self._made: tuple[list[Operation], int] | None = None
