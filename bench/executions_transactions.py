@@ -1,7 +1,7 @@
 """Transactions beside single appends: what it costs to have two topics, or a topic and a space, in one commit.
 
-Measured in one run, 200-byte payloads, default settings: one producer in a thread
-that waits for each commit (latency), and 64 coroutines that each wait for their own (throughput: transactions, not
+Measured in one run, 200-byte payloads, default settings: one producer that waits for each commit and takes one of each
+kind in turn (latency), and 64 coroutines that each wait for their own (throughput: transactions, not
 records, per second). An append is `topic.append`, and `append_async` among the coroutines. Encrypted ones are told
 apart.
 
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import holdfast
@@ -33,8 +35,7 @@ def transactions(scratch: Path, options: Options) -> Part:
         contestants: list[Contestant] = []
         for kind, keyring in (("", None), (", encrypted", KEYRING)):
             log = stack.enter_context(holdfast.open(scratch / f"log{kind}", keyring=keyring, settings=SETTINGS))
-            for name, act in blocking(log).items():
-                contestants.append(alone(name + kind, act))
+            contestants += in_turns({name + kind: act for name, act in blocking(log).items()})
             for name, work in awaiting(log).items():
                 contestants.append(together(f"{name}{kind}, {PRODUCERS} tasks", work))
         measured = measure.interleave(contestants, options)
@@ -92,8 +93,32 @@ def awaiting(log: Log) -> dict[str, Callable[[], Awaitable[object]]]:
     return {APPEND: lambda: first.append_async(PAYLOAD), TWO: two, SPACE: with_space}
 
 
-def alone(name: str, act: Callable[[], object]) -> Contestant:
-    return Contestant(name, lambda seconds: measure.drive_threads(name, [act], seconds))
+def in_turns(acts: dict[str, Callable[[], object]]) -> list[Contestant]:
+    """Contestants that take turns at every single commit: a disk that is busy for a second is busy for all of them."""
+    taken: dict[str, Sample] = {}
+
+    def first(seconds: float) -> Sample:
+        latencies: dict[str, list[float]] = {name: [] for name in acts}
+        cpu = dict.fromkeys(acts, 0.0)
+        deadline = time.perf_counter() + seconds * len(acts)
+        while time.perf_counter() < deadline:
+            for name, act in acts.items():
+                begun, before = time.perf_counter(), time.process_time()
+                act()
+                latencies[name].append(time.perf_counter() - begun)
+                cpu[name] += time.process_time() - before
+        for name, found in latencies.items():
+            found.sort()
+            p50, p99 = (measure.percentile(found, share) * 1e3 for share in (0.50, 0.99))
+            taken[name] = Sample(name, len(found), sum(found), p50, p99, cpu[name])
+        return taken[begins]
+
+    begins, *others = acts
+    return [Contestant(begins, first), *(Contestant(name, partial(_take, taken, name)) for name in others)]
+
+
+def _take(taken: dict[str, Sample], name: str, _: float) -> Sample:
+    return taken[name]
 
 
 def together(name: str, work: Callable[[], Awaitable[object]]) -> Contestant:

@@ -50,6 +50,10 @@ class HoldfastError(Exception):
         twin.__cause__ = self.__cause__
         return twin
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Copies and pickles take the fields as they are: a message that has its values already gets them once.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
+
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
@@ -147,10 +151,6 @@ class OutcomeUnknown(HoldfastError):
 
 class ExecutionError(HoldfastError):
     """An execution cannot go on as it is asked to."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Copies and pickles take the fields as they are: a message that has its values already gets them once.
-        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class Diverged(ExecutionError):

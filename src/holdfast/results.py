@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from holdfast.compaction.compaction_report import CompactionReport, PartitionCompaction
 from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
-from holdfast.log.consumers.consumer import CommitTicket, Consumer
+from holdfast.log.consumers.commit_ticket import CommitTicket
+from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus
 from holdfast.log.kept_tables import TableStats
 from holdfast.log.transactions.pending_receipts import Pending, PendingBatch

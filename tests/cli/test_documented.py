@@ -140,6 +140,7 @@ def test_global_options_are_documented() -> None:
                 execution_lines.EventLine,
                 execution_lines.ChangeLine,
                 execution_lines.BroughtLine,
+                execution_lines.PruneLine,
             ],
         ),
         ("holdfast spark", [spark.SparkAnswer]),

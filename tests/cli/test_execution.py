@@ -188,3 +188,14 @@ def test_promises_and_signals_come_from_outside(run: Run, tmp_path: Path) -> Non
     with holdfast.open(path) as log, log.execution("order", id=execution) as ctx:
         assert Promise(ctx.live, log._executions.room().waiters, "approval").result() == {"by": "me"}
         assert [sent.name for sent in ctx.live.recorded.signals.values()] == ["paid"]
+
+
+def test_old_executions_are_pruned(run: Run, kept: tuple[Path, UUID]) -> None:
+    """As the settings say; first how many, then they are gone."""
+    path, execution = kept
+    short = {"HOLDFAST_EXECUTIONS__KEEP_FAILED_MS": "1"}
+    assert objects(run("execution", "prune", path, "--json").stdout) == [{"executions": 0, "dry_run": False}]
+    assert run("execution", "prune", path, "--dry-run", **short).stdout == "1 would go\n"
+    assert run("execution", "show", path, execution).exit_code == 0
+    assert run("execution", "prune", path, **short).stdout == "1 removed\n"
+    assert run("execution", "show", path, execution).exit_code == 1

@@ -341,6 +341,57 @@ def test_a_commit_in_doubt_is_settled_when_the_journal_answers(open_log):
     assert consumer.committed == '{"0":4}'
 
 
+def test_going_back_to_what_is_committed_waits_for_commits_on_their_way(open_log, monkeypatch):
+    """Else records would come again whose commit is stored a moment later."""
+    log = open_log()
+    orders = filled(log)
+    consumer = orders.consumer("billing")
+    with stalled(orders), monkeypatch.context() as patch:
+        patch.setattr(type(consumer._kept), "timeout", 0.05)
+        taken(consumer, 4)
+        consumer.submit_commit()
+        with pytest.raises(holdfast.OutcomeUnknown, match="not acknowledged"):
+            consumer.seek("committed")
+        assert consumer.position == '{"0":4}'
+    log.flush()
+    consumer.seek("committed")
+    assert consumer.position == '{"0":4}'
+
+
+def test_a_task_that_is_cancelled_anywhere_writes_everything_once(open_log):
+    """Whether its transaction was stored or not, it finds out, and goes on behind it."""
+    log = open_log()
+    orders = filled(log, count=200)
+
+    async def work(consumer):
+        records = await consumer.poll_async(7, timeout=0)
+        async with log.transaction() as tx:
+            for record in records:
+                tx.append("invoices", record.payload)
+            await asyncio.sleep(0)
+            tx.consumed(consumer)
+        return len(records)
+
+    async def cancel_and_go_on():
+        consumer, turn, done = orders.consumer("billing"), 0, None
+        log.topic("invoices")
+        while done != 0:
+            task = asyncio.create_task(work(consumer))
+            turn += 1
+            for _ in range(turn % 9):
+                await asyncio.sleep(0)
+            if turn % 3:
+                task.cancel()
+            try:
+                done = await task
+            except asyncio.CancelledError:
+                consumer.seek("committed")
+        return turn
+
+    assert asyncio.run(cancel_and_go_on()) > 29
+    assert payloads(log.topic("invoices").read()) == [b"%d" % n for n in range(200)]
+
+
 def test_commits_do_not_go_back_when_the_clock_does(open_log):
     """The latest word counts by order, not by what a clock said."""
     clock = ManualClock()

@@ -70,3 +70,31 @@ def test_an_interrupt_at_any_line_harms_nobody_else(open_log, verb):
     assert nth > 5
     assert log.stats().journal.poisoned is None
     assert (log.stats().journal.queue_records, log.stats().journal.queue_bytes) == (0, 0)
+
+
+def test_an_interrupt_leaves_no_half_of_a_transaction(open_log):
+    """Struck at any line on its way into the queue it is there as a whole or not at all, and the log goes on."""
+    log = open_log(journal={"ack_timeout_ms": 10_000})
+    first, second = log.topic("first"), log.topic("second")
+    wanted: list[bytes] = []
+
+    def commit(body: bytes) -> None:
+        with log.transaction() as tx:
+            tx.append(first, body)
+            tx.append(second, body)
+            tx.put("space", "newest", body)
+
+    for nth in count(1):
+        struck = interrupt_at(nth, lambda body=b"struck %d" % nth: commit(body))
+        log.flush()
+        found = [record.payload for record in first.read()]
+        assert found == [record.payload for record in second.read()], nth
+        assert log.space("space").get("newest") == (found[-1] if found else None), nth
+        assert found in (wanted, [*wanted, b"struck %d" % nth])
+        commit(b"after %d" % nth)
+        wanted = [*found, b"after %d" % nth]
+        if not struck:
+            break
+    assert nth > 5
+    assert [record.payload for record in second.read()] == wanted
+    assert (log.stats().journal.queue_records, log.stats().journal.queue_bytes) == (0, 0)

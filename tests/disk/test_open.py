@@ -141,11 +141,18 @@ def test_a_forked_child_refuses_and_harms_nothing(tmp_path):
         log = holdfast.open(sys.argv[1])
         topic = log.topic("t")
         topic.append(b"before")
+        log.space("s").put("k", b"before")
+
+        def commit():
+            with log.transaction() as tx:
+                tx.append(topic, b"x")
+
         child = os.fork()
         if child == 0:
             reasons = []
             for call in (lambda: topic.append(b"x"), lambda: topic.offer(b"x"), lambda: list(topic.read()),
-                         lambda: log.topic("n")):
+                         lambda: log.topic("n"), lambda: commit(), lambda: log.space("s").put("k", b"x"),
+                         lambda: log.space("s").get("k")):
                 try:
                     call()
                     reasons.append("worked")
@@ -153,7 +160,7 @@ def test_a_forked_child_refuses_and_harms_nothing(tmp_path):
                     reasons.append(error.reason)
             print(reasons)
             log.close()
-            sys.exit(0 if reasons == ["forked"] * 4 else 1)
+            sys.exit(0 if reasons == ["forked"] * 7 else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert topic.append(b"after").offset == 1
         # the lock is still ours, not the dead child's

@@ -556,6 +556,9 @@ def test_a_closed_log_takes_none(open_log):
     with pytest.raises(Closed), log.transaction() as tx:
         tx.append(topic, b"x")
         log.close()
+    for ask in (lambda: log.space("none").get("k"), lambda: log.space("none").items(), log.spaces):
+        with pytest.raises(Closed):
+            ask()
     assert payloads(open_log(), "t") == []
 
 

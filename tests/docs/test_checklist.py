@@ -13,6 +13,7 @@ PAGES = {
     "0007-shipping-checklist": (100, 40),
     "0010-channels-checklist": (200, 150),
     "0019-executions": (60, 50),
+    "0020-executions-checklist": (90, 60),
 }
 """The checklists; each names more tests than this, and has more items."""
 NAMED = re.compile(r"`((?:unit/)?[a-z_]+/test_\w+\.py)(?:::(test_\w+))?`")

@@ -204,6 +204,9 @@ def test_every_public_name_is_documented():
         results.RestoreReport,
         results.CompactionReport,
         results.PartitionCompaction,
+        results.ConsumerStatus,
+        results.ConsumerPartition,
+        results.ConsumerStats,
     ],
 )
 def test_every_field_of_reports_and_stats_is_documented(kind):

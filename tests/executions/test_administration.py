@@ -23,6 +23,7 @@ from holdfast.execution.journal.entries import (
 )
 from holdfast.execution.journal.execution_id import derived_id, fresh_id
 from holdfast.execution.journal.live_execution import LiveExecution
+from holdfast.execution.work.requests import apply
 
 pytestmark = pytest.mark.disk
 
@@ -393,3 +394,25 @@ def test_every_change_by_hand_is_in_the_topic(open_log):
     text = b"".join(record.payload for record in log.topic("_executions").read())
     for action in (b"resumed", b"rewound", b"before=charge", b"forked", b"canceled"):
         assert action in text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"input": "text"}, {"input": b"\xc1"}, {"input": b"\x01"}, {"input": b"x" * 3_000_000}, {"kind": "a/b"},
+        {"queue": ""}, {"priority": 2**70}, {"due_us": "soon"}, {"id": "none"},
+    ],
+)  # fmt: skip
+def test_a_request_from_outside_is_checked_like_a_call(open_log, wrong):
+    """What another process asks for cannot put a row into the log that nobody can read."""
+    log = open_log()
+    good = {"id": str(derived_id("a", "b")), "kind": "a", "queue": "default", "input": b"\x92\x90\x80", "priority": 0,
+            "due_us": 0}  # fmt: skip
+    with pytest.raises(Invalid):
+        apply(log.executions, "start", good | wrong)
+    assert log.executions.list() == []
+    assert apply(log.executions, "start", good) == "queued"
+    with pytest.raises(Invalid):
+        apply(log.executions, "no such thing", {})
+    log.close()
+    assert len(open_log().executions.list()) == 1

@@ -244,6 +244,18 @@ def test_a_batch_is_all_or_nothing(open_log, monkeypatch):
     assert steps(log, execution) == ["a", "b"]
 
 
+def test_a_batch_is_bounded_and_what_is_taken_can_be_read(open_log):
+    """Many large entries at once: taken as long as the topic can give them back, refused beyond, before anything."""
+    log = open_log()
+    execution = opened(log)
+    taken = [result(str(number), bytes(1_000_000)) for number in range(15)]
+    journal_of(log).append_batch(execution, taken)
+    with pytest.raises(Invalid, match="one commit"):
+        journal_of(log).append_batch(execution, [result(f"x{number}", bytes(1_000_000)) for number in range(20)])
+    assert len(steps(log, execution)) == 15
+    assert sum(len(record.payload) for record in log.topic("_executions").read()) > 15_000_000
+
+
 def test_a_range_is_bounded_by_steps_and_by_a_limit(open_log):
     """read_execution_range: from a step on, by step and number."""
     log = open_log()

@@ -22,7 +22,7 @@ def blocks(log, execution) -> int:
 
 
 def test_a_fold_keeps_results_and_leaves_out_what_no_longer_matters(open_log):
-    """Intents, failed attempts and heartbeats of finished steps go; those of a step that is not finished stay."""
+    """Intents and heartbeats of finished steps go; those of a step that is not finished, or failed, stay."""
     log = open_log()
     execution = opened(log)
     journal = journal_of(log)
@@ -36,8 +36,13 @@ def test_a_fold_keeps_results_and_leaves_out_what_no_longer_matters(open_log):
     assert journal.fold(execution) == len(before)
     assert blocks(log, execution) == 1
     found = [one.entry for one in journal.read_execution(execution)]
-    assert [type(entry).__name__ for entry in found] == ["EffectIntent", "AttemptFailed", "Heartbeat", "StepResult"]
-    assert {entry.path for entry in found[:3]} == {"b"}
+    assert [(type(entry).__name__, entry.path) for entry in found] == [
+        ("AttemptFailed", "a"),
+        ("EffectIntent", "b"),
+        ("AttemptFailed", "b"),
+        ("Heartbeat", "b"),
+        ("StepResult", "a"),
+    ]
     assert journal.append(execution, result("b")) == len(before)  # numbers go on
     journal.release(execution)
     log.close()
@@ -46,6 +51,23 @@ def test_a_fold_keeps_results_and_leaves_out_what_no_longer_matters(open_log):
     assert live.look("a").result.payload == b"A"
     assert live.look("b").intent is None or live.look("b").result is not None
     assert live.journal.folded_steps == 1
+
+
+def test_an_error_that_was_taken_back_stays_so(open_log):
+    """Whatever stretches it is folded in: the attempt that failed takes the error back, and the later result counts."""
+    log = open_log()
+    execution = opened(log)
+    live = room_of(log).live.get(execution)
+    for folds in (False, True):
+        error = StepResult("a", b"k" * 32, "idempotent", b"error", 1, is_error=True)
+        for entry in (error, AttemptFailed("a", 1, "OSError", 1, 2), result("a", b"value")):
+            live.store.write(live.journal, entry).result()
+            if folds:
+                journal_of(log).fold(execution)
+        journal_of(log).fold(execution)
+    journal_of(log).release(execution)
+    again = begin(log, execution)
+    assert again.look("a").result.payload == b"value"
 
 
 def test_folding_twice_folds_what_came_since(open_log):

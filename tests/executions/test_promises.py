@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from uuid import UUID
 
 import pytest
 
@@ -23,6 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.execution.journal.entries import PromiseResolved
 from holdfast.execution.journal.execution_id import derived_id
+from holdfast.execution.journal.folding import fold
 from holdfast.execution.waits import promise_token
 from holdfast.execution.waits.promise_token import Token, parse_token
 from holdfast.execution.waits.timers import sleep
@@ -347,3 +349,24 @@ def test_what_could_not_be_stored_is_not_taken_for_settled_by_whoever_asks_again
         assert not log.executions.resolve(token, 3)
         with running(log) as live:
             assert promise_at(log, live).result() == 2
+
+
+def test_a_folded_journal_keeps_promises_and_their_tokens(tmp_path):
+    with open_log(tmp_path / "log") as log:
+        with running(log) as live:
+            settled, open_one = promise_at(log, live, "a"), promise_at(log, live, "b")
+            log.executions.resolve(settled.token(), 1)
+            token = open_one.token()
+            fold(room_of(log).store, live.journal)
+        assert log.executions.resolve(token, 2)
+        with running(log) as live:
+            assert [promise_at(log, live, name).result() for name in ("a", "b")] == [1, 2]
+
+
+def test_tokens_and_their_hashes_are_what_the_format_says():
+    """Tokens that were given out stay good: format 0011."""
+    token = Token(UUID(int=1), bytes(range(16)), bytes(range(32)))
+    text = "hfp1_AAAAAAAAAAAAAAAAAAAAAQABAgMEBQYHCAkKCwwNDg8AAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHw"
+    assert token.text() == text
+    assert parse_token(text) == token
+    assert token.hash().hex() == "46db08636e4e7727469de582e84092cf098e613cef6e76b7f34ad584d7c5a324"

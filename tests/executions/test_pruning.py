@@ -118,6 +118,24 @@ def test_commits_of_a_removal_are_bounded(tmp_path, monkeypatch):
         assert sizes == [10, 10, 5]
 
 
+def test_the_log_prunes_by_itself_piece_by_piece(tmp_path):
+    """Opening the log is enough; other duties of its thread come in between."""
+    clock = ManualClock(seed=1)
+    with open_with(tmp_path, clock) as log:
+        for _ in range(25):
+            ended(log)
+    clock.advance(8 * 86_400)
+    with open_with(tmp_path, clock, prune_batch=10) as log:
+        rows = room_of(log).store.rows
+        again = room_of(log).pruning
+        for _ in range(1000):
+            if not rows:
+                break
+            again.again()
+            log.flush()
+        assert not rows
+
+
 def test_prune_and_reopen_race_and_nothing_is_lost(tmp_path):
     """Twenty times: it is pruned and begins afresh, or is reopened and keeps its past; never half of each."""
     clock = ManualClock(seed=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 from blake3 import blake3
 
@@ -12,8 +13,11 @@ import holdfast
 from holdfast import Corrupt, Log, Settings
 from holdfast.errors import ExecutionCanceled
 from holdfast.execution.journal import rebuilding
+from holdfast.execution.journal.execution_id import derived_id
 from holdfast.execution.steps.claim_check import fetched, put_aside
+from holdfast.journal.journal import Run
 from holdfast.journal.space_access import SpaceAccess
+from holdfast.model.record_columns import Columns
 from tests.executions.test_execution_journal import journal_of, opened, steps
 from tests.executions.test_live_journal import begin, result, room_of
 from tests.executions.test_tampered_journals import QUIET
@@ -139,6 +143,46 @@ def test_a_journal_that_is_not_complete_is_refused(tmp_path):
         with pytest.raises(Corrupt, match="gap") as caught:
             begin(log, execution)
         assert "lost" in caught.value.hint
+
+
+FORGED = derived_id("forged", "1")
+
+
+def _forged_block(first: int, *entries: object, execution: bytes = FORGED.bytes) -> bytes:
+    return msgspec.msgpack.encode([1, execution, first, entries])
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("status", b""),
+        ("status", msgspec.msgpack.encode([b"short", "k", "running", 1, 1])),
+        ("status", msgspec.msgpack.encode([bytes(16), "k", "running", 1, 1])),
+        ("status", msgspec.msgpack.encode([FORGED.bytes, "k", "flying", 1, 1])),
+        ("status", msgspec.msgpack.encode([FORGED.bytes, "k", "running", 2**63, 1])),
+        ("entries", b"\xc1"),
+        ("entries", _forged_block(0)),
+        ("entries", _forged_block(-1, [13, 1, 1])),
+        ("entries", _forged_block(2**63, [13, 1, 1])),
+        ("entries", _forged_block(0, [13, 1, 1], execution=b"x")),
+        ("folded", _forged_block(0, [13, 1, 1])),
+        ("folded", _forged_block(2**62, [7, 2**62 + 1, 2**62 + 1, [], 1, 0])),
+        ("folded", _forged_block(3, [7, 4, -5, [], 1, 0])),
+        ("data", b"\xff"),
+        ("data", msgspec.msgpack.encode(["../../executions", 0, b""])),
+        ("data", msgspec.msgpack.encode([f"{FORGED}/x", 2**40, b""])),
+    ],
+)
+def test_forged_records_end_with_an_error_and_soon(tmp_path, kind, payload):
+    """A log without keys that was restored from somebody's store: no record hangs it, or is written where it wants."""
+    with holdfast.open(tmp_path / "log", settings=QUIET) as log:
+        log._executions._topics.topic("_executions", None, 1, None, 0)
+        partition = log._journal.topics["_executions"][0]
+        columns = Columns([payload], [1], {0: (str(FORGED).encode(), kind.encode(), None)})
+        log._journal.transact([Run.unplaced(partition, columns)], records=1, size=1000, timeout=5).result()
+        with pytest.raises(Corrupt) as caught:
+            room_of(log)
+        assert "Traceback" not in str(caught.value)
 
 
 def test_a_log_that_is_whole_is_not_rebuilt(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Full, Invalid
+from holdfast.execution.waits.schedules import Schedule
 from holdfast.execution.work.calls import decode_call
 from holdfast.testing import ManualClock
 from tests.executions.test_cron import us
@@ -18,12 +19,18 @@ pytestmark = pytest.mark.disk
 
 NIGHT = us(2026, 3, 1, 3)
 DAY = 86_400
-QUIET = {"poll_interval_ms": 3_600_000}
 
 
 @pytest.fixture
 def clock():
     return ManualClock(us(2026, 3, 1, 0))
+
+
+def still_log(path: Path, **options):
+    """A log that looks for schedules only when it is told to."""
+    log = open_log(path, **options)
+    room_of(log).attendant.stop()
+    return log
 
 
 def tick(log) -> None:
@@ -58,10 +65,10 @@ def test_one_execution_begins_at_each_point_with_what_was_asked_for(tmp_path, cl
     [("skip", []), ("run-once", [9]), ("run-all", list(range(10))), (3, [7, 8, 9]), (50, list(range(10)))],
 )
 def test_points_that_passed_while_nobody_had_the_log_are_treated_as_it_says(tmp_path, clock, missed, expected):
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         log.executions.schedule("nightly", "0 3 * * *", "report", missed=missed)
     clock.advance(10 * DAY)
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         tick(log)
         tick(log)
         assert began(log) == expected
@@ -71,7 +78,7 @@ def test_points_that_passed_while_nobody_had_the_log_are_treated_as_it_says(tmp_
 
 
 def test_one_that_is_due_now_is_all_that_run_once_needs(tmp_path, clock):
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         log.executions.schedule("nightly", "0 3 * * *", "report", missed="run-once")
         clock.advance(10 * DAY + 3 * 3600)
         tick(log)
@@ -80,7 +87,7 @@ def test_one_that_is_due_now_is_all_that_run_once_needs(tmp_path, clock):
 
 def test_no_more_than_so_many_are_made_up_for_and_years_of_them_are_no_work(tmp_path, clock, monkeypatch, caplog):
     monkeypatch.setattr("holdfast.execution.waits.schedules.MISSED_MAX", 20)
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         log.executions.schedule("busy", "* * * * *", "report", missed="run-all", zone="Europe/Berlin")
         clock.advance(3 * 365 * DAY + 90)
         tick(log)
@@ -89,7 +96,7 @@ def test_no_more_than_so_many_are_made_up_for_and_years_of_them_are_no_work(tmp_
 
 
 def test_a_clock_that_is_set_back_begins_nothing_twice_and_the_schedule_goes_on(tmp_path, clock, caplog):
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         log.executions.schedule("nightly", "0 3 * * *", "report", missed="run-all")
         clock.advance(3 * DAY + 4 * 3600)
         tick(log)
@@ -104,7 +111,7 @@ def test_a_clock_that_is_set_back_begins_nothing_twice_and_the_schedule_goes_on(
 
 
 def test_a_clock_that_was_years_ahead_for_a_moment_does_not_end_a_schedule(tmp_path, clock):
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         log.executions.schedule("nightly", "0 3 * * *", "report", missed="skip")
         clock.jump(20 * 365 * DAY)
         tick(log)
@@ -116,10 +123,10 @@ def test_a_clock_that_was_years_ahead_for_a_moment_does_not_end_a_schedule(tmp_p
 
 
 def test_declaring_the_same_again_changes_nothing_and_something_else_begins_now(tmp_path, clock):
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         first = log.executions.schedule("nightly", "0 3 * * *", "report", missed="run-all")
     clock.advance(2 * DAY)
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         assert log.executions.schedule("nightly", "0 3 * * *", "report", missed="run-all") == first
         tick(log)
         assert began(log) == [0, 1]
@@ -134,7 +141,7 @@ def test_declaring_the_same_again_changes_nothing_and_something_else_begins_now(
 
 
 def test_schedules_are_listed_and_taken_away_and_what_they_began_stays(tmp_path, clock):
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         log.executions.schedule("b", "0 3 * * *", "report")
         log.executions.schedule("a", "@hourly", "report")
         assert [one.name for one in log.executions.schedules()] == ["a", "b"]
@@ -145,13 +152,13 @@ def test_schedules_are_listed_and_taken_away_and_what_they_began_stays(tmp_path,
         assert not log.executions.unschedule("a")
         clock.advance(3600)
         tick(log)
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         assert [one.name for one in log.executions.schedules()] == ["b"]
         assert len(room_of(log).store.rows) == 1
 
 
 def test_one_schedule_that_cannot_begin_does_not_hold_up_the_others(tmp_path, clock, monkeypatch, caplog):
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         log.executions.schedule("a", "0 3 * * *", "broken")
         log.executions.schedule("b", "0 3 * * *", "report")
         schedules, begin = room_of(log).schedules, room_of(log).schedules._begin
@@ -181,7 +188,7 @@ def test_one_schedule_that_cannot_begin_does_not_hold_up_the_others(tmp_path, cl
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused_before_anything_is_stored(tmp_path, wrong, options):
-    with open_log(tmp_path / "log", executions=QUIET) as log:
+    with still_log(tmp_path / "log") as log:
         with pytest.raises(Invalid):
             log.executions.schedule(*wrong, **options)
         assert log.executions.schedules() == []
@@ -189,7 +196,7 @@ def test_what_is_wrong_is_refused_before_anything_is_stored(tmp_path, wrong, opt
 
 def test_no_more_schedules_than_may(tmp_path, monkeypatch):
     monkeypatch.setattr("holdfast.execution.waits.schedules.SCHEDULES_MAX", 2)
-    with open_log(tmp_path / "log", executions=QUIET) as log:
+    with still_log(tmp_path / "log") as log:
         for name in ("a", "b"):
             log.executions.schedule(name, "@hourly", "report")
         with pytest.raises(Full):
@@ -201,7 +208,7 @@ VICTIM = """
 import os, sys
 from pathlib import Path
 from holdfast.testing import FaultyDisk, ManualClock
-from tests.executions.test_schedules import NIGHT, QUIET, room_of, open_log
+from tests.executions.test_schedules import NIGHT, room_of, still_log
 
 path, number = Path(sys.argv[1]), int(sys.argv[2])
 def die(step, op, name):
@@ -209,7 +216,7 @@ def die(step, op, name):
         os.kill(os.getpid(), 9)
 with FaultyDisk(path) as disk:
     disk.on_step = die
-    with open_log(path, clock=ManualClock(NIGHT), executions=QUIET) as log:
+    with still_log(path, clock=ManualClock(NIGHT)) as log:
         room_of(log).schedules.tick()
         print(len(disk.log))
 """
@@ -220,7 +227,7 @@ def test_a_process_that_is_killed_at_any_step_begins_each_one_once(tmp_path, som
     """Between the execution and the schedule's own row, above all."""
 
     def prepared(name: str) -> Path:
-        with open_log(tmp_path / name, clock=ManualClock(NIGHT - 10), executions=QUIET) as log:
+        with still_log(tmp_path / name, clock=ManualClock(NIGHT - 10)) as log:
             log.executions.schedule("nightly", "0 3 * * *", "report", "sales")
         return tmp_path / name
 
@@ -233,14 +240,14 @@ def test_a_process_that_is_killed_at_any_step_begins_each_one_once(tmp_path, som
     for number in some(list(range(1, int(rehearsal.stdout) + 1)), 2):
         path = prepared(f"log{number}")
         assert run(path, number).returncode == -9
-        with open_log(path, clock=ManualClock(NIGHT + 1), executions=QUIET) as log:
+        with still_log(path, clock=ManualClock(NIGHT + 1)) as log:
             tick(log)
             assert began(log) == [0]
 
 
 def test_the_disk_that_fails_between_both_commits_begins_it_once(tmp_path, monkeypatch):
     clock = ManualClock(NIGHT - 10)
-    with open_log(tmp_path / "log", clock=clock, executions=QUIET) as log:
+    with still_log(tmp_path / "log", clock=clock) as log:
         log.executions.schedule("nightly", "0 3 * * *", "report")
         schedules = room_of(log).schedules
         put = schedules._put
@@ -257,3 +264,9 @@ def test_the_disk_that_fails_between_both_commits_begins_it_once(tmp_path, monke
         tick(log)
         tick(log)
         assert began(log) == [0]
+
+
+def test_the_id_of_a_point_in_time_is_what_the_format_says():
+    """Another version must not begin it once more: format 0011."""
+    schedule = Schedule("nightly", "0 3 * * *", "report", b"")
+    assert str(schedule.execution(1772334000000000)) == "f11f7c6b-48ad-83d9-bd1f-49eeb171db64"

@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Invalid, Log, NotFound
-from holdfast.errors import ExecutionCanceled, ExecutionError
+from holdfast import Closed, Full, HoldfastError, Invalid, Log, NotFound, Settings, Unavailable
+from holdfast.errors import ExecutionCanceled, ExecutionError, ExecutionHeld
+from holdfast.execution.work.work_function import work_functions
+from holdfast.execution.work.work_run import RetryPolicy, Taken
+from holdfast.model.control_rows import DiskFailed
 from holdfast.testing import ManualClock
+from tests.disk.test_writer import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 
@@ -269,6 +273,35 @@ def test_resuming_and_rewinding_race_with_workers(open_log):
             assert log.executions.result(started, PATIENCE) == "done"
 
 
+def test_what_has_ended_is_not_work_however_often_it_is_asked_for(open_log):
+    """Neither a second start nor a worker that comes late runs a completed execution again."""
+    log = open_log()
+    calls: list[int] = []
+    job = lambda_named("job", lambda ctx, number: calls.append(number))
+    started = log.executions.start("job", 7)
+    row = log._executions.room().store.rows[started]
+    work(log, job)
+    assert log.executions.start("job", 7, id=started) == started
+    work(log, job)
+    late = Taken(log._executions.room(), row, work_functions([job])["job"], RetryPolicy(0, 1.0, 9))
+    with pytest.raises(ExecutionHeld, match="no work left"):
+        late.run()
+    assert calls == [7]
+    assert log.executions.summary(started).generation == 0
+
+
+def test_a_worker_inside_of_a_loop_says_how_it_is_meant(open_log):
+    """run() blocks: on an event loop it refuses, and names what to await."""
+    log = open_log()
+
+    async def wrong():
+        log.worker([print]).run()
+
+    with pytest.raises(Invalid, match="event loop") as refused:
+        asyncio.run(wrong())
+    assert "run_async" in refused.value.hint
+
+
 # -- trying again ---------------------------------------------------------------------------------------------
 
 
@@ -362,6 +395,52 @@ def test_a_changed_program_stops_its_execution_and_not_the_worker(open_log, capl
     assert str(started) in told[0].getMessage()
     work(log, program)
     assert log.executions.result(started) == "old"
+
+
+def test_a_disk_that_refuses_a_commit_puts_executions_off(open_log, monkeypatch):
+    """Nothing is lost and nothing has failed: the worker comes back when the journal can be written again."""
+    log = open_log()
+    monkeypatch.setattr("holdfast.execution.work.worker._TROUBLE_S", 0.05)
+    calls: list[str] = []
+
+    def job(ctx):
+        ctx.step("first", calls.append, "first", effect="exactly_once_guarded", on_ambiguous="rerun")
+        return "done"
+
+    started = [log.executions.start("job") for _ in range(3)]
+    refuse_next_commit(log.topic("t"), monkeypatch, Unavailable("the disk is full"), skip=1)
+    with log.worker([job], concurrency=1):
+        assert [log.executions.result(one, PATIENCE) for one in started] == ["done"] * 3
+    assert {log.executions.summary(one).status for one in started} == {"completed"}
+
+
+def test_a_log_that_has_failed_ends_its_worker_loudly(open_log, monkeypatch):
+    """A failed sync is for good: run() raises, and a worker of the log that is opened again goes on."""
+    log = open_log()
+    monkeypatch.setattr("holdfast.execution.work.worker._TROUBLE_S", 0.05)
+    job = lambda_named("job", lambda ctx: ctx.step("one", lambda: "done"))
+    started = [log.executions.start("job") for _ in range(3)]
+    refuse_next_commit(log.topic("t"), monkeypatch, DiskFailed("planted"), skip=1)
+    with pytest.raises(Closed) as failed:
+        log.worker([job], concurrency=1).run()
+    assert failed.value.reason == "poisoned"
+    with pytest.raises(HoldfastError):
+        log.close()
+    log = open_log()
+    work(log, job)
+    assert [log.executions.result(one, PATIENCE) for one in started] == ["done"] * 3
+
+
+def test_no_more_is_queued_than_the_log_keeps(open_log):
+    """A bound on what waits: the next one is refused, and taken when one has ended."""
+    log = open_log(settings=Settings.from_mapping({"executions": {"executions_max": 2}}))
+    first = log.executions.start("job")
+    log.executions.start("job")
+    with pytest.raises(Full, match="none of them has ended"):
+        log.executions.start("job")
+    assert len(log.executions.list()) == 2
+    log.executions.cancel(first)
+    log.executions.start("job")
 
 
 # -- stopping -------------------------------------------------------------------------------------------------

@@ -88,6 +88,7 @@ class Story:
         nap = self.open(SLEEPING, "nap")
         self.write(nap, TimerArmed("sleep", b"t" * 16, now + 7_200_000_000, now))
         broken = self.open(BROKEN, "broken")
+        self.write(broken, TimerArmed("lost", b"l" * 16, now + 60_000_000, now))
         self.step(broken, "load", 0.5, is_error=True)
         self.end(broken, "failed")
 
@@ -151,6 +152,7 @@ def test_a_timeline_of_steps_with_retries_durations_and_what_is_waited_for(
     left = [(path, row["what"], row["state"]) for (_, path), row in sorted(found.items()) if row["state"] != "done"]
     assert left == [
         ("approval", "promise", "waiting"), ("sleep", "timer", "waiting"), ("load", "step", "failed"),
+        ("lost", "timer", "waiting"),
     ]  # fmt: skip
     by_id = {UUID(row["execution_id"]): row for row in runs.toArrow().to_pylist()}
     paid = by_id[PAID]
@@ -160,6 +162,7 @@ def test_a_timeline_of_steps_with_retries_durations_and_what_is_waited_for(
     assert by_id[WAITING]["waits_for"] == "promise approval"
     assert (by_id[SLEEPING]["waits_for"], by_id[SLEEPING]["steps"]) == ("timer sleep", 0)
     assert (by_id[BROKEN]["status"], by_id[BROKEN]["steps_failed"]) == ("failed", 1)
+    assert (by_id[BROKEN]["waits_for"], by_id[BROKEN]["due_at"]) == (None, None)  # it has ended
     # Stuck: neither the one that sleeps, nor those that have ended.
     now = records_time(later) + timedelta(hours=1)
     assert [UUID(row.execution_id) for row in stuck_executions(runs, "59m", now).collect()] == [WAITING]

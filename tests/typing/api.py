@@ -22,7 +22,18 @@ from holdfast import (
     TypedTopic,
 )
 from holdfast.clock import Clock
-from holdfast.results import BatchTicket, CommitTicket, Consumer, ConsumerStatus, RestoreReport, Watermark
+from holdfast.results import (
+    BatchTicket,
+    CommitTicket,
+    Consumer,
+    ConsumerStatus,
+    Pending,
+    PendingBatch,
+    RestoreReport,
+    Space,
+    Transaction,
+    Watermark,
+)
 
 
 def blocking(log: Log) -> None:
@@ -76,6 +87,32 @@ async def asynchronous_log(path: Path) -> None:
         await log.flush_async()
         assert_type(await log.topic("t", schema="latest").append_async({"a": 1}), Sequence[Receipt])
     await log.close_async()
+
+
+def transactions(log: Log, typed: TypedTopic) -> None:
+    with log.transaction(timeout=3, durability="shipped") as tx:
+        assert_type(tx, Transaction)
+        one = tx.append("t", b"x", key="k", headers={"h": b"1"}, kind="made", time=7, partition=0, idempotency_key=b"i")
+        assert_type(one, Pending)
+        rows = tx.append(typed, [{"a": 1}], time="at", idempotency_key="k")
+        assert_type(rows, PendingBatch)
+        assert_type(tx.append_batch(log.topic("t"), [b"a", Record(b"b")]), PendingBatch)
+        tx.put(log.space("s"), "k", b"v")
+        tx.delete("s", b"k")
+        tx.consumed(log.topic("t").consumer("c"))
+    assert_type(one.receipt, Receipt)
+    assert_type(rows.receipts, Sequence[Receipt])
+    assert_type(tx.receipts, list[Receipt])
+    assert_type(log.space("s"), Space)
+    assert_type(log.space("s").get(b"k"), bytes | None)
+    assert_type(log.space("s").items(), list[tuple[bytes, bytes]])
+    assert_type(log.spaces(), list[str])
+
+
+async def asynchronous_transactions(log: Log) -> None:
+    async with log.transaction() as tx:
+        assert_type(tx, Transaction)
+    await log.space("s").put_async("k", b"v")
 
 
 class Hsm:

@@ -71,6 +71,7 @@ class ExecutionRoom:
         attendant.every(settings.poll_interval_ms, "timers", self.waiters.tick)
         attendant.every(settings.poll_interval_ms, "schedules", self.schedules.tick)
         attendant.every(settings.poll_interval_ms, "inbox", self.inbox.tick)
+        self.pruning.again = partial(attendant.soon, "pruning")
         attendant.every(settings.prune_interval_ms, "pruning", self.pruning.tick)
 
     def close(self) -> None:

@@ -5,10 +5,11 @@ What a space is, and how it is proved, stands in `state.spaces`; what a group do
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.journal.backend import Backend
+from holdfast.journal.backend import Backend, Rows
 from holdfast.journal.commit.group import Gathering, Make, Operation, Run
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.ticket import UnitTicket
@@ -17,7 +18,15 @@ from holdfast.journal.state import spaces
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import SpaceRow
 from holdfast.model.record_columns import Columns
+
+Seen = TypeVar("Seen")
+Looked = tuple[SpaceRow, Seen]
+"""A space's row, and what was looked at of it."""
+
+_LOOKS = 5
+_SETTLE_S = 1.0
 
 
 class SpaceAccess:
@@ -131,18 +140,15 @@ class SpaceAccess:
 
         A space that is not there has no items.
         """
-        vault, stored = self._state.vault, spaces.stored_name(name)
-        if self._is_unknown(stored):
-            return []
-        with self._backend.reading() as rows:
-            found = spaces.load(rows, self._backend.path, vault, stored)
+        vault, path, stored = self._state.vault, self._backend.path, spaces.stored_name(name)
+        found = self._committed(stored, lambda rows: spaces.load(rows, path, vault, stored))
         if found is None:
             return []
         row, items = found
-        weights = spaces.proved(vault, self._backend.path, row, items)
+        weights = spaces.proved(vault, path, row, items)
         if self._learns:
             self._state.spaces.learn(row, weights)
-        return spaces.opened(vault, self._backend.path, row, items)
+        return spaces.opened(vault, path, row, items)
 
     def get(self, name: str, key: bytes) -> bytes | None:
         """The body of one item as it is committed, proved; None if it is not there.
@@ -151,24 +157,44 @@ class SpaceAccess:
         handle that only reads, each time.
         """
         vault, path, stored = self._state.vault, self._backend.path, spaces.stored_name(name)
-        if self._is_unknown(stored):
+        looked = self._committed(stored, lambda rows: spaces.load_one(rows, path, vault, stored, key))
+        if looked is None:
             return None
-        with self._backend.reading() as rows:
-            row = spaces.proved_row(rows, path, vault, stored)
-            item = None if row is None else rows.space_item(row.id, key, spaces.ENCRYPTED_BYTES_MAX)
-        if row is None:
-            return None
-        weight = self._state.spaces.weight(row, key)
+        row, item = looked
         with spaces.naming(stored):
-            found_weight = 0 if item is None else spaces.item_weight(vault, item)
-        if weight == found_weight:
+            weight = 0 if item is None else spaces.item_weight(vault, item)
+        if self._state.spaces.weight(row, key) == weight:
             return None if item is None else spaces.opened(vault, path, row, [item])[0][2]
         # Not known; or it changed between the two looks; or it is damaged, which loading tells.
         return next((body for found, _, body in self.load(name) if found == key), None)
 
-    def _is_unknown(self, stored: bytes) -> bool:
-        """Whether an owner knows that there is no such space: a look at the disk would go through all of them."""
-        return self._learns and stored not in self._state.spaces.rows
+    def _committed(self, stored: bytes, look: Callable[[Rows], Looked[Seen] | None]) -> Looked[Seen] | None:
+        """What a look at a space finds in the database; None if there is no such space.
+
+        An owner knows by heart how each space is committed. So a space that was put back or removed behind its back is
+        found, and one that never was needs no look, which would go through all of them.
+        """
+        found: Looked[Seen] | None = None
+        known = self._state.spaces.rows
+        for _ in range(_LOOKS):
+            self._backend.check_open()
+            before = known.get(stored)
+            if self._learns and before is None:
+                return None
+            with self._backend.reading() as rows:
+                found = look(rows)
+            row = None if found is None else found[0]
+            if not self._learns or row in (before, known.get(stored)) or not self._settle():
+                return found
+            if known.get(stored) is before:  # nobody has changed it, and all that was committed is known
+                with spaces.naming(stored):
+                    raise spaces.not_as_committed(self._backend.path)
+        return found  # it changes all the time; what was found is proved
+
+    def _settle(self) -> bool:
+        """Wait until all that was handed over is known to be committed or not; False if that takes long."""
+        group = self._queue.barrier()
+        return group.signal.sleep(group.is_done, _SETTLE_S)
 
     def known(self, prefix: str) -> list[str]:
         """The names that begin so, of spaces that are committed, as far as this handle knows; nothing is read."""

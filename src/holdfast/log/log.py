@@ -33,6 +33,7 @@ from holdfast.log.store_binding import StoreBinding
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.log.transactions.hidden_keys import HiddenKeys
 from holdfast.log.transactions.space import Space, space_names
 from holdfast.log.transactions.transaction import Transaction
 from holdfast.model.record import Durability, Marks
@@ -92,7 +93,8 @@ class Log:
         topics = self._topics  # not by way of the log: nothing that it holds may hold it
         self._consumers = LogConsumers(context, positions, lambda name: topics.topic(name, None, 1, None, 0))
         topics.open_consumer = self._consumers.open
-        self._executions = LogExecutions(context, self._topics)
+        self._hidden_keys = HiddenKeys(context.journal)
+        self._executions = LogExecutions(context, self._topics, self._hidden_keys)
         self._tables = tables
         self._lifetime = Lifetime(
             context, self._topics, self._channels, self._consumers, self._executions, maintenance, store, tables
@@ -171,11 +173,11 @@ class Log:
         The block is left once all of it survives power loss, with `durability="shipped"` once its records survive the
         loss of this machine. If it raises, nothing is written. For `timeout` and what is raised see `Topic.append`.
         """
-        return Transaction(self._journal, self._topics, timeout=timeout, durability=durability)
+        return Transaction(self._journal, self._topics, self._hidden_keys, timeout=timeout, durability=durability)
 
     def space(self, name: str) -> Space:
         """The space of this name: small state, kept beside the records, that can change with them in one commit."""
-        return Space(name, self._journal)
+        return Space(name, self._journal, self._hidden_keys)
 
     def spaces(self) -> list[str]:
         """The names of all spaces that were got with `space` and have had an item, sorted."""

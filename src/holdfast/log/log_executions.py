@@ -16,6 +16,7 @@ from holdfast.execution.execution_settings import TOPIC
 from holdfast.log.log_context import LogContext
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
+from holdfast.log.transactions.hidden_keys import HiddenKeys
 from holdfast.log.transactions.transaction import Put, Transaction
 
 if TYPE_CHECKING:
@@ -34,9 +35,10 @@ _WATCH = "watch"
 class LogExecutions:
     """The executions of one open log."""
 
-    def __init__(self, context: LogContext, topics: Catalog) -> None:
+    def __init__(self, context: LogContext, topics: Catalog, hidden: HiddenKeys) -> None:
         self._context = context
         self._topics = topics
+        self._hidden = hidden
         self._room: ExecutionRoom | None = None
         self._attendant: Attendant | None = None
         self._is_closed = False
@@ -142,7 +144,7 @@ class LogExecutions:
         )  # fmt: skip
 
     def _begin_transaction(self, put: Put | None) -> Transaction:
-        return Transaction(self._context.journal, self._topics, put=put)
+        return Transaction(self._context.journal, self._topics, self._hidden, put=put)
 
     def close(self) -> None:
         """End what looks after executions; programs that still run leave off at their next step."""

@@ -13,9 +13,9 @@ from holdfast.log.execution_requests import request
 
 def ask(
     directory: Path, reference: str | None, settings: Settings, action: str, fields: Mapping[str, Any]
-) -> str | bool:
+) -> str | int:
     """Have a change made, durably; the status that the execution has then, or whether this made the change."""
-    answer: str | bool = request(
+    answer: str | int = request(
         directory, lambda: own_log(directory, reference, settings),
         lambda: open_log(directory, reference, settings, read_only=True), action, fields,
     )  # fmt: skip

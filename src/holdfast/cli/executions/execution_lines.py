@@ -81,6 +81,13 @@ class ChangeLine(msgspec.Struct, frozen=True):
     status: str
 
 
+class PruneLine(msgspec.Struct, frozen=True):
+    """How many executions were removed, or would be."""
+
+    executions: int
+    dry_run: bool
+
+
 class BroughtLine(msgspec.Struct, frozen=True):
     """What became of something that was brought to an execution."""
 

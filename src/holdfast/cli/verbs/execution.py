@@ -1,4 +1,4 @@
-"""`holdfast execution list|show|timeline|start|resume|cancel|fork|rewind|settle|resolve|signal`: durable executions.
+"""`holdfast execution list|show|timeline|start|resume|cancel|fork|rewind|settle|resolve|signal|prune`: from outside.
 
 Looking opens the log for reading only, so the service that owns it can go on; what is shown is what is durable. Changes
 own the log for a moment; where a service owns it, they are left in its inbox, and it does them. Payloads (arguments,
@@ -27,6 +27,7 @@ from holdfast.cli.executions.execution_lines import (
     STEP_COLUMNS,
     BroughtLine,
     ChangeLine,
+    PruneLine,
     execution_line,
     facts,
     list_row,
@@ -322,6 +323,25 @@ def settle_action(
         directory, reference, "settle", chosen, as_json, id=chosen, path=path, payload=payload,
         is_error=error is not None,
     )  # fmt: skip
+
+
+@execution_command.command("prune")
+@directory_argument
+@click.option("--dry-run", is_flag=True, help="Only say how many would go.")
+@keyring_option
+@json_option
+def prune_action(directory: Path, dry_run: bool, reference: str | None, as_json: bool) -> int:
+    """Remove executions that ended long enough ago, as the settings say; a log does so by itself now and then."""
+    with _looking(directory, reference, as_json=as_json) as log:
+        count = log.executions.prune(dry_run=True)
+    if not dry_run:  # to own a log is to prune it: this waits until it is done, and may find nothing left to do
+        count = max(count, int(ask(directory, reference, Settings.load(), "prune", {})))
+    if as_json:
+        emit_json(PruneLine(count, dry_run))
+    else:
+        emit(f"{count} {'would go' if dry_run else 'removed'}")
+    flush()
+    return FINE
 
 
 # -- from outside ---------------------------------------------------------------------------------------------

@@ -286,9 +286,12 @@ def decode_entry(body: bytes) -> Entry:
 def decode_row(body: bytes) -> ExecutionRow:
     """The row of an execution."""
     try:
-        return _rows.decode(body)
+        row = _rows.decode(body)
     except msgspec.DecodeError:
         raise Corrupt("the row of an execution does not decode") from None
+    if len(row.id) != 16 or row.status not in STATUSES:
+        raise Corrupt("the row of an execution is none")
+    return row
 
 
 def _refused(error: msgspec.DecodeError) -> HoldfastError:

@@ -37,6 +37,7 @@ from holdfast.execution.journal.commit_parts import (
     LiveJournal,
     Part,
     Parts,
+    Placed,
     Reshaped,
     weight,
 )
@@ -64,6 +65,9 @@ class ExecutionStore:
         self.clock: Clock = journal.clock
         self.timeout = settings.ack_timeout_ms / 1000
         self._entry_bytes_max = settings.payload_bytes_max + 8 * 1024
+        given = journal.settings
+        self._commit_bytes_max = max(given.group_bytes_max + given.payload_bytes_max, given.batch_bytes_max)
+        """More in one commit could not be read back from the topic."""
         self.rows = ExecutionRows(decode_row(body) for key, _, body in journal.spaces.load(INDEX) if len(key) == 16)
         self.lock = self.rows.lock
         """Guards decisions about rows: who checks a status and changes it holds it. Nobody waits while holding it."""
@@ -182,8 +186,13 @@ class ExecutionStore:
         if self.rows.bytes_total >= self.settings.journal_bytes_max and not _ends(parts):
             self._make_room_to_write()
         part: object = parts[0] if len(parts) == 1 else parts
-        for one in parts:
-            size += self._checked_size(one)
+        own = sum(map(self._checked_size, parts))
+        if own > self._commit_bytes_max:
+            raise Invalid(
+                f"too much of an execution's journal for one commit bytes={own}",
+                hint="see journal.batch_bytes_max; hand it over in several parts",
+            )
+        size += own
         return self._journal.spaces.gather(
             part, partial(self._made, live), append=(None, 0), size=size, scope=live.space, join=live.gathering,
             alone=alone, acked=acked, timeout=self.timeout if timeout is None else timeout,
@@ -221,6 +230,8 @@ class ExecutionStore:
         return ticket
 
     def _checked_size(self, part: Part) -> int:
+        if isinstance(part, Placed):
+            return sum(map(self._checked_size, part.entries))
         size = weight(part)
         if isinstance(part, Reshaped | Folded):  # they are made here, of what was checked before
             return size

@@ -1,9 +1,10 @@
 """Folding: many blocks of a long journal become few, in one commit each, and what no longer matters is left out.
 
-Results, promises, signals, timers, versions and audit records stay, in their order; the intents, failed attempts and
-heartbeats of steps that are finished go. A fold replaces exactly the blocks that it has read, which never change, by
-one that says what they come to: nothing that is written meanwhile is touched, and if the past was rewritten meanwhile
-nothing happens. A program that is running does not notice, but for its finished steps counting no more.
+Results, failed attempts (which take an error back), promises, signals, timers, versions and audit records stay, in
+their order; the intents and heartbeats of steps that are finished go. A fold replaces exactly the blocks that it has
+read, which never change, by one that says what they come to: nothing that is written meanwhile is touched, and if the
+past was rewritten meanwhile nothing happens. A program that is running does not notice, but for its finished steps
+counting no more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.execution.journal.commit_parts import BLOCK_KEY, FOLDED_KEY, Item, LiveJournal, Reshaped, block_item
 from holdfast.execution.journal.entries import (
-    AttemptFailed,
     EffectIntent,
     Entry,
     Folded,
@@ -25,7 +25,7 @@ from holdfast.execution.journal.entries import (
 )
 from holdfast.execution.journal.execution_store import ExecutionStore
 
-_PASSING = (EffectIntent, AttemptFailed, Heartbeat)
+_PASSING = (EffectIntent, Heartbeat)
 """What matters only while its step is not finished."""
 
 
@@ -53,16 +53,13 @@ def unfolded(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def essence(entries: Sequence[Entry]) -> list[Entry]:
-    """What entries come to: without what only mattered while a step was not finished."""
-    finished = {entry.path for entry in entries if isinstance(entry, StepResult)}
-    return [entry for entry in entries if not _is_passing(entry, finished) and not isinstance(entry, Opened)]
-
-
-def _is_passing(entry: Entry, finished: set[str]) -> bool:
-    """Whether it matters no more; an attempt that no other follows takes an error back, which may stand elsewhere."""
-    if isinstance(entry, AttemptFailed) and not entry.retry_us:
-        return False
-    return isinstance(entry, _PASSING) and entry.path in finished
+    """What entries come to: without what only mattered while a step was not finished. An error is no last word."""
+    finished = {entry.path for entry in entries if isinstance(entry, StepResult) and not entry.is_error}
+    return [
+        entry
+        for entry in entries
+        if not (isinstance(entry, _PASSING) and entry.path in finished) and not isinstance(entry, Opened)
+    ]
 
 
 def _stretches(items: Sequence[Item], size_max: int) -> Iterator[list[Item]]:
@@ -88,7 +85,7 @@ def _folded(live: LiveJournal, blocks: Sequence[Item], shape: int, now: int) -> 
     begins_anew = isinstance(parts[0][0], Folded)  # then it stands for everything before it
     covers = upto if begins_anew else upto - blocks[0][1]
     kept = essence([entry for part in parts for entry in unfolded(part)])
-    steps = sum(isinstance(entry, StepResult) for entry in kept)
+    steps = len({entry.path for entry in kept if isinstance(entry, StepResult)})
     entry = Folded(upto, covers, tuple(map(encode_entry, kept)), now, steps)
     item = block_item(FOLDED_KEY, live.execution, upto - 1, [entry], covers)
     before = sum(len(body) for _, _, body in blocks)

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.caller import in_coroutine
 from holdfast.errors import Full
+from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.journal.commit_parts import DATA_PREFIX, INDEX, PREFIX
 from holdfast.execution.journal.entries import ENDED, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
@@ -44,13 +45,13 @@ class Pruning:
         self._partition = partition
         self._store = store
         self._is_held = is_held
+        self.again: Callable[[], None] = lambda: None
+        """Called when there may be more to do at once."""
 
     def prunable(self) -> list[ExecutionRow]:
         """The executions whose time is over, those that ended first first."""
         settings, now = self._store.settings, self._store.clock.now_us()
-        kept_us = dict.fromkeys(ENDED, settings.keep_failed_ms * 1000)
-        kept_us["completed"] = settings.keep_completed_ms * 1000
-        return [row for row in self._ended() if row.ended_us <= now - kept_us[row.status]]
+        return [row for row in self._ended() if is_over(row, settings, now)]
 
     def prune(self) -> int:
         """Remove all of them, batch after batch; durable when this returns. How many there were."""
@@ -63,10 +64,15 @@ class Pruning:
         return removed
 
     def tick(self) -> None:
-        """What is due now and then: called by the thread that looks after executions."""
-        removed = self.prune()
-        if removed:
+        """What is due now and then, one batch at a time: called by the thread that looks after executions."""
+        batch = next(_batches(self.prunable(), self._store.settings.prune_batch), None)
+        if batch is None:
+            return
+        removed, ticket = self._store.with_room(lambda: self._remove(batch))
+        if ticket is not None:
+            ticket.result()
             logger.info("%d executions were pruned", removed, extra={"action": "executions_pruned", "count": removed})
+            self.again()
 
     def make_room(self) -> None:
         """At a bound: remove some that have ended, the oldest first; raises Full where there is none."""
@@ -109,6 +115,12 @@ class Pruning:
         extras: dict[int, Extra] = {at: (str(row.execution).encode(), b"pruned", None) for at, row in enumerate(rows)}
         payloads = [msgspec.msgpack.encode((row.id, now)) for row in rows]
         return [*operations, Run.unplaced(self._partition, Columns(payloads, [now] * len(rows), extras))]
+
+
+def is_over(row: ExecutionRow, settings: ExecutionSettings, now_us: int) -> bool:
+    """Whether an execution ended long enough ago."""
+    kept_ms = settings.keep_completed_ms if row.status == "completed" else settings.keep_failed_ms
+    return row.status in ENDED and row.ended_us <= now_us - kept_ms * 1000
 
 
 def _batches(rows: Sequence[ExecutionRow], most: int) -> Iterator[list[ExecutionRow]]:

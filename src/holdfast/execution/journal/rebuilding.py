@@ -24,7 +24,7 @@ from holdfast.execution.journal.commit_parts import (
     Item,
     block_item,
 )
-from holdfast.execution.journal.entries import ExecutionRow, Folded, decode_any_block, decode_row, encode_row
+from holdfast.execution.journal.entries import Block, ExecutionRow, Folded, decode_any_block, decode_row, encode_row
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.journal.journal import Journal
 from holdfast.model.record import Record
@@ -33,6 +33,7 @@ MARK = b"!"
 """The key of the item that is in the index while it is made again."""
 _COMMIT_BYTES = 2**20
 _TIMEOUT_S = 60.0
+_NUMBERS = range(2**63)
 
 _data = msgspec.msgpack.Decoder(tuple[str, int, bytes])
 
@@ -94,8 +95,11 @@ def _found(records: Iterable[Record]) -> dict[ExecutionId, _Found]:
         execution = _execution(record)
         if record.kind == "pruned":
             found.pop(execution, None)
-        else:
-            _take(found.setdefault(execution, _Found()), record)
+            continue
+        try:
+            _take(found.setdefault(execution, _Found()), execution, record)
+        except (ValueError, OverflowError):  # nothing that was ever written
+            raise _forged(record) from None
     return found
 
 
@@ -103,42 +107,60 @@ def _execution(record: Record) -> ExecutionId:
     try:
         return ExecutionId((record.key or b"").decode())
     except ValueError:
-        raise Corrupt(f"a record of the executions' topic has no execution offset={record.offset}") from None
+        raise _forged(record) from None
 
 
-def _take(one: _Found, record: Record) -> None:
-    """One more record of an execution."""
+def _forged(record: Record) -> Corrupt:
+    return Corrupt(
+        f"a record of the executions' topic is not what was ever written offset={record.offset}",
+        hint="restore the log from a store that nobody else writes to",
+    )
+
+
+def _take(one: _Found, execution: ExecutionId, record: Record) -> None:
+    """One more record of an execution; raises ValueError for what cannot be one."""
     match record.kind:
         case "status":
-            one.row = decode_row(record.payload)
+            one.row = row = decode_row(record.payload)
+            if row.id != execution.bytes or row.created_us not in _NUMBERS:
+                raise ValueError
         case "entries":
-            _take_entries(one, record.payload)
+            _take_entries(one, execution, record.payload)
         case "folded":
-            _take_folded(one, record.payload)
+            _take_folded(one, execution, record.payload)
         case "data":
             name, number, body = _data.decode(record.payload)
+            if not name.startswith(f"{execution}/") or not 0 <= number < 2**32:
+                raise ValueError
             one.data.setdefault(name, {})[number] = body
         case _:
             pass  # a newer version's: it has nothing that this one could use
 
 
-def _take_entries(one: _Found, body: bytes) -> None:
-    block = decode_any_block(body)
-    if block.entries and isinstance(block.entries[0], Folded):  # the past was written anew
+def _take_entries(one: _Found, execution: ExecutionId, body: bytes) -> None:
+    block = _block(execution, body)
+    if isinstance(block.entries[0], Folded):  # the past was written anew
         one.blocks.clear()
-    key, number, _ = block_item(BLOCK_KEY, ExecutionId(bytes=block.execution), block.first, list(block.entries))
+    key, number, _ = block_item(BLOCK_KEY, execution, block.first, list(block.entries))
     one.blocks[number] = (key, number, body)
 
 
-def _take_folded(one: _Found, body: bytes) -> None:
-    block = decode_any_block(body)
+def _take_folded(one: _Found, execution: ExecutionId, body: bytes) -> None:
+    block = _block(execution, body)
     entry = block.entries[0]
-    assert isinstance(entry, Folded)
-    for number in range(entry.upto - entry.count, entry.upto):
-        one.blocks.pop(number, None)
-    execution = ExecutionId(bytes=block.execution)
+    if not isinstance(entry, Folded) or not 0 < entry.count <= entry.upto == block.first + 1:
+        raise ValueError
+    first = entry.upto - entry.count
+    one.blocks = {number: item for number, item in one.blocks.items() if not first <= number < entry.upto}
     key, number, _ = block_item(FOLDED_KEY, execution, block.first, [entry], entry.count)
     one.blocks[number] = (key, number, body)
+
+
+def _block(execution: ExecutionId, body: bytes) -> Block:
+    block = decode_any_block(body)
+    if block.execution != execution.bytes or not block.entries or block.first not in _NUMBERS:
+        raise ValueError
+    return block
 
 
 def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:

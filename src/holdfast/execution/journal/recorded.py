@@ -97,6 +97,8 @@ class Recorded:
         """Signals that arrived, oldest first."""
         self.taken: set[bytes] = set()
         """Those of them that the program got."""
+        self.untaken: dict[str, dict[bytes, SignalSent]] = {}
+        """The others, by name."""
         self.origins: dict[str, bytes] = {}
         """Of paths that came with a fork: the execution whose keys they have."""
 
@@ -136,7 +138,7 @@ class Recorded:
             case PromiseResolved():
                 self.promises.setdefault(entry.promise, entry)
             case SignalSent():
-                self.signals.setdefault(entry.signal, entry)
+                self._note_signal(entry)
             case Forked():
                 for path in self._paths:
                     self.origins.setdefault(path, entry.origin)
@@ -153,7 +155,7 @@ class Recorded:
                 self.results_by_key.setdefault(entry.key, entry)
             case SignalTaken():
                 record.signal = entry
-                self.taken.add(entry.signal)
+                self._note_taken(entry.signal)
             case PromiseCreated():
                 record.promise = record.promise or entry
                 self.created.setdefault(entry.promise, []).append(entry)
@@ -168,6 +170,16 @@ class Recorded:
                 record.timer = record.timer or entry
             case _:
                 _keep_last(record, entry)
+
+    def _note_signal(self, sent: SignalSent) -> None:
+        if self.signals.setdefault(sent.signal, sent) is sent and sent.signal not in self.taken:
+            self.untaken.setdefault(sent.name, {})[sent.signal] = sent
+
+    def _note_taken(self, signal: bytes) -> None:
+        self.taken.add(signal)
+        sent = self.signals.get(signal)
+        if sent is not None:
+            self.untaken.get(sent.name, {}).pop(signal, None)
 
     def _at(self, path: str) -> StepRecord:
         record = self._paths.get(path)

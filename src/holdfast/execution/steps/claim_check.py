@@ -46,8 +46,9 @@ def put_aside(
 
 def fetched(journal: Journal, execution: ExecutionId, path: str, reference: bytes) -> bytes:
     """The payload that a reference stands for, proved."""
-    payload = b"".join(body for _, _, body in journal.spaces.load(space_of(execution, path)))
     length = int.from_bytes(reference[_HASH_BYTES:], "big")
+    # Behind it there may be parts of a longer one, which was forgotten by a rewind and came back with a restore.
+    payload = b"".join(body for _, _, body in journal.spaces.load(space_of(execution, path)))[:length]
     if len(payload) != length or blake3(payload).digest() != reference[:_HASH_BYTES]:
         raise Corrupt(
             f"the large result of a step is not what its entry says execution={execution} step={path}",

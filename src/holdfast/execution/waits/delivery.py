@@ -62,7 +62,7 @@ class Delivery:
             if own in recorded.signals:
                 return None
             _check_goes_on(live)
-            if len(recorded.signals) - len(recorded.taken) >= SIGNALS_MAX:
+            if sum(map(len, recorded.untaken.values())) >= SIGNALS_MAX:
                 raise Full(f"{SIGNALS_MAX} signals wait to be taken execution={live.id}", hint="its program takes none")
             return SignalSent(name, own, payload, self._clock.now_us())
 

@@ -59,11 +59,7 @@ def _take(live: LiveExecution, path: str, name: str, returns: Any, is_due: bool)
 
 def _next(live: LiveExecution, name: str) -> SignalSent | None:
     """The oldest of this name that nobody took."""
-    recorded = live.recorded
-    for signal, sent in recorded.signals.copy().items():
-        if sent.name == name and signal not in recorded.taken:
-            return sent
-    return None
+    return next(iter(live.recorded.untaken.get(name, {}).values()), None)
 
 
 def _given(live: LiveExecution, taken: SignalTaken, returns: Any, what: str) -> Done:

@@ -20,6 +20,7 @@ from holdfast.execution.journal.execution_id import ExecutionId, checked_name, f
 from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX
+from holdfast.execution.journal.pruning import is_over
 from holdfast.execution.journal.recorded import in_order
 from holdfast.execution.waits.promise_token import parse_token
 from holdfast.execution.waits.schedules import Missed, Schedule
@@ -102,7 +103,11 @@ class Executions:
 
         The log does so by itself every `executions.prune_interval_ms`.
         """
-        return self.journal.prune(dry_run=flag(dry_run, "dry_run"))
+        if flag(dry_run, "dry_run"):
+            store = self._stored()
+            now = store.clock.now_us()
+            return sum(is_over(row, store.settings, now) for row in store.rows.copy().values())
+        return self.journal.prune() if self._ask is None else int(self._ask("prune", {}))
 
     # -- beginning, and waiting for the end -------------------------------------------------------------------
 

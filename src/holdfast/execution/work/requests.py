@@ -17,13 +17,13 @@ from holdfast.execution.work.executions import Executions
 Fields = Mapping[str, Any]
 
 
-def apply(executions: Executions, action: str, fields: Fields) -> str | bool:
-    """Do what is asked for; the status that the execution has then, or whether it was done by this."""
+def apply(executions: Executions, action: str, fields: Fields) -> str | int:
+    """Do what is asked for; the status that the execution has then, or whether, or how often, this did it."""
     request = REQUESTS.get(action)
     if request is None:
         raise Invalid(f"there is no such request: {action!r}"[:200], hint=f"one of {', '.join(REQUESTS)}")
     done = request(executions, fields)
-    return done if isinstance(done, bool) else executions.summary(done).status
+    return done if isinstance(done, int) else executions.summary(done).status
 
 
 def _start(executions: Executions, fields: Fields) -> str:
@@ -68,8 +68,12 @@ def _signal(executions: Executions, fields: Fields) -> bool:
     return executions.signal(fields["id"], fields["name"], value, signal_id=fields["signal"])
 
 
-REQUESTS: Mapping[str, Callable[[Executions, Fields], str | bool]] = {
+def _prune(executions: Executions, _fields: Fields) -> int:
+    return executions.prune()
+
+
+REQUESTS: Mapping[str, Callable[[Executions, Fields], str | int]] = {
     "start": _start, "resume": _resume, "cancel": _cancel, "fork": _fork, "rewind": _rewind, "settle": _settle,
-    "settle_promise": _settle_promise, "signal": _signal,
+    "settle_promise": _settle_promise, "signal": _signal, "prune": _prune,
 }  # fmt: skip
 """What can be asked for."""

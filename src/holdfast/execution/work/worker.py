@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from asyncio.events import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -96,6 +97,8 @@ class Worker:
         self._is_serving = False
         self._is_stopping = False
         self._is_hurried = False
+        self._failure: Closed | None = None
+        """Why nothing more can be run."""
         self._ended = Event()
         self._thread: Thread | None = None
         self._serving_thread: Thread | None = None
@@ -116,8 +119,11 @@ class Worker:
     def run(self, *, until_idle: bool = False) -> None:
         """Work until `stop()`, SIGTERM, SIGINT or the log's end, then drain; with `until_idle` also until all is done.
 
-        Signals are caught in the main thread only. The second one does not wait for programs to leave off.
+        Raises Closed if the log has failed (a broken disk): close it and open it again. Signals are caught in the main
+        thread only. The second one does not wait for programs to leave off.
         """
+        if _get_running_loop() is not None:
+            raise Invalid("this would block the event loop", hint="use: await worker.run_async()")
         if current_thread() is main_thread():
             with _signals(self._signaled):
                 asyncio.run(self.run_async(until_idle=until_idle))
@@ -133,6 +139,8 @@ class Worker:
         try:
             await self._serve(until_idle)
             await self._drain()
+            if self._failure is not None:
+                raise self._failure.again()
         finally:
             for run in list(self._runs):
                 run.cancel()
@@ -176,6 +184,7 @@ class Worker:
                 raise Invalid("this worker is running already", hint="make another one with log.worker(…)")
             self._is_serving = True
         self._is_hurried = False
+        self._failure = None
         self._ended.clear()
         self._serving_thread = current_thread()
         self._room.workers.add(self)
@@ -278,7 +287,9 @@ class Worker:
         except Diverged as error:
             self._tell(taken, "an execution cannot go on, its program has changed: %s", error.message, logging.ERROR)
             await asyncio.to_thread(self._room.administration.note, taken.row.execution, error.message)
-        except Closed:
+        except Closed as error:
+            if self._room.live.closed is None:  # nobody has closed the log: it has failed
+                self._failure = error
             self.stop()
         except (Unavailable, OutcomeUnknown) as error:
             self._tell(taken, "an execution is put off: %s", error.message, logging.WARNING)

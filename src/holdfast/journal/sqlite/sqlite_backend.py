@@ -194,6 +194,11 @@ class SqliteBackend:
         if failed is not None:
             self._raise(failed)
 
+    def check_open(self) -> None:
+        """Raise why nothing can be read any more."""
+        if self._closed is not None:
+            raise self._closed.again()
+
     def abandon(self) -> None:
         """Stop writing for good: closing will leave the write-ahead log to the next open's recovery.
 

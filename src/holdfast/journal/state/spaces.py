@@ -151,6 +151,20 @@ def load(rows: Rows, path: Path, vault: Vault, name: bytes) -> tuple[SpaceRow, l
         return row, list(islice(rows.space_items(row.id, ENCRYPTED_BYTES_MAX), row.items + 1))
 
 
+def load_one(rows: Rows, path: Path, vault: Vault, name: bytes, key: bytes) -> tuple[SpaceRow, ItemRow | None] | None:
+    """A space's row, proved, and one of its items, as yet unproved."""
+    row = proved_row(rows, path, vault, name)
+    if row is None:
+        return None
+    with naming(name):
+        return row, rows.space_item(row.id, key, ENCRYPTED_BYTES_MAX)
+
+
+def not_as_committed(path: Path) -> Corrupt:
+    """A space is gone, or older than what this process committed."""
+    return Corrupt("a space is not as it was committed", path=str(path), hint=_REMEDY)
+
+
 def item_weight(vault: Vault, item: ItemRow) -> int:
     """What a stored item weighs."""
     return weight_of(vault.stamp_under(item.key_epoch), header(vault.log_id, *item[:-1]), item.body)

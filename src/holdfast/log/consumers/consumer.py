@@ -18,54 +18,36 @@ What lies in a page was not given out yet: `given` is where the page begins.
 
 from __future__ import annotations
 
-import logging
 import warnings
 from asyncio import AbstractEventLoop, get_running_loop, to_thread
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import islice
 from threading import Lock, Thread, current_thread
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Generic, Self, TypeVar
 from weakref import ReferenceType, ref
 
 import msgspec
 
 from holdfast.arguments import seconds, several, whole
 from holdfast.caller import in_coroutine
-from holdfast.errors import Closed, Expired, HoldfastError, Invalid
+from holdfast.errors import Closed, Invalid, OutcomeUnknown
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation, Unit
 from holdfast.journal.state.partition import Partition
+from holdfast.log.consumers.commit_ticket import CommitTicket
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.members import Committing, Members, lost
+from holdfast.log.consumers.partition_pages import OnExpired, PageSource, PartitionPages, Read
 from holdfast.log.consumers.stored_positions import Kept
 from holdfast.log.topics.following import has_ended, wait_seconds
 
 Item = TypeVar("Item")
-Read = Callable[[Partition, int, int], Iterator[Item]]
-"""The records of a partition between two offsets."""
 Find = Callable[[int, int | str | datetime], int]
 """The offset of a partition that is meant by an offset, a name, a position or a time."""
-OnExpired = Literal["fail", "first"]
 
 _PAGE_RECORDS, _PAGE_RECORDS_MAX = 256, 10_000
-
-logger = logging.getLogger("holdfast")
-
-
-class _Slot(Generic[Item]):
-    """What a member is reading of one partition."""
-
-    __slots__ = ("at", "items", "part")
-
-    def __init__(self, part: Partition, at: int) -> None:
-        self.part = part
-        self.at = at
-        """The offset behind the last record that was put into a page."""
-        self.items: Iterator[Item] | None = None
-        """Where to go on reading; None: look for more."""
 
 
 class Consumer(Generic[Item]):
@@ -90,20 +72,19 @@ class Consumer(Generic[Item]):
         self._journal = journal
         self._kept = kept
         self._members = members
-        self._read = read
         self._find = find
         self.name, self.topic = members.place
+        self._source = PageSource(self.name, read, on_expired)
         self.named = None if named is None else tuple(named)
-        self._on_expired = on_expired
         self._patience = patience
-        self._slots: dict[int, _Slot[Item]] = {}
+        self._slots: dict[int, PartitionPages[Item]] = {}
         self._lost: set[int] = set()
         """Partitions of which something was given out that another member gives out again."""
         self._page: deque[Item] = deque()
         self._page_records = _PAGE_RECORDS
-        self._paged: _Slot[Item] | None = None
+        self._paged: PartitionPages[Item] | None = None
         """Whose records are in the page."""
-        self._filling: _Slot[Item] | None = None
+        self._filling: PartitionPages[Item] | None = None
         self._turn = 0
         self._lock = Lock()
         """One at a time reads or commits; a task that was cancelled may leave a thread behind that still reads."""
@@ -223,15 +204,12 @@ class Consumer(Generic[Item]):
             if self._closed or self._journal.end is not None:
                 return False
             for slot in self._waiting():
-                try:
-                    self._read_page(slot)
-                finally:
-                    self._filling = None
+                self._read_page(slot)
                 if self._page:
                     return True
             return False
 
-    def _waiting(self) -> list[_Slot[Item]]:
+    def _waiting(self) -> list[PartitionPages[Item]]:
         """Partitions that have something to give, the one that comes after the last one first."""
         members = self._members
         if not members.has(self._id):  # taken for dead: come back
@@ -241,64 +219,25 @@ class Consumer(Generic[Item]):
             slots = [slot for _, slot in sorted(self._slots.items()) if not self._is_handed_over(slot)]
             self._turn += 1
             turn = self._turn % max(1, len(slots))
-        return [
-            slot for slot in (*slots[turn:], *slots[:turn]) if slot.items is not None or slot.part.durable > slot.at
-        ]
+        return [slot for slot in (*slots[turn:], *slots[:turn]) if slot.has_more]
 
-    def _is_handed_over(self, slot: _Slot[Item]) -> bool:
+    def _is_handed_over(self, slot: PartitionPages[Item]) -> bool:
         """Another member waits for it, and all that was given out is about to be committed: no more of it."""
         number = slot.part.number
         return self._members.is_wanted(number) and self._members.submitted(number) == slot.at
 
-    def _read_page(self, slot: _Slot[Item]) -> None:
+    def _read_page(self, slot: PartitionPages[Item]) -> None:
         with self._members.lock:
             if self._slots.get(slot.part.number) is not slot:  # it went meanwhile
                 return
             self._filling = self._paged = slot
-        for _ in range(2):  # an iterator that was left open may be at its end
-            if slot.items is None:
-                slot.items = self._opened(slot)
-            try:
-                self._page.extend(islice(slot.items, self._page_records))
-            except HoldfastError as error:
-                slot.items = None
-                slot.at += len(self._page)
-                if not self._page:
-                    self._expired(slot, error)
-                return
-            slot.at += len(self._page)
-            if len(self._page) < self._page_records:
-                slot.items = None
-            if self._page or slot.part.durable <= slot.at:
-                break
-        with self._members.lock:
-            if self._slots.get(slot.part.number) is not slot:  # taken away while it was read
-                self._page.clear()
-
-    def _opened(self, slot: _Slot[Item]) -> Iterator[Item]:
-        part = slot.part
-        if slot.at < part.sealed.first_offset:
-            self._expired(slot, None)
-        return self._read(part, slot.at, part.durable)
-
-    def _expired(self, slot: _Slot[Item], error: HoldfastError | None) -> None:
-        """Retention has removed what comes next: say so, or go on with what is left, as was asked for."""
-        first = max(slot.part.sealed.first_offset, error.first if isinstance(error, Expired) else 0)
-        if error is not None and (not isinstance(error, Expired) or first <= slot.at):
-            raise error
-        where = f"consumer={self.name!r} topic={self.topic!r} partition={slot.part.number}"
-        if self._on_expired == "fail":
-            raise Expired(
-                f"records that this consumer has not seen have expired {where} offset={slot.at} first={first}",
-                first=first,
-                hint="consumer.seek('first') goes on with what is left; on_expired='first' always does; retention can"
-                " wait for a consumer: log.set_retention(…, wait_for=[…], wait_limit=…)",
-            )
-        logger.warning(
-            "%d records expired before a consumer saw them %s", first - slot.at, where,
-            extra={"action": "consumer_skipped", "records": first - slot.at},
-        )  # fmt: skip
-        slot.at = first
+        try:
+            slot.fill(self._page, self._page_records)
+        finally:
+            with self._members.lock:
+                self._filling = None
+                if self._slots.get(slot.part.number) is not slot:  # taken away while it was read
+                    self._page.clear()
 
     # -- how far it is ------------------------------------------------------------------------------------
 
@@ -335,8 +274,8 @@ class Consumer(Generic[Item]):
         """Go on from somewhere else, in all partitions that this member has or in one; `commit()` makes it durable.
 
         `to` is an offset (a negative one counts from the end), 'first', 'next', 'committed' (what was given out since
-        the last commit comes again), a position such as `.position` gives, or a time: then the first record of that
-        time or later.
+        the last commit comes again; waits for commits that are on their way), a position such as `.position` gives, or
+        a time: then the first record of that time or later.
         """
         with self._lock:
             self._require_open()
@@ -347,16 +286,27 @@ class Consumer(Generic[Item]):
                         f"this member does not have partition {number} consumer={self.name!r}",
                         hint="consumer.partitions says which it has; name it with partitions=[…] when it is made",
                     )
-            place = self._members.committed if to == "committed" else lambda number: self._find(number, to)
-            found = {number: place(number) for number in numbers}
+            if to == "committed":
+                self._wait_for_commits()
+                found = {number: self._members.committed(number) for number in numbers}
+            else:
+                found = {number: self._find(number, to) for number in numbers}
             with self._members.lock:
                 for number in found.keys() & self._slots.keys():
                     self._put_back(self._slots[number], found[number])
 
-    def _put_back(self, slot: _Slot[Item], at: int) -> None:
+    def _wait_for_commits(self) -> None:
+        """Nobody knows what is committed while a commit is on its way: one that was cancelled or timed out, say."""
+        ticket = self._members.newest
+        if ticket is not None and not ticket.wait(self._kept.timeout):
+            raise OutcomeUnknown(
+                f"a commit is not acknowledged yet consumer={self.name!r}", hint="the disk may be stalled; seek again"
+            )
+
+    def _put_back(self, slot: PartitionPages[Item], at: int) -> None:
         if self._paged is slot:
             self._page.clear()
-        slot.at, slot.items = at, None
+        slot.go_to(at)
 
     # -- committing ---------------------------------------------------------------------------------------
 
@@ -453,7 +403,7 @@ class Consumer(Generic[Item]):
 
     def take(self, part: Partition, at: int) -> None:
         """It has this partition from now on."""
-        self._slots[part.number] = _Slot(part, at)
+        self._slots[part.number] = PartitionPages(part, at, self._source)
 
     def lose(self, number: int, *, refuse: bool) -> None:
         """It has this partition no more."""
@@ -505,40 +455,6 @@ class Consumer(Generic[Item]):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"partitions={sorted(self._slots)}"
         return f"Consumer({self.name!r}, topic={self.topic!r}, {state})"
-
-
-class CommitTicket:
-    """The promise of a consumer's commit; `result()` or `await` returns once it is durable."""
-
-    __slots__ = ("_members", "_ticket")
-
-    def __init__(self, members: Members, ticket: UnitTicket | None) -> None:
-        self._members = members
-        self._ticket = ticket
-        """None: nothing had changed, and nothing is on its way."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the outcome is known."""
-        return self._ticket is None or self._ticket.done
-
-    def result(self, timeout: float | None = None) -> None:
-        """Wait until the position survives power loss; raises what became of it if it does not."""
-        if self._ticket is not None:
-            try:
-                self._ticket.result(timeout)
-            finally:
-                self._members.balance()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        if self._ticket is not None:
-            try:
-                yield from self._ticket.__await__()
-            finally:
-                self._members.balance()
-
-    def __repr__(self) -> str:
-        return f"CommitTicket(done={self.done})"
 
 
 def lag_of(part: Partition, committed: int) -> int:

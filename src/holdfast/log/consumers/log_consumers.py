@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from holdfast.arguments import seconds, whole
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.journal.state.partition import Partition
-from holdfast.log.consumers.consumer import Consumer, OnExpired, Read, lag_of, numbers_of
+from holdfast.log.consumers.consumer import Consumer, lag_of, numbers_of
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.members import Members
+from holdfast.log.consumers.partition_pages import OnExpired, Read
 from holdfast.log.consumers.stored_positions import TOPIC, Kept, Place
 from holdfast.log.log_context import LogContext
 from holdfast.log.topics.reading import Reading, parse_position

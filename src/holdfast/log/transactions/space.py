@@ -1,9 +1,9 @@
 """A space of a log's user: small named state that is proved when it is read, and changes alone or with records.
 
 A space is a set of items: a key each, and a body. What is put is durable when the call returns; in a transaction
-(`tx.put`, `tx.delete`) together with everything else in it. Bodies are encrypted where the log has keys; names and keys
-are not hidden. Spaces live in the log's own database: they are not shipped, so a log that was restored or rebuilt has
-none. What must survive the machine belongs into a topic.
+(`tx.put`, `tx.delete`) together with everything else in it. Keys and bodies are hidden where the log has keys
+(`hidden_keys`), the names of spaces are not. Spaces live in the log's own database: they are not shipped, so a log that
+was restored or rebuilt has none. What must survive the machine belongs into a topic.
 
 Users' spaces have a prefix of their own, and never meet those of channels, consumers and executions.
 """
@@ -18,6 +18,7 @@ from holdfast.caller import in_coroutine
 from holdfast.errors import Invalid
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal
+from holdfast.log.transactions.hidden_keys import HiddenKeys, Item
 from holdfast.model.topic_name import check_name
 
 _PREFIX = "space/"
@@ -26,16 +27,19 @@ _PREFIX = "space/"
 class Space:
     """One space of an open log; get it with `log.space(name)`. It comes into being with its first item."""
 
-    def __init__(self, name: str, journal: Journal) -> None:
+    def __init__(self, name: str, journal: Journal, hidden: HiddenKeys) -> None:
         self.name = check_name(name, "space")
         self._journal = journal
+        self._hidden = hidden
         self._stored_name = _PREFIX + self.name
         self._wait_seconds = journal.settings.ack_timeout_ms / 1000
 
     def get(self, key: bytes | str) -> bytes | None:
         """The body of one item as it is committed, proved; None where there is none."""
         self._journal.refresh()
-        return self._journal.spaces.get(self._stored_name, item_key(key))
+        wanted = self._hidden.stored_key(self._stored_name, item_key(key))
+        stored = self._journal.spaces.get(self._stored_name, wanted)
+        return None if stored is None else self._hidden.opened(self.name, stored)[1]
 
     def items(self) -> list[tuple[bytes, bytes]]:
         """Keys and bodies of all items as they are committed, in the order of keys, proved as a whole.
@@ -43,7 +47,8 @@ class Space:
         Raises Corrupt if one of them is not what was put, is missing, or should not be there.
         """
         self._journal.refresh()
-        return [(key, body) for key, _, body in self._journal.spaces.load(self._stored_name)]
+        stored = self._journal.spaces.load(self._stored_name)
+        return sorted(self._hidden.opened(self.name, body) for _, _, body in stored)
 
     def put(self, key: bytes | str, body: bytes, *, timeout: float | None = None) -> None:
         """Put an item, or replace it; durable when this returns. Raises what `append` would."""
@@ -75,11 +80,18 @@ class Space:
     # -- one change ---------------------------------------------------------------------------------------
 
     def _putting(self, key: bytes | str, body: bytes) -> Callable[[float], UnitTicket]:
-        item = item_key(key), 0, item_body(body)
-        return lambda left: self._journal.spaces.change(self._stored_name, [item], timeout=left)
+        item = self._hidden.item(self._stored_name, item_key(key), item_body(body))
+        return lambda left: self._put(item, left)
+
+    def _put(self, item: Item, left: float) -> UnitTicket:
+        salt = self._hidden.change()
+        if salt is None:
+            return self._journal.spaces.change(self._stored_name, [item], timeout=left)
+        change, size = self._journal.spaces.checked(self._stored_name, [item], [])
+        return self._journal.transact([salt[0], change], records=0, size=salt[1] + size, timeout=left)
 
     def _deleting(self, key: bytes | str) -> Callable[[float], UnitTicket]:
-        wanted = item_key(key)
+        wanted = self._hidden.stored_key(self._stored_name, item_key(key))
         return lambda left: self._journal.spaces.change(self._stored_name, (), [wanted], timeout=left)
 
     def _drop(self, left: float) -> UnitTicket:

@@ -37,6 +37,7 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import Headers
 from holdfast.log.transactions.committing import Committing, Consuming
+from holdfast.log.transactions.hidden_keys import HiddenKeys
 from holdfast.log.transactions.pending_receipts import Pending, PendingBatch
 from holdfast.log.transactions.space import Space, item_body, item_key, stored_name
 from holdfast.log.transactions.transaction_changes import TransactionChanges
@@ -64,6 +65,7 @@ class Transaction:
         self,
         journal: Journal,
         topics: _Topics,
+        hidden: HiddenKeys,
         *,
         timeout: float | None = None,
         durability: Durability = "durable",
@@ -76,12 +78,14 @@ class Transaction:
             journal.check_durability(durability)
         self._journal = journal
         self._topics = topics
+        self._hidden = hidden
         self._wait_seconds = journal.settings.ack_timeout_ms / 1000 if timeout is None else seconds(timeout)
         self._durability = durability
         self._put = put or self._transact
         self._lock = allocate_lock()
         self._state = _NEW
         self._changes = TransactionChanges(journal.settings)
+        self._puts_items = False
         self._given: list[Pending | PendingBatch] = []
         self._consumed: dict[int, tuple[Consuming, Committing]] = {}
         """By the consumer's identity: of a consumer only the last position counts."""
@@ -138,7 +142,7 @@ class Transaction:
                 raise Invalid("rows have no key, headers or kind", hint="a typed topic's key is one of its columns")
             self._check_own(topic)
             return self._add_batch(topic._prepared(payload, time, partition, idempotency_key))
-        raw = self._raw(topic)
+        raw = topic if type(topic) is Topic and topic._journal is self._journal else self._raw(topic)
         part, row, size = raw._row(payload, key, headers, kind, time, partition, idempotency_key)  # type: ignore[arg-type]
         with self._lock:
             self._check_open()
@@ -154,12 +158,13 @@ class Transaction:
 
     def put(self, space: Space | str, key: bytes | str, body: bytes) -> None:
         """Put an item into a space, or replace it, with the transaction. Of an item the last word counts."""
-        puts = [(item_key(key), 0, item_body(body))]
-        self._change(stored_name(space, self._journal), puts, [])
+        name = stored_name(space, self._journal)
+        self._change(name, [self._hidden.item(name, item_key(key), item_body(body))], [])
 
     def delete(self, space: Space | str, key: bytes | str) -> None:
         """Delete an item of a space with the transaction; one that is not there is no error."""
-        self._change(stored_name(space, self._journal), [], [item_key(key)])
+        name = stored_name(space, self._journal)
+        self._change(name, [], [self._hidden.stored_key(name, item_key(key))])
 
     def consumed(self, consumer: Consuming) -> None:
         """Commit a consumer's position with the transaction: what it has given out so far is consumed.
@@ -216,6 +221,7 @@ class Transaction:
         with self._lock:
             self._check_open()
             self._changes.add_change(change, size)
+            self._puts_items = self._puts_items or bool(puts)
 
     # -- what became of it --------------------------------------------------------------------------------
 
@@ -304,7 +310,7 @@ class Transaction:
                 return None
             for _, committing in self._consumed.values():
                 self._changes.add_operations(committing.operations, committing.records, committing.size)
-            operations = self._changes.operations()
+            operations = [*self._salt(), *self._changes.operations()]
         except HoldfastError as failure:
             self._note_failure(failure)
             raise
@@ -312,6 +318,10 @@ class Transaction:
             self._note_stored()
             return None
         return operations, self._changes.records, self._changes.size
+
+    def _salt(self) -> list[Operation]:
+        salt = self._hidden.change() if self._puts_items else None
+        return [] if salt is None else [salt[0]]
 
     def _hand_over(self, content: Content, timeout: float) -> UnitTicket:
         ticket = self._ticket = self._put(*content, timeout)

@@ -82,6 +82,7 @@ class TransactionChanges:
         changes: list[Operation] = []
         for several in self._spaces.values():
             changes += several if len(several) == 1 or any(one.drop for one in several) else [_joined(several)]
+        self._spaces = {}  # whoever keeps the transaction for its receipts need not keep the bodies
         for run in self._open.values():
             if not run.keyed:
                 run.columns = Columns.of(run.rows, extras=run.extras)

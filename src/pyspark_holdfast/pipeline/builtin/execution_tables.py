@@ -193,8 +193,10 @@ def runs(events: DataFrame) -> DataFrame:
         *_USE, "execution_kind", "status", "queue", "priority", "generation", "created_at", "started_at", "ended_at",
         _millis("created_at", "started_at").alias("queued_ms"), _millis("created_at", "ended_at").alias("duration_ms"),
         "opened", *[F.coalesce(name, F.lit(0)).alias(name) for name in ("steps", "steps_failed", "retries")],
-        "ambiguities", "interventions", "entries", "bytes", "last_path", "moved_at", "waits_for", "due_at", "parent_id",
-        "note", "pruned_at", "_offset",
+        "ambiguities", "interventions", "entries", "bytes", "last_path", "moved_at",
+        # A timer that lost a race is armed for ever; who has ended waits for nothing.
+        *[F.when(~F.col("status").isin(*_ENDED), F.col(name)).alias(name) for name in ("waits_for", "due_at")],
+        "parent_id", "note", "pruned_at", "_offset",
     )  # fmt: skip
 
 
