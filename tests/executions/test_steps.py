@@ -628,6 +628,8 @@ def test_careless_calls_are_refused_before_anything_is_recorded(log: Log) -> Non
             lambda: ctx.step("", Calls()), lambda: ctx.step("a/b", Calls()), lambda: ctx.step("a", 5),
             lambda: ctx.step("a", coroutine), lambda: ctx.step("a", Calls(), effect="maybe"),
             lambda: ctx.step("a", Calls(), retries=-1), lambda: ctx.step("a", Calls(), retries="many"),
+            lambda: ctx.step([], Calls()), lambda: ctx.step("a", Calls(), retries=[1]),
+            lambda: ctx.step("a", Calls(), effect=[]), lambda: ctx.step("a", Calls(), timeout={}),
             lambda: ctx.step("a", Calls(), timeout="long"), lambda: ctx.current, lambda: ctx.heartbeat(),
             lambda: ctx.set_result(object()), lambda: ctx.step("a", Calls(), returns=Order | Price),
         ):  # fmt: skip

@@ -97,8 +97,8 @@ def framed(part: bytes) -> bytes:
 
 def checked_name(name: object, what: str = "step") -> str:
     """A name that may be part of a path."""
-    if name in _good_names:
-        return name  # type: ignore[return-value]
+    if type(name) is str and name in _good_names:
+        return name
     if not isinstance(name, str) or not name or len(name.encode("utf-8", "replace")) > NAME_BYTES_MAX:
         raise Invalid(f"a {what}'s name is text of 1 to {NAME_BYTES_MAX} bytes", hint=f"for instance '{what}-1'")
     if "/" in name or "#" in name or not name.isprintable():

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 
+import msgspec
+
 from holdfast.execution.journal.entries import (
     Administered,
     AmbiguityResolved,
@@ -44,33 +46,19 @@ Block = Callable[[], Sequence[Entry]]
 """A block that is decoded when it is called."""
 
 
-class StepRecord:
+class StepRecord(msgspec.Struct, gc=False, eq=False):
     """All that was recorded of one path."""
 
-    __slots__ = (
-        "attempts",
-        "heartbeat",
-        "intent",
-        "policies",
-        "promise",
-        "result",
-        "signal",
-        "timer",
-        "timer_fired",
-        "version",
-    )
-
-    def __init__(self) -> None:
-        self.intent: EffectIntent | None = None
-        self.result: StepResult | None = None
-        self.attempts: list[AttemptFailed] = []
-        self.policies: list[AmbiguityResolved] = []
-        self.heartbeat: Heartbeat | None = None
-        self.promise: PromiseCreated | None = None
-        self.timer: TimerArmed | None = None
-        self.timer_fired: TimerFired | None = None
-        self.signal: SignalTaken | None = None
-        self.version: VersionMarked | None = None
+    result: StepResult | None = None
+    intent: EffectIntent | None = None
+    attempts: tuple[AttemptFailed, ...] = ()
+    policies: tuple[AmbiguityResolved, ...] = ()
+    heartbeat: Heartbeat | None = None
+    promise: PromiseCreated | None = None
+    timer: TimerArmed | None = None
+    timer_fired: TimerFired | None = None
+    signal: SignalTaken | None = None
+    version: VersionMarked | None = None
 
     @property
     def is_final(self) -> bool:
@@ -131,6 +119,10 @@ class Recorded:
             self._add(entry)
 
     def _add(self, entry: Entry) -> None:
+        if type(entry) is StepResult and entry.path not in self._paths:  # most are
+            self._paths[entry.path] = StepRecord(entry)
+            self.results_by_key.setdefault(entry.key, entry)
+            return
         match entry:
             case Folded():
                 for body in entry.entries:
@@ -160,12 +152,12 @@ class Recorded:
                 record.promise = record.promise or entry
                 self.created.setdefault(entry.promise, []).append(entry)
             case AttemptFailed():
-                record.attempts.append(entry)
+                record.attempts += (entry,)
                 if record.result is not None and record.result.is_error:  # it ended a run: the next one tries again
                     self.results_by_key.pop(record.result.key, None)
                     record.result = None
             case AmbiguityResolved():
-                record.policies.append(entry)
+                record.policies += (entry,)
             case TimerArmed():
                 record.timer = record.timer or entry
             case _:

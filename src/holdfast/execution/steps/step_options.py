@@ -57,11 +57,19 @@ class StepOptions(msgspec.Struct, frozen=True, gc=False):
 DEFAULT = StepOptions()
 
 
-@lru_cache(maxsize=512)
 def step_options(
     effect: str, on_ambiguous: str | None, kind: str | None, retries: int, backoff: float, timeout: float | None
 ) -> StepOptions:
     """Options as they were given, checked."""
+    try:
+        return _known(effect, on_ambiguous, kind, retries, backoff, timeout)
+    except TypeError:  # something that cannot be looked up: no option can be that
+        return _checked(effect, on_ambiguous, kind, retries, backoff, timeout)
+
+
+def _checked(
+    effect: str, on_ambiguous: str | None, kind: str | None, retries: int, backoff: float, timeout: float | None
+) -> StepOptions:
     if effect not in EFFECTS:
         raise Invalid(f"unknown effect={effect!r}", hint=f"one of {', '.join(EFFECTS)}")
     if on_ambiguous is not None and on_ambiguous not in POLICIES:
@@ -87,6 +95,10 @@ def step_options(
         effect != GUARDED and not retries and timeout is None,
         framed(effect.encode()),
     )
+
+
+_known = lru_cache(maxsize=512)(_checked)
+"""A program gives the same options again and again."""
 
 
 def _policy(effect: str, on_ambiguous: str | None, kind: str | None) -> str | None:
