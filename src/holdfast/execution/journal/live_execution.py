@@ -201,7 +201,9 @@ class LiveExecution:
     ) -> UnitTicket:
         """What `write` does, for entries that nobody in this run will look for; arguments as `ExecutionStore.write`."""
         pending = tuple(self.pending)  # another thread may add to it meanwhile
-        loss = None if isinstance(parts[0], _FROM_OUTSIDE) else self.loss  # others are told if it was not stored
+        loss = (
+            None if parts and isinstance(parts[0], _FROM_OUTSIDE) else self.loss
+        )  # others are told if it was not stored
         try:
             ticket = self.store.write(
                 self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout

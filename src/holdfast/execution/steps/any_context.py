@@ -158,6 +158,7 @@ class AnyContext:
             return run.recorded_value(step, decision.result, decision.result.payload)
         entry, value, _ = run.finished(step, fresh)
         run.live.write_later(entry)
+        run.values_made += 1  # behind it: who sees it waits for what was handed over
         return value
 
     # -- what a program may wait for --------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class AsyncContext(AnyContext):
         decision = run.decide(step)
         if type(decision) is Replay and not decision.result.reference:
             return run.recorded_value(step, decision.result, decision.result.payload)
-        if decision is not RUN:
+        if decision is not RUN or run.has_loose_values:
             return await self._drive(step_protocol.perform_decided(run, step, decision), step, fn, args, kwargs)
         step.started_us = run.clock.now_us()
         outside = current.get()
@@ -221,6 +221,7 @@ class AsyncContext(AnyContext):
         entry, _, _ = run.finished(step, index)
         try:
             await self._write(Write((entry,), False))
+            run.values_made += 1
         finally:
             await end([task for at, task in enumerate(tasks) if at != index])
         return First(index, results([tasks[index]])[0])

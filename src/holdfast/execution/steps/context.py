@@ -79,7 +79,7 @@ class Context(AnyContext):
         decision = run.decide(step)
         if type(decision) is Replay and not decision.result.reference:
             return run.recorded_value(step, decision.result, decision.result.payload)
-        if decision is not RUN:
+        if decision is not RUN or run.has_loose_values:
             return self._drive(step_protocol.perform_decided(run, step, decision), fn, args, kwargs)
         step.started_us = run.clock.now_us()
         outside = current.get()

@@ -73,6 +73,8 @@ class ProgramRun:
         """The block has ended: nothing may be asked for any more."""
         self.result: Any = None
         """What the program returns."""
+        self.values_made = self.values_settled = 0
+        """How many values of now(), uuid() … this run has made, and how many of them are known to be durable."""
         self._payload_max = live.store.settings.payload_bytes_max
         self._resumed = live.resumed
         self._replayed = 0
@@ -151,6 +153,11 @@ class ProgramRun:
         """The large result that an entry refers to; reads the disk."""
         return fetched(self.journal, self.live.id, path, reference)
 
+    @property
+    def has_loose_values(self) -> bool:
+        """Whether a value was made that a crash would take back: nothing may carry it outside yet."""
+        return self.values_made > self.values_settled
+
     # -- what happens -----------------------------------------------------------------------------------------
 
     def starts(self, step: StepHandle) -> None:
@@ -211,7 +218,7 @@ class ProgramRun:
             ticket = live.hand_over(*entries, acked=acked)
         else:
             ticket = live.hand_over(*entries, beside.operations, acked=acked, size=beside.size)
-        if self.always_replay or not isinstance(entries[-1], StepResult):
+        if entries and (self.always_replay or not isinstance(entries[-1], StepResult)):
             for entry in entries:  # a path is asked for once: nobody looks for a result again
                 live.recorded.add(entry)
         return ticket

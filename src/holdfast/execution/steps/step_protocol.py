@@ -5,7 +5,8 @@ acked, wait until they are durable, `Fetch` a large result, `Pause` until a time
 and `AsyncContext` do these things, each in its own way; everything else is here, once.
 
 A guarded step: intent durable, function, result durable. Any other: function, result handed over. What is cancelled or
-killed in between leaves nothing, or the intent.
+killed in between leaves nothing, or the intent. Values that were made once (`ctx.uuid()`) are durable before any
+function runs that could carry them outside: a later run has the same ones.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def perform_decided(run: ProgramRun, step: StepHandle, decision: Decision) -> Pr
         if known is not NOTHING:
             return known
     elif step.options.is_guarded:
-        yield Write((run.intent(step),), True)
+        yield from _settled(run, run.intent(step))
     return (yield from _attempts(run, step))
 
 
@@ -90,9 +91,11 @@ def begin(run: ProgramRun, step: StepHandle) -> Protocol:
     if decision is not RUN:
         known = yield from _before(run, step, decision)
     elif step.options.is_guarded:
-        yield Write((run.intent(step),), True)
+        yield from _settled(run, run.intent(step))
     if known is not NOTHING:
         step.is_done, step.value = True, known
+    elif run.has_loose_values:
+        yield from _settled(run)
     return step
 
 
@@ -123,7 +126,7 @@ def _before(run: ProgramRun, step: StepHandle, decision: Decision) -> Protocol:
         return (yield from _resolve(run, step))
     assert type(decision) is Run
     if step.options.is_guarded:
-        yield Write((run.intent(step),), True)
+        yield from _settled(run, run.intent(step))
     step.attempt = decision.attempt
     record = run.live.look(step.path)
     if record is not None and record.heartbeat is not None:
@@ -160,6 +163,8 @@ def _resolve(run: ProgramRun, step: StepHandle) -> Protocol:
 
 def _attempts(run: ProgramRun, step: StepHandle) -> Protocol:
     """Call the function until it gives something, or has failed often enough."""
+    if run.has_loose_values:
+        yield from _settled(run)
     while True:
         run.starts(step)
         outside = current.get()
@@ -181,6 +186,13 @@ def _attempts(run: ProgramRun, step: StepHandle) -> Protocol:
                 return (yield from _compared(run, step, entry, beside))
             yield Write((entry,), step.options.is_guarded, beside)
             return value
+
+
+def _settled(run: ProgramRun, *entries: Entry) -> Protocol:
+    """Wait until all that was handed over is durable, and these entries with it."""
+    made = run.values_made
+    yield Write(entries, True)
+    run.values_settled = max(run.values_settled, made)
 
 
 def failed(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
