@@ -43,7 +43,11 @@ class Victim:
 
     def until(self, more: int, kind: str | None = None) -> None:
         """Wait for so many further lines, or such as begin with this word."""
-        wanted, deadline = self._count(kind) + more, time.monotonic() + PATIENCE
+        self.until_told(self._count(kind) + more, kind)
+
+    def until_told(self, wanted: int, kind: str | None = None) -> None:
+        """Wait until it has told so many lines since it began."""
+        deadline = time.monotonic() + PATIENCE
         while self._count(kind) < wanted:
             assert not self.failures, self.failures
             assert time.monotonic() < deadline, "nothing is acknowledged any more"
@@ -68,7 +72,7 @@ def kill_after(told: int, module: str, *arguments: object) -> list[str]:
     """Let it work until it has told so much, whatever the machine's pace, and a moment longer; returns what it told."""
     victim = Victim(module, *arguments)
     try:
-        victim.until(told)
+        victim.until_told(told)  # not `until`: it may have told some already, and has no more than it has
     finally:
         lines = victim.kill()
     return lines

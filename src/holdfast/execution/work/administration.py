@@ -260,7 +260,10 @@ class Administration:
 
     @contextmanager
     def _held(self, execution: ExecutionId) -> Iterator[Loaded]:
-        """Hold it; who opens it or changes it by hand at this moment is waited for, who runs it is not."""
+        """Hold it; who opens it, lets it go after its end, or changes it by hand at this moment is waited for.
+
+        Who runs it is not.
+        """
         clock = self._store.clock
         deadline = clock.monotonic() + self._store.settings.ack_timeout_ms / 1000
         while True:
@@ -269,7 +272,9 @@ class Administration:
                     loaded = stack.enter_context(self._live.hold(execution))
                 except ExecutionHeld:
                     left = deadline - clock.monotonic()
-                    if self._live.get(execution) is not None or left <= 0:
+                    if left <= 0 or (
+                        self._live.get(execution) is not None and self._row(execution).status not in ENDED
+                    ):
                         raise
                 else:
                     yield loaded

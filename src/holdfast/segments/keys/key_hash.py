@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.model.plain_arrays import binaries, numbers
+
 _WORD = 2**64 - 1
 _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 _FIRST_SHIFT, _SECOND_SHIFT = 32, 29
@@ -53,7 +55,7 @@ def _padded(keys: pa.Array, lengths: pa.Array) -> pa.Array:
     """Keys in whole words, one behind the other from the first byte on."""
     ends: Any = pc.min_max(lengths).as_py()
     if len(keys) and ends["min"] == ends["max"]:  # keys of one length, as most are, take half the time
-        return pc.binary_join_element_wise(keys, pa.scalar(bytes(-ends["min"] % 8), pa.binary()), _numbers.nothing)
+        return pc.binary_join_element_wise(keys, binaries([bytes(-ends["min"] % 8)], pa.binary())[0], _numbers.nothing)
     padding = pc.binary_repeat(_numbers.zero, pc.bit_wise_and(pc.negate(lengths), _numbers.seven))
     return pc.binary_join_element_wise(keys, padding, _numbers.nothing)
 
@@ -66,11 +68,11 @@ def _mixed_words(words: pa.Array) -> pa.Array:
 class _Numbers:
     """Arrow's form of the constants."""
 
-    zero, nothing = pa.scalar(b"\0", pa.binary()), pa.scalar(b"", pa.binary())
-    three, seven = pa.scalar(3, pa.int32()), pa.scalar(7, pa.int32())
-    first, second = pa.scalar(_FIRST, pa.uint64()), pa.scalar(_SECOND, pa.uint64())
-    first_shift, second_shift = pa.scalar(_FIRST_SHIFT, pa.uint64()), pa.scalar(_SECOND_SHIFT, pa.uint64())
-    start = pa.array([0], pa.uint64())
+    zero, nothing = binaries([b"\0", b""], pa.binary())
+    three, seven = numbers([3, 7], pa.int32())
+    first, second = numbers([_FIRST, _SECOND], pa.uint64())
+    first_shift, second_shift = numbers([_FIRST_SHIFT, _SECOND_SHIFT], pa.uint64())
+    start = numbers([0], pa.uint64())
 
 
 _numbers = _Numbers()

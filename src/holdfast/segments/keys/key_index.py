@@ -26,6 +26,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.model.plain_arrays import numbers, scalar
 from holdfast.segments.keys.key_hash import hash_key, hash_keys
 
 VERSION = 1
@@ -125,7 +126,7 @@ class KeyIndex:
         if ends["min"][:BOUND_BYTES] < self._low or ends["max"][:BOUND_BYTES] > self._high:
             return False
         scaled = _scaled(pc.shift_right(hash_keys(keys), _32), self._scale)
-        wanted = pc.bit_wise_or(pc.shift_left(scaled, _16), pa.scalar(unit, pa.uint64()))
+        wanted = pc.bit_wise_or(pc.shift_left(scaled, _16), _number(unit))
         return bool(pc.all(pc.is_in(wanted, entries)).as_py())
 
 
@@ -202,7 +203,7 @@ class KeyIndexBuilder:
         if is_checked:
             self._is_varied = len(keys) > _VARIED * len(present)
         self._widen(keys)
-        self._entries.append(pc.bit_wise_or(pc.bit_wise_and(hash_keys(keys), _UPPER), pa.scalar(unit, pa.uint64())))
+        self._entries.append(pc.bit_wise_or(pc.bit_wise_and(hash_keys(keys), _UPPER), _number(unit)))
         self._count += len(keys)
         if self._count > ENTRIES_MAX:
             self._entries.clear()
@@ -236,16 +237,26 @@ def _packed(entries: list[pa.Array], low: bytes, high: bytes, units: int) -> _St
     hashes = pc.shift_right(ordered, _32)
     distinct = 1 + (pc.sum(pc.not_equal(hashes.slice(1), hashes.slice(0, len(hashes) - 1))).as_py() or 0)
     scale, gaps = _fitting(hashes, min(2**32, distinct * _GAP_MEAN))
-    numbers = pc.shift_right(pc.bit_wise_and(ordered, _LOWER), pa.scalar(shift, pa.uint64()))
+    numbers = pc.shift_right(pc.bit_wise_and(ordered, _LOWER), _number(shift))
     planes = [plane for values in (gaps, numbers) for plane in (_low_bytes(values), _low_bytes(_shifted(values)))]
     packed = pa.Codec("zstd", compression_level=_LEVEL).compress(b"".join(planes), asbytes=True)
     return _Stored(VERSION, low, high, UNIT_ROWS << shift, scale, len(ordered), packed)
 
 
 def _sorted(entries: pa.Array) -> pa.Array:
-    """Sorted by NumPy where Arrow has loaded it: in half the time, which is most of what an index costs."""
+    """Sorted by NumPy where Arrow has loaded it: in half the time, which is most of what an index costs.
+
+    Arrow's own way to NumPy and back would load pandas where that is installed: only buffers are handed over.
+    """
     numpy = sys.modules.get("numpy")
-    return entries.sort() if numpy is None else pa.array(numpy.sort(entries.to_numpy()))
+    if numpy is None:
+        return entries.sort()
+    values = numpy.frombuffer(entries.buffers()[1], numpy.uint64, len(entries), 8 * entries.offset)
+    return pa.Array.from_buffers(pa.uint64(), len(entries), [None, pa.py_buffer(numpy.sort(values))])
+
+
+def _number(value: int) -> pa.Scalar:
+    return scalar(value.to_bytes(8, sys.byteorder), pa.uint64())
 
 
 def _fitting(hashes: pa.Array, scale: int) -> tuple[int, pa.Array]:
@@ -259,7 +270,7 @@ def _fitting(hashes: pa.Array, scale: int) -> tuple[int, pa.Array]:
 
 
 def _scaled(hashes: pa.Array, scale: int) -> pa.Array:
-    return pc.shift_right(pc.multiply(hashes, pa.scalar(scale, pa.uint64())), _32)
+    return pc.shift_right(pc.multiply(hashes, _number(scale)), _32)
 
 
 def _array(values: memoryview, form: str) -> pa.Array:
@@ -309,8 +320,8 @@ def _joined(spans: list[RowSpan]) -> list[RowSpan]:
     return joined
 
 
-_UPPER, _LOWER, _BYTE = (pa.scalar(mask, pa.uint64()) for mask in (2**64 - 2**32, 2**32 - 1, 255))
-_8, _16, _32 = (pa.scalar(bits, pa.uint64()) for bits in (8, 16, 32))
-_ZERO = pa.array([0], pa.uint64())
+_UPPER, _LOWER, _BYTE = (_number(mask) for mask in (2**64 - 2**32, 2**32 - 1, 255))
+_8, _16, _32 = (_number(bits) for bits in (8, 16, 32))
+_ZERO = numbers([0], pa.uint64())
 
 __all__ = ["BadIndex", "KeyIndex", "KeyIndexBuilder", "RowSpan", "binary_keys", "hash_key"]
