@@ -185,6 +185,16 @@ def test_forged_records_end_with_an_error_and_soon(tmp_path, kind, payload):
         assert "Traceback" not in str(caught.value)
 
 
+def test_records_of_others_are_passed_over(tmp_path):
+    """Somebody who took the topic for their own costs no execution."""
+    with holdfast.open(tmp_path / "log", settings=QUIET) as log:
+        topic = log.topic("_executions")
+        topic.append(b"mine")
+        topic.append(b"\xff", key=b"\xff", kind="order")
+        assert len(room_of(log).store.rows) == 0
+        assert opened(log) in room_of(log).store.rows
+
+
 def test_a_log_that_is_whole_is_not_rebuilt(tmp_path, monkeypatch):
     """Also when all its executions were pruned: its index is there, and empty."""
     with holdfast.open(tmp_path / "log", settings=QUIET) as log:

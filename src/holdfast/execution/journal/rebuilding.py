@@ -34,6 +34,7 @@ MARK = b"!"
 _COMMIT_BYTES = 2**20
 _TIMEOUT_S = 60.0
 _NUMBERS = range(2**63)
+_KINDS = frozenset({"status", "entries", "folded", "data", "pruned"})
 
 _data = msgspec.msgpack.Decoder(tuple[str, int, bytes])
 
@@ -92,6 +93,8 @@ def rebuild(journal: Journal, records: Iterable[Record]) -> int:
 def _found(records: Iterable[Record]) -> dict[ExecutionId, _Found]:
     found: dict[ExecutionId, _Found] = {}
     for record in records:
+        if record.kind not in _KINDS:  # a newer version's, or of somebody who took this for a topic of their own
+            continue
         execution = _execution(record)
         if record.kind == "pruned":
             found.pop(execution, None)
@@ -133,8 +136,6 @@ def _take(one: _Found, execution: ExecutionId, record: Record) -> None:
             if not name.startswith(f"{execution}/") or not 0 <= number < 2**32:
                 raise ValueError
             one.data.setdefault(name, {})[number] = body
-        case _:
-            pass  # a newer version's: it has nothing that this one could use
 
 
 def _take_entries(one: _Found, execution: ExecutionId, body: bytes) -> None:
