@@ -61,6 +61,9 @@ _IDENTITIES = {
 _SERVICES = ("master", "volume", "filer", "s3", "admin")
 """In the order of their ports."""
 _TRIES = 3
+_BASES = (10_000, 22_700, 10)
+"""Neither a port nor its twin is one that the kernel lends to outgoing connections (from 32 768 on): of those, one
+might be lent while the server is down, and it could not come back."""
 
 
 class S3Server:
@@ -99,7 +102,10 @@ class S3Server:
         )
 
     def start(self) -> None:
-        """Start it and wait until it takes a PUT; another block of ports is tried if somebody was faster."""
+        """Start it and wait until it takes a PUT; another block of ports is tried if somebody was faster.
+
+        A server that comes back has its block already, and waits for whoever has taken a port of it meanwhile.
+        """
         for left in reversed(range(_TRIES)):
             base = self._base or _free_ports()
             try:
@@ -107,8 +113,9 @@ class S3Server:
                 self._wait()
             except ServerDied:
                 self.kill()
-                if self._base or not left:
+                if not left:
                     raise
+                time.sleep(1 if self._base else 0)
             else:
                 self._base = base
                 return
@@ -254,7 +261,7 @@ def _free_ports() -> int:
     """The first of five ports that are free now, with their twins."""
     random = Random()
     for _ in range(200):
-        base = random.randrange(20_000, 30_000, 10)
+        base = random.randrange(*_BASES)
         if all(_is_free(base + index + twin) for index in range(5) for twin in (0, 10_000)):
             return base
     raise AssertionError("no block of free ports")
