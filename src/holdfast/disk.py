@@ -19,7 +19,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -304,6 +304,16 @@ class NewFile:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             syscalls.close(descriptor)
+
+
+def write_at(descriptor: int, buffers: Sequence[bytes | memoryview], position: int) -> None:
+    """Write all of these at a place of a file."""
+    size = sum(map(len, buffers))
+    written = syscalls.pwritev(descriptor, buffers, position)
+    if written < size:  # rare: a signal, or a disk that is full after all
+        rest = memoryview(b"".join(buffers))
+        while written < size:
+            written += syscalls.pwrite(descriptor, rest[written:], position + written)
 
 
 def _write_all(descriptor: int, content: bytes | memoryview) -> None:

@@ -572,7 +572,7 @@ CHAINS: dict[str, tuple[SegmentHead, int, bytes]] = {
     ), 1000, CONTENT),
 }  # fmt: skip
 ROWS = {
-    "log": LogRow(LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 0, 5, b""),
+    "log": LogRow(LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 0, 0, 0, 5, b""),
     "epochs": EpochRow(2, 1_700_000_000_000_000, 4242, 5, b""),
     "key_epochs": KeyEpoch(5, "aes-256-gcm", "golden-1", SALT, bytes(32), b""),
     "topics": TopicRow(1, "orders", 3, -1, 5, b""),
@@ -580,10 +580,10 @@ ROWS = {
     "idempotency": KeyRow(6, LINK, 4, 2**40, 9, b"", 5, b""),
     "idempotency with a digest": KeyRow(6, LINK, 4, 2**40, 9, FINGERPRINT, 5, b""),
     "log with segments": LogRow(
-        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 10, 0, 12, 0, 5, b""
+        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 10, 0, 12, 0, 0, 0, 5, b""
     ),
     "log with spaces": LogRow(
-        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 13, 5, b""
+        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 13, 0, 0, 5, b""
     ),
     "watermarks": WatermarkRow(4, 8, 2**40, CHAIN, 2, 2**30, 5, b""),
     "segments": SegmentRow(

@@ -140,7 +140,7 @@ def entries_after(
     """Where each commit begins in `taken`."""
     size = 0
     with backend.reading() as rows:
-        for entry in rows.entries_after(seq, entry_bytes_max, -1):
+        for entry in rows.entries_after(seq, entry_bytes_max):
             if isinstance(entry, int) or entry.partition_id not in partitions:
                 raise Corrupt(f"an entry cannot be taken seq={entry if isinstance(entry, int) else entry.seq}",
                               path=str(backend.path), hint=_TOO_LARGE)  # fmt: skip

@@ -7,8 +7,8 @@ the last entry of each partition is looked at; readers prove every entry that th
 An owner is refused at the first problem, and nothing is touched. A reader is told all of them, and may read what is
 left.
 
-Taking ownership is one transaction: a new epoch, a new key epoch with a fresh salt, the log's row. It is
-durable before the writer encrypts or acknowledges anything.
+Taking ownership is one transaction: groups that are in files alone, a new epoch, a new key epoch with a fresh salt, the
+log's row. It is durable before the writer encrypts or acknowledges anything.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import PLAIN, Vault
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.backend import Backend, ControlRows
+from holdfast.journal.group_file.group_file import FRAMES_BEGIN
 from holdfast.journal.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
 from holdfast.journal.proofs import LOG_ID_BYTES, OK, Proofs
 from holdfast.journal.state.state_digest import SUM_BYTES, total
@@ -77,21 +78,24 @@ def recover(
 
 
 def _empty_row(log_id: bytes, created_us: int, *, is_keyed: bool) -> LogRow:
-    return LogRow(log_id, created_us, int(is_keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), 0, 0, 0, 0, PLAIN, b"")
+    return LogRow(log_id, created_us, int(is_keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), 0, 0, 0, 0, 0, 0, PLAIN, b"")
 
 
 def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogRow:
-    """Start a new epoch; durable when this returns."""
+    """Start a new epoch, in the transaction that `take_over` began; durable when this returns."""
     vault, row = recovered.vault, recovered.row
-    backend.begin()
     try:
+        backend.fold_late()
         if vault.keyed:
             key_epoch = vault.begin(row.key_epochs + 1, clock.random_bytes(SALT_BYTES))
             backend.insert_key_epoch(key_epoch)
             vault.enter(key_epoch)
         heads = total(vault.stamp, recovered.topics.stamps.values())
         # Without keys the epoch is 0, as is the count of key epochs.
-        taken = row._replace(epoch=row.epoch + 1, key_epochs=vault.epoch, heads=heads, key_epoch=vault.epoch)
+        taken = row._replace(
+            epoch=row.epoch + 1, key_epochs=vault.epoch, heads=heads,
+            group_file=backend.next_file(), group_position=FRAMES_BEGIN, key_epoch=vault.epoch,
+        )  # fmt: skip
         taken = stamped(taken, vault)
         backend.insert_epoch(stamped(EpochRow(taken.epoch, clock.now_us(), os.getpid(), vault.epoch, b""), vault))
         if row.epoch:
@@ -102,6 +106,7 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogR
     except BaseException:
         backend.rollback()
         raise
+    backend.epoch = taken.epoch
     return taken
 
 

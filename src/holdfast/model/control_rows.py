@@ -48,12 +48,15 @@ class LogRow(NamedTuple):
     schemas: int
     policies: int
     spaces: int
+    group_file: int
+    """The file in which the group after this one may be, and where it begins there at the earliest; 0: none."""
+    group_position: int
     key_epoch: int
     stamp: bytes
 
     def message(self) -> bytes:
         """What the stamp covers: everything else; counters that came later, only once one of them counts."""
-        later = self[12:16] if self.spaces else self[12:15]
+        later = self[12:18] if self.group_file else self[12:16] if self.spaces else self[12:15]
         return digests.canonical("log", *self[:12], *(later if any(later) else ()), self.key_epoch)
 
 

@@ -45,6 +45,32 @@ class Entry(NamedTuple):
     """Fingerprint of the schema of a typed entry; empty for raw records."""
 
 
+class FiledEntry(NamedTuple):
+    """An entry whose body lies in a file of groups: its columns, and the place of the body."""
+
+    seq: int
+    partition_id: int
+    first: int
+    count: int  # type: ignore[assignment]  # as in `Entry`
+    group_number: int
+    kind: int
+    codec: int
+    key_epoch: int
+    time_min: int
+    time_max: int
+    link: bytes
+    digest: bytes
+    schema: bytes
+    file: int
+    """The file's number."""
+    position: int
+    size: int
+
+    def entry(self, body: bytes) -> Entry:
+        """The entry with its body."""
+        return Entry(*self[:12], body, self.schema)
+
+
 class Place:
     """Where all entries of one partition belong: what their headers have in common."""
 

@@ -12,6 +12,7 @@ rename says nothing about the content of what was renamed. Syncs below the root 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,10 @@ class FaultySyscalls:
             return os.pwrite(descriptor, data, offset)
         content, failure = self._cut(handle, bytes(data))
         return self._wrote(handle, offset, content, os.pwrite(descriptor, content, offset), failure)
+
+    def pwritev(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """As `os.pwritev`."""
+        return self.pwrite(descriptor, b"".join(buffers), offset)
 
     def ftruncate(self, descriptor: int, length: int) -> None:
         """As `os.ftruncate`."""

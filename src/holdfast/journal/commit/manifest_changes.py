@@ -50,7 +50,8 @@ def trim(backend: Backend, operation: Trim) -> None:
     """Remove the next slice of entries below the watermark."""
     partition = operation.partition
     removed = backend.trim_entries(partition.id, partition.sealed.sealed_offset, operation.slice_max)
-    operation.change = Change(entries=-removed)
+    operation.files = removed
+    operation.change = Change(entries=-removed.total())
 
 
 def expire(backend: Backend, vault: Vault, operation: Expire) -> None:

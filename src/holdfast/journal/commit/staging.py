@@ -35,6 +35,7 @@ class Snapshot(NamedTuple):
     """A moment in the staging of a group, to come back to when a unit fails."""
 
     next_seq: int
+    entries: int
     heads: dict[Partition, Head]
     keys: dict[bytes, Keyed]
     records: int
@@ -66,18 +67,21 @@ class Staging:
         self.records = 0
         self.bytes = 0
         self.repeats = 0
+        self.is_full = False
+        """All of the group is staged."""
 
     def snapshot(self, spaces: Iterable[bytes] = ()) -> Snapshot:
         """What `restore` needs to take back what comes after; of spaces only these change."""
         saved = self.spaces.saved(spaces)
-        return Snapshot(self.next_seq, dict(self.heads), dict(self.keys), self.records, self.bytes, saved)
+        heads, keys = dict(self.heads), dict(self.keys)
+        return Snapshot(self.next_seq, len(self.entries), heads, keys, self.records, self.bytes, saved)
 
     def restore(self, saved: Snapshot) -> None:
-        """Take back all that was staged since `snapshot`; entries were flushed before it."""
-        self.next_seq, self.heads, self.keys, self.records, self.bytes, spaces = saved
+        """Take back all that was staged since `snapshot`; entries that the database has, it takes back itself."""
+        self.next_seq, entries, self.heads, self.keys, self.records, self.bytes, spaces = saved
         self.spaces.restore(spaces)
         self._keys_stored = len(self.keys)
-        self.entries.clear()
+        del self.entries[entries:]
 
     def gather(self, run: Run) -> None:
         """Take plain records of a unit that cannot fail any more; those of many units become one entry."""

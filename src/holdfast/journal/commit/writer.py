@@ -54,6 +54,10 @@ from holdfast.signals import Signal
 
 _KEYS_TRIMMED_PER_GROUP = 1000
 _NEVER = 2**63
+_LATE_ENTRIES_MAX = 256
+"""So many entries may be in files alone: the more, the cheaper for appends, and the longer takes an open after a crash."""
+_FRAME_BYTES, _ITEM_BYTES, _RECORD_BYTES = 2048, 1024, 32
+"""More than a frame needs beside payloads: for itself, for each entry with its head, for each record."""
 
 logger = logging.getLogger("holdfast.journal")
 
@@ -101,8 +105,11 @@ class Writer:
             while (group := self._queue.take()) is not None:
                 self._commit(group)
                 self._queue.complete(group)
+                if len(self._backend.late.entries) >= _LATE_ENTRIES_MAX:
+                    self._backend.fold()
                 if self._backend.checkpoint(self._settings.checkpoint_bytes):
                     self.counters.checkpoints += 1
+            self._backend.leave_files()
         except BaseException as error:
             self._die(error, group)
 
@@ -116,12 +123,9 @@ class Writer:
         before = self._state.row
         staging = Staging(self._backend, self._state)
         try:
-            self._backend.begin()
-            for item in group.items:
-                self._stage(item, staging)
-            row = self._store(staging)
-            self._in_doubt = True
-            self._backend.commit()
+            row = self._commit_to_file(group, staging) if self._fits_file(group) else None
+            if row is None:
+                row = self._commit_to_database(group, staging)
         except Unavailable as error:
             self._in_doubt = False
             self._refuse(group, error)
@@ -140,6 +144,57 @@ class Writer:
         seconds = self._clock.monotonic() - started
         entries = row.next_seq - before.next_seq
         self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, seconds)
+
+    def _commit_to_database(self, group: Group, staging: Staging) -> LogRow:
+        """Store a group of anything, with all that is in files alone; returns the log's row."""
+        self._backend.begin()
+        if not staging.is_full:
+            for item in group.items:
+                self._stage(item, staging)
+        row = self._store(staging)
+        self._in_doubt = True
+        self._backend.commit()
+        return row
+
+    def _fits_file(self, group: Group) -> bool:
+        """Whether a file of groups takes this one: records without idempotency keys, and nothing else."""
+        groups = self._backend.groups
+        if groups is None or not all(
+            not item.keyed if isinstance(item, Run) else _is_plain_batch(item) for item in group.items
+        ):
+            return False
+        return groups.has_place(_FRAME_BYTES + group.bytes + _RECORD_BYTES * group.records + _ITEM_BYTES * len(group.items))
+
+    def _commit_to_file(self, group: Group, staging: Staging) -> LogRow | None:
+        """Make a group durable in a file; None where it turned out that there is nothing to store, or too much.
+
+        Its rows reach the database later, with those of other groups.
+        """
+        for item in group.items:
+            if isinstance(item, Run):
+                self._stage(item, staging)
+            else:
+                self._stage_batch(item, staging)
+        staging.is_full = True
+        heads = staging.head_rows(self._topics.ids)
+        row = stamped(self._next_row(staging, heads), self._vault)
+        frame = self._backend.framed(row, heads, staging.entries, self._topics.by_id)
+        if frame is None:
+            return None
+        self._backend.check_files()
+        self._in_doubt = True
+        self._backend.append_group(frame)
+        return row
+
+    def _stage_batch(self, unit: Unit, staging: Staging) -> None:
+        """Records that commit together or not at all, in a group that no transaction holds together."""
+        saved = staging.snapshot()
+        try:
+            for run in unit.runs():
+                staging.add(run)
+        except HoldfastError as error:
+            staging.restore(saved)
+            self._fail_unit(unit, error)
 
     def _publish_heads(self, staging: Staging, now: float) -> None:
         is_due = False
@@ -257,7 +312,7 @@ class Writer:
 
     def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
         """The log's row with this group in it."""
-        old = self._state.row
+        old, groups = self._state.row, self._backend.groups
         changes = [
             op.change for unit in staging.units for op in unit.operations if not isinstance(op, (Run, ChangeSpace))
         ]
@@ -284,6 +339,8 @@ class Writer:
             old.schemas + change.schemas,
             old.policies + change.policies,
             old.spaces + staging.spaces.added,
+            0 if groups is None else groups.number,
+            0 if groups is None else groups.used,
             self._vault.epoch,
             b"",
         )
@@ -322,6 +379,8 @@ class Writer:
                     self.commits.seals.notify()
                 case Expire(partition=partition, watermark=watermark) if watermark is not None:
                     partition.seal(watermark, 0)
+                case Trim(files=files) if self._backend.groups is not None:
+                    self._backend.groups.trimmed(files)
 
     # -- when it goes wrong -------------------------------------------------------------------------------
 
@@ -352,6 +411,16 @@ class Writer:
         for waiting in abandoned:
             waiting.finish(poison)
         self._topics.ring_all()
+
+
+def _is_plain_batch(unit: Unit) -> bool:
+    """A batch that nobody gave an idempotency key, and nothing else."""
+    return unit.alone and all(
+        isinstance(operation, Run)
+        and not operation.keyed
+        and not (isinstance(operation.columns, Encoded) and operation.columns.key is not None)
+        for operation in unit.operations
+    )
 
 
 def _refuse_misused(runs: list[Run]) -> None:

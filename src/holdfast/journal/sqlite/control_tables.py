@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
+from holdfast.journal.group_file.late_rows import LateRows
 from holdfast.journal.sqlite import stored_rows
 from holdfast.journal.sqlite.stored_rows import Counts, LastEntry
 from holdfast.model.control_rows import (
@@ -44,6 +45,8 @@ SINCE = {
 }  # fmt: skip
 """The version of the database that brought a table, and with it the log's count of its rows."""
 _SHIPPING_STATE_SINCE = 6
+GROUP_FILES_SINCE = 8
+_GROUP_PLACE = frozenset({"group_file", "group_position"})
 _SHIPPING_STATE = frozenset({"root_format", "fenced", "alarm", "ended", "last_error"})
 
 Row = TypeVar(
@@ -107,7 +110,9 @@ class Tables:
         damage: list[Corrupt] | None = None,
         *,
         tolerant: bool = False,
+        late: LateRows | None = None,
     ) -> None:
+        self._late = LateRows() if late is None else late
         self.connection = connection
         self.path = path
         self.version = version
@@ -117,14 +122,17 @@ class Tables:
     def control_rows(self, newest: int | None = None) -> ControlRows:
         """All control rows; of epochs and key epochs only the `newest`, but one at least (None: all)."""
         limit = -1 if newest is None else max(1, newest)
+        heads = self._late.heads
+        if self._late.damage is not None:
+            self.damage.append(self._late.damage)
         return ControlRows(
             self.path,
             self.version,
-            next(iter(self.rows("log", LogRow, "WHERE id=1")), None),
+            self._late.row or next(iter(self.rows("log", LogRow, "WHERE id=1")), None),
             self.rows("epochs", EpochRow, "ORDER BY number DESC LIMIT ?", limit)[::-1],
             self.rows("key_epochs", KeyEpoch, "ORDER BY number DESC LIMIT ?", limit)[::-1],
             self.rows("topics", TopicRow, "ORDER BY id"),
-            self.rows("heads", HeadRow, "ORDER BY topic_id, number"),
+            [heads.get(row.partition_id, row) for row in self.rows("heads", HeadRow, "ORDER BY topic_id, number")],
             {row.partition_id: row for row in self.rows("watermarks", WatermarkRow, "ORDER BY partition_id")},
             self.rows("schemas", SchemaRow, "ORDER BY topic_id, version"),
             self.rows("policies", PolicyRow, "ORDER BY topic_id"),
@@ -149,6 +157,8 @@ class Tables:
 
     def last_entry(self, partition_id: int) -> LastEntry | None:
         """Where a partition's entries end; None where there are none."""
+        if (late := self._late.last(partition_id)) is not None:
+            return LastEntry(late.first, late.count, late.digest)
         rest = "WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
         return next(iter(self.rows("entries", LastEntry, rest, partition_id)), None)
 
@@ -167,7 +177,12 @@ class Tables:
         parts = [self._count(*where) for where in _COUNTED]
         try:
             values = self.connection.execute(f"SELECT {', '.join(parts)}").fetchone()
-            return stored_rows.checked(Counts, values or (), self.path, "sqlite_schema")
+            counts = stored_rows.checked(Counts, values or (), self.path, "sqlite_schema")
+            if not self._late.entries:
+                return counts
+            return counts._replace(
+                entries=counts.entries + len(self._late.entries), last_seq=self._late.entries[-1].seq
+            )
         except (apsw.BusyError, apsw.LockedError):
             raise
         except self._unreadable:
@@ -199,14 +214,18 @@ class Tables:
         entries, segments = Counter[str](), Counter[str]()
         for number, count in self.connection.execute("SELECT key_epoch, count(*) FROM entries GROUP BY key_epoch"):
             entries[names.get(number, "")] += count
+        for entry in self._late.entries:
+            entries[names.get(entry.key_epoch, "")] += 1
         if self.version >= SINCE["segments"]:
             sql = f"SELECT key_id, count(*) FROM segments WHERE state={LIVE} GROUP BY key_id"
             segments.update(dict(self.connection.execute(sql)))
         return entries, segments
 
     def _entry_bytes(self, partition_id: int, offset: int) -> int:
-        what, where = "coalesce(sum(octet_length(body)), 0)", "partition_id=? AND first_offset>=?"
-        return self.number("entries", what, where, partition_id, offset)
+        filed = " + size" if self.version >= GROUP_FILES_SINCE else ""
+        what, where = f"coalesce(sum(octet_length(body){filed}), 0)", "partition_id=? AND first_offset>=?"
+        late = (entry for entry in self._late.entries if entry.partition_id == partition_id and entry.first >= offset)
+        return self.number("entries", what, where, partition_id, offset) + sum(entry.size for entry in late)
 
     def _segment_bytes(self, partition_id: int, number: int) -> int:
         what, where = "coalesce(sum(size), 0)", f"partition_id=? AND number>=? AND state={LIVE}"
@@ -214,7 +233,8 @@ class Tables:
 
     def _columns(self, table: str, row: type[object]) -> str:
         if table == "log":
-            return stored_rows.columns(row, frozenset(name for name, since in SINCE.items() if self.version < since))
+            lacking = frozenset(name for name, since in SINCE.items() if self.version < since)
+            return stored_rows.columns(row, lacking | (_GROUP_PLACE if self.version < GROUP_FILES_SINCE else lacking))
         if table == "shipping" and self.version < _SHIPPING_STATE_SINCE:
             return stored_rows.columns(row, _SHIPPING_STATE)
         return stored_rows.columns(row)

@@ -15,13 +15,14 @@ import msgspec
 
 from holdfast.crypto import digests
 from holdfast.errors import Corrupt
-from holdfast.journal.sqlite.control_tables import SINCE
+from holdfast.journal.sqlite.control_tables import GROUP_FILES_SINCE, SINCE
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS
-from holdfast.model.entry import Entry
+from holdfast.model.entry import Entry, FiledEntry
 
 _PAGE_ENTRIES = 256
 _PAGE_BYTES = 4 * 2**20
+_NUMBER_MAX = 2**62
 _LOST_MAX = 10_000
 """After so many numbers in a row that cannot be read the rest is given up: they are not dense, so they are forged."""
 _UNREADABLE = (apsw.Error, UnicodeDecodeError, msgspec.ValidationError)
@@ -42,6 +43,8 @@ class _Found(NamedTuple):
     bytes: int
     is_too_large: int
     is_chosen: int
+    file: int
+    position: int
 
 
 class EntryWalk:
@@ -58,16 +61,33 @@ class EntryWalk:
         """Where the entry before ended, and its digest, by partition."""
         self._lost: list[int] = []
         self._has_segments = version >= SINCE["segments"]
+        self._has_files = version >= GROUP_FILES_SINCE
         self._first_seq, self._last_seq = 1, 0
 
     def newest(self, count: int | None, partitions: Collection[int] | None) -> Iterator[StoredEntry]:
         """The newest `count` entries (None: all) of these partitions (None: all), in order."""
         chosen = "1" if partitions is None else f"partition_id IN ({','.join(map(str, partitions))})"
-        at = self._begin(count, chosen)
-        while count != 0 and at <= self._last_seq:
+        late = self._late(partitions)
+        left = None if count is None else max(0, count - len(late))
+        at = self._begin(left, chosen)
+        while left != 0 and at <= self._last_seq:
             page, at = self._page(at, chosen)
             yield from page
-        self._tell_lost()
+        is_after_lost = self._tell_lost()
+        for entry in late if count is None else late[len(late) - min(count, len(late)) :]:
+            if entry.seq > self._last_seq:
+                yield self._filed(entry, is_after_lost)
+                is_after_lost = False
+
+    def _late(self, partitions: Collection[int] | None) -> list[FiledEntry]:
+        """Entries that are in files alone; what is in the database by then is met there."""
+        with self._backend.reading() as rows:
+            return [entry for entry in rows.late.entries if partitions is None or entry.partition_id in partitions]
+
+    def _filed(self, entry: FiledEntry, is_after_lost: bool) -> StoredEntry:
+        is_too_large = not 0 <= entry.size <= self._bytes_max
+        body = None if is_too_large else self._backend.files.body(entry.file, entry.position, entry.size)
+        return StoredEntry(entry.entry(body or b""), entry.size, is_too_large, is_after_lost)
 
     def before(self, row: StoredEntry) -> tuple[int, bytes] | None:
         """Where the partition's entry before this one ended, and its digest.
@@ -122,9 +142,16 @@ class EntryWalk:
                 at = row.entry.seq + 1
                 is_after_lost = self._tell_lost()
                 if row.is_chosen:
-                    page.append(StoredEntry(row.entry, row.bytes, bool(row.is_too_large), is_after_lost))
-                    size += len(row.entry.body)
+                    entry = row.entry if not row.file else self._with_body(row)
+                    page.append(StoredEntry(entry, row.bytes, bool(row.is_too_large), is_after_lost))
+                    size += len(entry.body)
         return page, at
+
+    def _with_body(self, row: _Found) -> Entry:
+        """The entry with its body out of a file of groups; without one that is gone or too large."""
+        if row.is_too_large or not (0 < row.file < _NUMBER_MAX and 0 < row.position < _NUMBER_MAX and row.bytes >= 0):
+            return row.entry
+        return row.entry._replace(body=self._backend.files.body(row.file, row.position, row.bytes) or b"")
 
     def _look(self, connection: apsw.Connection, at: int, chosen: str) -> _Found | Literal["lost", "trimmed"]:
         """The first entry from number `at` on; lost where it cannot be read.
@@ -133,9 +160,10 @@ class EntryWalk:
         that a damaged page fails.
         """
         schema = "schema" if self._has_segments else "x''"
+        size, place = ("length(body) + size", "file, position") if self._has_files else ("length(body)", "0, 0")
         sql = (
             f"SELECT {ENTRY_COLUMNS}, CASE WHEN length(body) <= ? AND {chosen} THEN body ELSE x'' END, {schema},"
-            f" length(body), length(body) > ?, {chosen} FROM entries WHERE seq >= ? ORDER BY seq LIMIT 1"
+            f" {size}, {size} > ?, {chosen}, {place} FROM entries WHERE seq >= ? ORDER BY seq LIMIT 1"
         )
         try:
             row = connection.execute(sql, (self._bytes_max, self._bytes_max, at)).fetchone()

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -23,10 +24,16 @@ import apsw
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
+from holdfast.journal.group_file.group_files import GroupFiles
+from holdfast.journal.group_file.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
+from holdfast.journal.group_file.group_scan import GroupScan
+from holdfast.journal.group_file.group_writer import GroupWriter, fence
+from holdfast.journal.group_file.late_rows import LateRows
 from holdfast.journal.sqlite.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
 from holdfast.journal.sqlite.control_tables import NEWEST, Tables
 from holdfast.journal.sqlite.read_only import ReadOnlyAccess
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, StoredRows
+from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import (
     Capabilities,
     DiskFailed,
@@ -44,9 +51,13 @@ from holdfast.model.control_rows import (
     TopicRow,
     WatermarkRow,
 )
-from holdfast.model.entry import Entry
+from holdfast.model.entry import Entry, FiledEntry
 
 _READERS_KEPT = 8
+_FENCE_BYTES = 16
+_PADDING = bytes(SECTOR_BYTES)
+_MOVED_MAX = 2**20
+"""Bodies of so many bytes are moved into the database when a log is closed: it is all there is to a small one then."""
 _LOG = ", ".join(LogRow._fields)
 _KEY = ", ".join(KeyRow._fields)
 _SHIPPING = ", ".join(ShippingRow._fields)
@@ -75,7 +86,14 @@ class SqliteBackend:
         """How often the files had been replaced."""
         self.connection = open_writer(path) if self._access is None else self._access.connect()
         self.connection.set_wal_hook(self._count_wal_pages)
-        self._rows = StoredRows(self.connection, path)
+        self.files = GroupFiles(path)
+        self.epoch = 0
+        """Of an owner: the number of its ownership."""
+        self.groups: GroupWriter | None = None
+        self.late = LateRows()
+        """Of an owner: what is durable in files and not in the database yet."""
+        self._scan = GroupScan(self.files)
+        self._rows = StoredRows(self.connection, path, self.files, self.late)
         """As the writer sees them."""
 
     # -- connections --------------------------------------------------------------------------------------
@@ -88,10 +106,13 @@ class SqliteBackend:
     def reading(self) -> Iterator[StoredRows]:
         """Rows as they are now: one short transaction on a read-only connection, during which nothing changes."""
         try:
+            late = self.late  # before the transaction begins: what is not here any more is in the database then
             connection, access = self._begin_reading()
             try:
                 with self.translated(), _untorn(access):
-                    yield StoredRows(connection, self.path)
+                    if access is not None:
+                        late = self._scanned(connection)
+                    yield StoredRows(connection, self.path, self.files, late)
             finally:
                 self._give_back(connection, access)
         except DiskFailed as error:
@@ -131,7 +152,19 @@ class SqliteBackend:
     ) -> Iterator[Tables]:
         """The control tables as they are now, also of an older version or a damaged database."""
         with self.reading() as rows:
-            yield Tables(rows.connection, self.path, version, damage, tolerant=tolerant)
+            yield Tables(rows.connection, self.path, version, damage, tolerant=tolerant, late=rows.late)
+
+    def _scanned(self, connection: apsw.Connection) -> LateRows:
+        """What is durable in files and not in the database as this connection sees it."""
+        try:
+            row = connection.execute("SELECT log_id, groups, group_file, group_position FROM log WHERE id=1").fetchone()
+        except (apsw.SQLError, apsw.CorruptError):  # of an older version; or damaged, as others will find
+            return LateRows()
+        if row is None or [type(value) for value in row] != [bytes, int, int, int]:
+            return LateRows()
+        with self._readers_lock:
+            self.files.log_id, *place = row
+            return self._scan.late(*place)
 
     def _reopen_if_replaced(self) -> None:
         """Of a handle that only reads: if the files were replaced, open the new ones; under the lock."""
@@ -174,6 +207,9 @@ class SqliteBackend:
                 self._reopen()
                 number = self.connection.pragma("data_version")
             version = (self._reopenings, number)
+        if self._access is not None:
+            with self.reading() as rows:
+                version = (*version, rows.late.row and rows.late.row.groups)
         changed = bool(version != self._data_version)
         self._data_version = version
         return changed
@@ -191,6 +227,7 @@ class SqliteBackend:
                 failed = failed or error
         if self._access is not None:
             self._access.close()
+        self.files.close()
         if failed is not None:
             self._raise(failed)
 
@@ -226,15 +263,151 @@ class SqliteBackend:
         for connection in (self.connection, *self._readers):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
+    # -- files of groups ----------------------------------------------------------------------------------
+
+    def take_over(self, random_bytes: Callable[[int], bytes]) -> None:
+        """Begin the transaction in which ownership is taken: stop whoever still writes, and find what it left.
+
+        The database stays locked until this owner's first commit, which takes up what was found.
+        """
+        self._run("BEGIN IMMEDIATE")
+        with self.translated():
+            row = self.connection.execute("SELECT log_id FROM log WHERE id=1").fetchone()
+        if row is not None and isinstance(row[0], bytes):
+            self.files.log_id = row[0]
+            fence(self.files, random_bytes(_FENCE_BYTES))
+            self.late = self._scanned(self.connection)
+
+    def next_file(self) -> int:
+        """The number of the next file of groups: higher than any there is, or was when its entries were stored."""
+        with self.translated():
+            stored = self.connection.execute("SELECT max(coalesce(max(file), 0), 0) FROM entries").get
+        return max([*self.files.numbers(), stored if isinstance(stored, int) else 0]) + 1
+
+    def own_files(self, row: LogRow, random_bytes: Callable[[int], bytes]) -> None:
+        """Prepare to write files of this owner's own; what earlier ones left and nobody needs is removed."""
+        with self.translated():
+            sql = "SELECT file, count(*) FROM entries WHERE file > 0 GROUP BY file"
+            live = {int(number): int(count) for number, count in self.connection.execute(sql)}
+        self.files.log_id = row.log_id
+        self.groups = GroupWriter(self.files, random_bytes, live, row.group_file, self._prove_ownership)
+        self.groups.remove_unused()
+
+    def _prove_ownership(self) -> None:
+        """Whoever takes the log over holds the write lock meanwhile: so this is told before, or after, never between."""
+        self._run("BEGIN IMMEDIATE")
+        try:
+            self._check_epoch()
+        finally:
+            self._run("ROLLBACK")
+
+    def _check_epoch(self) -> None:
+        with self.translated():
+            found = self.connection.execute("SELECT epoch FROM log WHERE id=1").get
+        if found != self.epoch:
+            raise Closed("another process has taken this log over", reason="fenced")
+
+    def framed(
+        self, row: LogRow, heads: Sequence[HeadRow], entries: Sequence[Entry], partitions: Mapping[int, Partition]
+    ) -> Frame | None:
+        """A group as it will lie in the file that is being written; None where there is nothing, or too much for it."""
+        assert self.groups is not None
+        framed: list[FramedEntry] = []
+        for entry in entries:
+            at = partitions[entry.partition_id]
+            framed.append(FramedEntry(*entry[:12], entry.schema, at.topic, at.number, len(entry.body)))
+        start, size = encoded(self.groups.salt, row, heads, framed), sum(entry.size for entry in framed)
+        whole = padded(len(start) + size)
+        if not entries or whole > self.groups.room:
+            return None
+        buffers = [start, *(entry.body for entry in entries), _PADDING[: whole - len(start) - size]]
+        return Frame(row, heads, framed, buffers, whole)
+
+    def check_files(self) -> None:
+        """Before a group is written to a file: this log must still be ours."""
+        assert self.groups is not None
+        self.groups.check_owned()
+
+    def append_group(self, frame: Frame) -> None:
+        """Make a group durable in the file that is being written: this is the fsync."""
+        assert self.groups is not None
+        file, at = self.groups.number, self.groups.used + len(frame.buffers[0])
+        self.groups.write(frame.buffers, frame.size)
+        filed = []
+        for framed in frame.entries:
+            filed.append(framed.filed(file, at))
+            at += framed.size
+        self.late.add(frame.row, frame.heads, filed)
+        self.groups.add(len(filed))
+
+    def leave_files(self) -> None:
+        """At a good end: the database has everything, durably; if it is little, the bodies, too, and no file is left."""
+        if self.groups is None:
+            return
+        with self.translated():
+            filed = self.connection.execute("SELECT coalesce(sum(size), 0) FROM entries WHERE file > 0").get
+        if self.late.row is not None or filed:
+            row = self.late.row
+            self.begin()
+            moved = self._move_bodies() if filed + sum(entry.size for entry in self.late.entries) <= _MOVED_MAX else {}
+            if row is not None:
+                self.store_log(row, row.epoch)
+            self.commit()
+            self.groups.trimmed(moved)
+        self.groups.close()
+
+    def _move_bodies(self) -> Counter[int]:
+        """Inside a transaction: bring bodies out of files into the database; returns of which files how many."""
+        sql = "SELECT seq, file, position, size FROM entries WHERE file > 0"
+        with self.translated():
+            filed = list(self.connection.execute(sql))
+        bodies = [(self.files.body(*place), seq) for seq, *place in filed]
+        if any(body is None for body, _ in bodies):  # whoever reads it will say so
+            return Counter()
+        self._run_many("UPDATE entries SET body=?, file=0, position=0, size=0 WHERE seq=?", bodies)
+        return Counter(file for _, file, _, _ in filed)
+
+    def fold(self) -> None:
+        """Bring what is in files alone into the database.
+
+        This need not be durable: until it is, a scan would find the same in the files again.
+        """
+        row = self.late.row
+        if row is None:
+            return
+        self._run("PRAGMA synchronous=NORMAL")
+        try:
+            self.begin()
+            self.store_log(row, row.epoch)
+            self.commit()
+        finally:
+            self.rollback()
+            self._run("PRAGMA synchronous=FULL")
+
+    def fold_late(self) -> None:
+        """Inside a transaction: bring entries and heads that are in files alone into the database."""
+        late = self.late
+        self._run_many(
+            f"INSERT INTO entries ({ENTRY_COLUMNS}, body, schema, file, position, size)"
+            f" VALUES ({_marks(FiledEntry, 12)},x'',?,?,?,?)",
+            late.entries,
+        )
+        self.store_heads(list(late.heads.values()))
+
     # -- transactions -------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start a group's transaction."""
+        """Start a group's transaction; what is in files alone becomes part of it."""
         self._run("BEGIN IMMEDIATE")
+        if self.late.row is not None:
+            self._check_epoch()
+            self.fold_late()
 
     def commit(self) -> None:
         """Make the transaction durable: this is the fsync."""
         self._run("COMMIT")
+        if self.late.row is not None:
+            self.late = LateRows()
 
     def rollback(self) -> None:
         """Undo the transaction, if one is open."""
@@ -285,14 +458,14 @@ class SqliteBackend:
         """Add entries."""
         self._run_many(f"INSERT INTO entries ({ENTRY_COLUMNS}, body, schema) VALUES ({_marks(Entry)})", entries)
 
-    def trim_entries(self, partition_id: int, upto: int, slice_max: int) -> int:
-        """Remove a slice of a partition's oldest entries that begin below an offset; returns how many."""
-        self._run(
+    def trim_entries(self, partition_id: int, upto: int, slice_max: int) -> Counter[int]:
+        """Remove a slice of a partition's oldest entries that begin below an offset; returns in which files how many."""
+        sql = (
             "DELETE FROM entries WHERE seq IN (SELECT seq FROM entries WHERE partition_id=? AND first_offset<?"
-            " ORDER BY first_offset LIMIT ?)",
-            (partition_id, upto, slice_max),
+            " ORDER BY first_offset LIMIT ?) RETURNING file"
         )
-        return int(self.connection.changes())
+        with self.translated():
+            return Counter(file for (file,) in self.connection.execute(sql, (partition_id, upto, slice_max)))
 
     def insert_heads(self, heads: Sequence[HeadRow]) -> None:
         """Add the heads of new partitions."""
@@ -473,6 +646,7 @@ def _marks(
     row: type[
         LogRow
         | Entry
+        | FiledEntry
         | KeyRow
         | WatermarkRow
         | SegmentRow
@@ -483,6 +657,7 @@ def _marks(
         | SpaceRow
         | ItemRow
     ],
+    first: int | None = None,
 ) -> str:
-    """A question mark for each column."""
-    return ",".join("?" * len(row._fields))
+    """A question mark for each column, or for the first ones."""
+    return ",".join("?" * len(row._fields[:first]))

@@ -9,6 +9,7 @@ whoever has the keys (`proofs`, `entry_reader`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar, get_type_hints
 
@@ -16,6 +17,8 @@ import apsw
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
+from holdfast.journal.group_file.group_files import GroupFiles
+from holdfast.journal.group_file.late_rows import LateRows
 from holdfast.model.control_rows import (
     ITEM_KEY_BYTES_MAX,
     SHIPPING_TEXT_BYTES_MAX,
@@ -34,8 +37,9 @@ from holdfast.model.control_rows import (
     TopicRow,
     WatermarkRow,
 )
-from holdfast.model.entry import Entry
+from holdfast.model.entry import Entry, FiledEntry
 
+_OFFSETS_MAX = 2**62
 _LONGEST = 256
 """No id, hash, salt or stamp is longer; bodies have limits of their own."""
 
@@ -72,8 +76,8 @@ class Counts(NamedTuple):
 _TYPES: dict[type[object], dict[str, type]] = {
     row: get_type_hints(row)
     for row in (
-        LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, Entry, WatermarkRow, SegmentRow,
-        SchemaRow, PolicyRow, ShippingRow, ShipmentRow, SpaceRow, ItemRow,
+        LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, Entry, FiledEntry, WatermarkRow,
+        SegmentRow, SchemaRow, PolicyRow, ShippingRow, ShipmentRow, SpaceRow, ItemRow,
     )
 }  # fmt: skip
 
@@ -94,12 +98,15 @@ ENTRY_COLUMNS = ", ".join((*_NUMBERS, "link", "digest"))
 class StoredRows:
     """Reads rows through one connection; a damaged row is reported, never guessed."""
 
-    __slots__ = ("connection", "path")
+    __slots__ = ("connection", "files", "late", "path")
 
-    def __init__(self, connection: apsw.Connection, path: Path) -> None:
+    def __init__(self, connection: apsw.Connection, path: Path, files: GroupFiles, late: LateRows) -> None:
         self.connection = connection
         """For this room alone."""
         self.path = path
+        self.files = files
+        self.late = late
+        """What is not in the database yet."""
 
     def key_epoch(self, number: int) -> KeyEpoch | None:
         """One key epoch."""
@@ -183,30 +190,43 @@ class StoredRows:
     def tail_bytes(self, partition_id: int, start: int, end: int) -> int:
         """Stored bytes of the entries of a span."""
         rest = "WHERE partition_id=? AND first_offset>=? AND first_offset<?"
-        sql = f"SELECT coalesce(sum(octet_length(body)), 0) FROM entries {rest}"
-        found = self.connection.execute(sql, (partition_id, start, end)).fetchone()
-        return int(found[0]) if found else 0
-
-    def entries_after(self, seq: int, body_bytes_max: int, limit: int) -> Iterator[Entry | int]:
-        """Entries of all partitions in the order of commits; of one whose body is too long, only its number."""
-        body = "CASE WHEN octet_length(body) <= ?2 THEN CAST(body AS BLOB) END"
-        sql = f"SELECT {_ENTRY}, {body}, {_guarded('schema')} FROM entries WHERE seq > ?1 ORDER BY seq LIMIT ?3"
-        for values in self.connection.execute(sql, (seq, body_bytes_max, limit)):
-            if values[-2] is None and type(values[0]) is int:
-                yield values[0]
-            else:
-                yield Entry._make(_checked_values(Entry, values, self.path, "entries"))
+        found = self.connection.execute(f"{_BYTES} {rest}", (partition_id, start, end)).fetchone()
+        stored = self._last(f"{rest} ORDER BY first_offset DESC LIMIT 1", partition_id, start, end)
+        late = self.late.overlapping(partition_id, start, end)
+        return int(found[0] if found else 0) + sum(entry.size for entry in late if entry.seq > stored)
 
     def bytes_after(self, seq: int) -> int:
         """Stored bytes of the entries behind a sequence number."""
-        sql = "SELECT coalesce(sum(octet_length(body)), 0) FROM entries WHERE seq > ?"
-        found = self.connection.execute(sql, (seq,)).fetchone()
-        return int(found[0]) if found else 0
+        found = self.connection.execute(f"{_BYTES} WHERE seq > ?", (seq,)).fetchone()
+        stored = self._last("ORDER BY seq DESC LIMIT 1")
+        return int(found[0] if found else 0) + sum(entry.size for entry in self.late.after(max(seq, stored)))
 
     def ends_upto(self, seq: int) -> dict[int, int]:
         """Where each partition's entries end that were committed up to a sequence number and are still here."""
         sql = "SELECT partition_id, max(first_offset + count) FROM entries WHERE seq <= ? GROUP BY partition_id"
-        return {int(partition): int(end) for partition, end in self.connection.execute(sql, (seq,))}
+        ends = {int(partition): int(end) for partition, end in self.connection.execute(sql, (seq,))}
+        for entry in tuple(self.late.entries):
+            if entry.seq <= seq:
+                ends[entry.partition_id] = max(ends.get(entry.partition_id, 0), entry.first + entry.count)
+        return ends
+
+    def _last(self, rest: str, *bound: int) -> int:
+        """The number of the last entry that the database has."""
+        found = self.connection.execute(f"SELECT seq FROM entries {rest}", bound).fetchone()
+        return found[0] if found and type(found[0]) is int else 0
+
+    def entries_after(self, seq: int, body_bytes_max: int) -> Iterator[Entry | int]:
+        """Entries of all partitions in the order of commits; of one whose body is too long, only its number."""
+        sql = f"{_ENTRIES} WHERE seq > ?2 ORDER BY seq"
+        for values in self.connection.execute(sql, (body_bytes_max, seq)):
+            if (entry := self._entry(values, 0, body_bytes_max)) is None:
+                return
+            seq = entry if isinstance(entry, int) else entry.seq
+            yield entry
+        for late in self.late.after(seq):
+            if (entry := self._late_entry(late, late.seq, body_bytes_max)) is None:
+                return
+            yield entry
 
     def entries(
         self,
@@ -218,19 +238,69 @@ class StoredRows:
         descending: bool,
     ) -> Iterator[Entry | int]:
         """Entries that overlap the span; of one whose body is too long, only where it begins."""
-        order = "DESC" if descending else "ASC"
+        if descending:
+            return islice(self._newest_first(partition_id, span, body_bytes_max), limit)
+        return islice(self._oldest_first(partition_id, span, body_bytes_max), limit)
+
+    def _oldest_first(self, partition_id: int, span: tuple[int, int], body_bytes_max: int) -> Iterator[Entry | int]:
+        start, end = span
+        for entry in self._stored(partition_id, span, body_bytes_max, "ASC"):
+            if entry is None:
+                return
+            start = entry + 1 if isinstance(entry, int) else entry.first + entry.count
+            yield entry
+        for late in self.late.overlapping(partition_id, start, end):
+            if (entry := self._late_entry(late, late.first, body_bytes_max)) is None:
+                return
+            yield entry
+
+    def _newest_first(self, partition_id: int, span: tuple[int, int], body_bytes_max: int) -> Iterator[Entry | int]:
+        start, end = span
+        for late in reversed(self.late.overlapping(partition_id, start, end)):
+            if (entry := self._late_entry(late, late.first, body_bytes_max)) is None:
+                return
+            end = late.first
+            yield entry
+        if start < end:
+            for entry in self._stored(partition_id, (start, end), body_bytes_max, "DESC"):
+                if entry is None:
+                    return
+                yield entry
+
+    def _stored(
+        self, partition_id: int, span: tuple[int, int], body_bytes_max: int, order: str
+    ) -> Iterator[Entry | int | None]:
+        """Entries of the database that overlap a span; None where a body is gone."""
         # The entry that holds the span's start begins at or before it: that one is looked up first.
         sql = (
-            f"SELECT {_ENTRY}, CASE WHEN octet_length(body) <= ?4 THEN CAST(body AS BLOB) END, {_guarded('schema')}"
-            " FROM entries WHERE partition_id=?1 AND first_offset >= coalesce((SELECT max(first_offset) FROM entries"
-            " WHERE partition_id=?1 AND first_offset <= ?2), ?2)"
-            f" AND first_offset < ?3 ORDER BY first_offset {order} LIMIT ?5"
+            f"{_ENTRIES} WHERE partition_id=?2 AND first_offset >= coalesce((SELECT max(first_offset) FROM entries"
+            " WHERE partition_id=?2 AND first_offset <= ?3), ?3)"
+            f" AND first_offset < ?4 ORDER BY first_offset {order}"
         )
-        for values in self.connection.execute(sql, (partition_id, *span, body_bytes_max, limit)):
-            if values[-2] is None and type(values[2]) is int:
-                yield values[2]
-            else:
-                yield Entry._make(_checked_values(Entry, values, self.path, "entries"))
+        for values in self.connection.execute(sql, (body_bytes_max, partition_id, *span)):
+            entry = self._entry(values, 2, body_bytes_max)
+            if not isinstance(entry, Entry) or entry.first + entry.count > span[0]:  # else the start is in a file alone
+                yield entry
+
+    def _entry(self, values: Sequence[object], told: int, body_bytes_max: int) -> Entry | int | None:
+        """An entry as it was stored; of one whose body is too long, the column `told`; None if its body is gone."""
+        file, position, size = values[-3:]
+        if file == 0:
+            number = values[told]
+            if values[12] is None and type(number) is int:
+                return number
+            return Entry._make(_checked_values(Entry, values[:14], self.path, "entries"))  # type: ignore[arg-type]
+        columns = (*values[:12], values[13], file, position, size)
+        filed = FiledEntry._make(_checked_values(FiledEntry, columns, self.path, "entries"))  # type: ignore[arg-type]
+        return self._late_entry(filed, filed[told], body_bytes_max)
+
+    def _late_entry(self, filed: FiledEntry, told: int, body_bytes_max: int) -> Entry | int | None:
+        if not 0 <= filed.size <= body_bytes_max:
+            return told
+        if not (0 < filed.file < _OFFSETS_MAX and 0 < filed.position < _OFFSETS_MAX):
+            return None
+        body = self.files.body(filed.file, filed.position, filed.size)
+        return None if body is None else filed.entry(body)
 
     def _one(self, row: type[Row], table: str, rest: str, *bound: int | bytes) -> Row | None:
         values = self.connection.execute(f"SELECT {columns(row)} FROM {table} {rest}", bound).fetchone()
@@ -300,7 +370,13 @@ def _text(value: object) -> str | None:
 
 
 _COLUMNS = {row: _spelled(row) for row in _TYPES}
-_ENTRY = ", ".join([*map(_number, _NUMBERS), _guarded("link"), _guarded("digest")])
+_ENTRIES = (
+    f"SELECT {', '.join([*map(_number, _NUMBERS), _guarded('link'), _guarded('digest')])},"
+    f" CASE WHEN octet_length(body) <= ?1 THEN CAST(body AS BLOB) END, {_guarded('schema')},"
+    f" {', '.join(map(_number, ('file', 'position', 'size')))} FROM entries"
+)
+"""Bodies up to ?1 bytes."""
+_BYTES = "SELECT coalesce(sum(octet_length(body) + size), 0) FROM entries"
 _ITEM = ", ".join([_number("space_id"), _exact("key"), _number("number"), _number("key_epoch")])
 _ITEMS = (
     f"SELECT {_ITEM}, CASE WHEN octet_length(body) <= ?2 THEN CAST(body AS BLOB) END FROM space_items WHERE space_id=?1"

@@ -106,11 +106,13 @@ class Seal:
 class Trim:
     """Operation: remove a slice of the entries that lie in segments already."""
 
-    __slots__ = ("change", "partition", "slice_max")
+    __slots__ = ("change", "files", "partition", "slice_max")
 
     def __init__(self, partition: Partition, slice_max: int) -> None:
         self.partition = partition
         self.slice_max = slice_max
+        self.files: Mapping[int, int] = {}
+        """How many of them had their bodies in which file of groups."""
         self.change = NO_CHANGE
 
 

@@ -1,0 +1,139 @@
+"""One file of groups: preallocated, written from its beginning to its end, then used anew under another number.
+
+    sector 0    what it is: magic, version, number, the log's id, salt, digest
+    sector 1    empty; or 16 bytes, by whoever takes the log over: the owner that wrote here must stop
+    the rest    frames (`group_frame`), each beginning at a sector's edge
+
+All of it was written once, with zeros, before the first frame: so a commit changes no metadata of the file system, and
+its sync is one write. Its number is its name, and stands in its first sector; a reader that has fetched something looks
+at the number afterwards, and takes nothing from a file that was given away meanwhile.
+
+The descriptor is closed when nobody refers to the file any more: no reader ever reads through a number that means
+something else by then.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+from blake3 import blake3
+
+from holdfast import disk
+from holdfast.journal.group_file.group_frame import SECTOR_BYTES
+
+FRAMES_BEGIN = 2 * SECTOR_BYTES
+SALT_BYTES = 16
+_MAGIC, _VERSION = b"hfgroups", 1
+_HEAD = struct.Struct("<8sIQ16s16s")
+_DIGEST_BYTES = 16
+_FENCE_BYTES = 16
+_UNFENCED = bytes(_FENCE_BYTES)
+_ZEROS = bytes(2**20)
+
+
+class GroupFile:
+    """An open file of groups."""
+
+    __slots__ = ("_descriptor", "number", "path", "salt", "size", "used")
+
+    def __init__(self, path: Path, descriptor: int, number: int, salt: bytes) -> None:
+        self._descriptor = descriptor
+        self.path = path
+        self.number = number
+        self.salt = salt
+        self.size = os.fstat(descriptor).st_size
+        self.used = FRAMES_BEGIN
+        """Where the next frame begins; of a file that this process writes."""
+
+    def __del__(self) -> None:
+        try:
+            disk.syscalls.close(self._descriptor)
+        except (AttributeError, OSError):  # the interpreter ends, or the descriptor never was one
+            pass
+
+    @classmethod
+    def create(cls, path: Path, number: int, size: int) -> GroupFile:
+        """A new file full of zeros, its content and its name durable; it counts for nothing until it is `begun`."""
+        descriptor = disk.syscalls.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        file = cls(path, descriptor, number, b"")
+        for at in range(0, size, len(_ZEROS)):
+            disk.write_at(descriptor, [_ZEROS[: size - at]], at)
+        disk.syscalls.fdatasync(descriptor)
+        disk.sync_directory(path.parent)
+        file.size = size
+        return file
+
+    @classmethod
+    def open(cls, path: Path, number: int, log_id: bytes, *, write: bool = False) -> GroupFile | None:
+        """The file of that number; None where there is none, or none that was begun."""
+        try:
+            descriptor = disk.syscalls.open(
+                path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            )
+        except FileNotFoundError:
+            return None
+        file = cls(path, descriptor, number, b"")
+        salt = file._identity(log_id)
+        if salt is None:
+            return None
+        file.salt = salt
+        return file
+
+    def begin(self, log_id: bytes, salt: bytes) -> None:
+        """Take frames from now on; durable together with the first of them."""
+        head = _HEAD.pack(_MAGIC, _VERSION, self.number, log_id, salt)
+        disk.write_at(self._descriptor, [head + blake3(head).digest(length=_DIGEST_BYTES)], 0)
+        self.salt, self.used = salt, FRAMES_BEGIN
+
+    def give_away(self, path: Path, number: int) -> None:
+        """Count for nothing any more, under another name; durable when this returns."""
+        disk.write_at(self._descriptor, [bytes(FRAMES_BEGIN)], 0)
+        disk.syscalls.fdatasync(self._descriptor)
+        disk.rename(self.path, path)
+        self.path, self.number = path, number
+
+    def _identity(self, log_id: bytes) -> bytes | None:
+        """The salt, if this is what it should be."""
+        data = os.pread(self._descriptor, _HEAD.size + _DIGEST_BYTES, 0)
+        if len(data) < _HEAD.size + _DIGEST_BYTES:
+            return None
+        magic, version, number, owner, salt = _HEAD.unpack_from(data)
+        if (magic, version, number, owner) != (_MAGIC, _VERSION, self.number, log_id):
+            return None
+        return salt if blake3(data[: _HEAD.size]).digest(length=_DIGEST_BYTES) == data[_HEAD.size :] else None
+
+    # -- the owner ----------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """Bytes that are left for frames."""
+        return self.size - self.used
+
+    def write(self, buffers: list[bytes | memoryview], size: int) -> None:
+        """Write a frame of so many bytes behind the last one; not durable before `sync`."""
+        disk.write_at(self._descriptor, buffers, self.used)
+        self.used += size
+
+    def sync(self) -> None:
+        """Make what was written durable; never tried again when it failed."""
+        disk.syscalls.fdatasync(self._descriptor)
+
+    def fence(self, token: bytes) -> None:
+        """Tell whoever writes here that the log has another owner."""
+        disk.write_at(self._descriptor, [token], SECTOR_BYTES)
+
+    def is_fenced(self) -> bool:
+        """Whether somebody else has taken the log over."""
+        return os.pread(self._descriptor, _FENCE_BYTES, SECTOR_BYTES) != _UNFENCED
+
+    # -- readers ------------------------------------------------------------------------------------------
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes as they are there now; fewer at the end of the file."""
+        return os.pread(self._descriptor, size, position)
+
+    def is_still(self, log_id: bytes) -> bool:
+        """Whether this is the same file still: what was read of it before this was asked counts."""
+        return self._identity(log_id) == self.salt

@@ -1,0 +1,160 @@
+"""One group commit as bytes: what a group of plain records changes, with the bodies of its entries behind it.
+
+    56 bytes    magic, length of the control part, number of the group, length of the bodies, salt of the file, digest
+    control     the log's own row, heads, entries without their bodies (msgpack)
+    bodies      of the entries, one behind the other
+    padding     up to the next sector, so that no durable frame shares one with a later write
+
+The digest covers everything before it and the control part; each body is covered by its entry's own digest. So a frame
+that was torn by a power cut is told from a whole one, and nothing is hashed twice. The salt is random and known to
+nobody who only appends: a payload cannot pass for a frame. A frame proves that it is whole, not that it is true: its rows
+carry the stamps that every row has, and whoever opens the log examines them (docs/formats/0013-group-file.md).
+
+Pure: bytes in, values out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+from blake3 import blake3
+
+from holdfast.model.control_rows import HeadRow, LogRow
+from holdfast.model.entry import Entry, FiledEntry, Place, is_whole
+
+SECTOR_BYTES = 512
+HEAD_BYTES = 56
+CONTROL_BYTES_MAX = 64 * 2**20
+_MAGIC = b"hfg1"
+_HEAD = struct.Struct("<4sIQQ16s")
+_DIGEST_BYTES = 16
+
+
+class FramedEntry(NamedTuple):
+    """An entry as the control part has it: its columns, where it belongs, and how long its body is."""
+
+    seq: int
+    partition_id: int
+    first: int
+    count: int  # type: ignore[assignment]  # the column's name; nobody counts values in a row
+    group_number: int
+    kind: int
+    codec: int
+    key_epoch: int
+    time_min: int
+    time_max: int
+    link: bytes
+    digest: bytes
+    schema: bytes
+    topic: str
+    number: int
+    size: int
+
+    def entry(self, body: bytes) -> Entry:
+        """The entry with its body."""
+        return Entry(*self[:12], body, self.schema)
+
+    def filed(self, file: int, position: int) -> FiledEntry:
+        """The entry with the place of its body."""
+        return FiledEntry(*self[:13], file, position, self.size)
+
+
+class Control(NamedTuple):
+    """What a group changes, but for the bodies."""
+
+    row: LogRow
+    heads: list[HeadRow]
+    entries: list[FramedEntry]
+
+
+class Frame(NamedTuple):
+    """A group ready to be written."""
+
+    row: LogRow
+    heads: Sequence[HeadRow]
+    entries: Sequence[FramedEntry]
+    buffers: list[bytes | memoryview]
+    """The first is all that comes before the bodies."""
+    size: int
+
+
+class FrameHead(NamedTuple):
+    """The first bytes of a frame."""
+
+    control_bytes: int
+    group: int
+    body_bytes: int
+    digest: bytes
+    covered: bytes
+    """What the digest covers of them."""
+
+    @property
+    def size(self) -> int:
+        """How long the frame is, with its padding."""
+        return padded(HEAD_BYTES + self.control_bytes + self.body_bytes)
+
+
+def padded(size: int) -> int:
+    """A length rounded up to whole sectors."""
+    return -(-size // SECTOR_BYTES) * SECTOR_BYTES
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Control).decode
+
+
+def encoded(salt: bytes, row: LogRow, heads: Sequence[HeadRow], entries: Sequence[FramedEntry]) -> bytes:
+    """A frame up to its bodies."""
+    control = _encode((row, heads, entries))
+    head = _HEAD.pack(_MAGIC, len(control), row.groups, sum(entry.size for entry in entries), salt)
+    return head + blake3(head + control).digest(length=_DIGEST_BYTES) + control
+
+
+def head_of(data: bytes, salt: bytes) -> FrameHead | None:
+    """The head of a frame of a file with this salt; None where there is none."""
+    if len(data) < HEAD_BYTES:
+        return None
+    magic, control_bytes, group, body_bytes, found = _HEAD.unpack_from(data)
+    if magic != _MAGIC or found != salt or not 0 < control_bytes <= CONTROL_BYTES_MAX:
+        return None
+    return FrameHead(control_bytes, group, body_bytes, data[_HEAD.size : HEAD_BYTES], data[: _HEAD.size])
+
+
+def control_of(head: FrameHead, control: bytes) -> Control | None:
+    """The control part behind a head; None where it is not whole."""
+    if blake3(head.covered + control).digest(length=_DIGEST_BYTES) != head.digest:
+        return None
+    try:
+        found = _decode(control)
+    except msgspec.MsgspecError:
+        return None
+    return found if found.row.groups == head.group else None
+
+
+def are_whole(control: Control, log_id: bytes, body_of: Callable[[int, int], bytes]) -> bool:
+    """Whether the bodies behind a control part are those that it names; `body_of` takes place and length."""
+    at = 0
+    for framed in control.entries:
+        if framed.size < 0:
+            return False
+        try:
+            place = Place(log_id, framed.topic, framed.number)
+        except struct.error:
+            return False
+        if not is_whole(place, framed.entry(body_of(at, framed.size))):
+            return False
+        at += framed.size
+    return True
+
+
+def starts(data: bytes, salt: bytes) -> list[int]:
+    """Where in these bytes, which begin at a sector's edge, frames of a file with this salt may begin."""
+    found, at = [], data.find(_MAGIC)
+    while at >= 0:
+        if at % SECTOR_BYTES == 0 and head_of(data[at : at + HEAD_BYTES], salt) is not None:
+            found.append(at)
+        at = data.find(_MAGIC, at + 1)
+    return found

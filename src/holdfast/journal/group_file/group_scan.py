@@ -1,0 +1,120 @@
+"""Finding the groups that are durable in files and not in the database: after a crash, or beside a living owner.
+
+The log's own row says in which file the next group may be, and where at the earliest. From there on whole frames are
+taken, each one number higher than the one before; frames of groups that the database has are passed over. Where a file
+ends, the file with the next number goes on. The first place without a whole frame of the next number is the end: a power
+cut may have torn what was being written there, and nobody was told that it is durable.
+
+A group is written only after the one before it was synced. So a whole frame *behind* such a place proves that something
+durable was damaged: that is `Corrupt`, not an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.errors import Corrupt
+from holdfast.journal.group_file.group_file import FRAMES_BEGIN, GroupFile
+from holdfast.journal.group_file.group_files import GroupFiles
+from holdfast.journal.group_file.group_frame import (
+    HEAD_BYTES,
+    SECTOR_BYTES,
+    Control,
+    FrameHead,
+    are_whole,
+    control_of,
+    head_of,
+    starts,
+)
+from holdfast.journal.group_file.late_rows import LateRows
+
+_PIECE_BYTES = 2**20
+
+
+class GroupScan:
+    """A scan that goes on where it ended, for as long as the database stays as it is."""
+
+    def __init__(self, files: GroupFiles) -> None:
+        self._files = files
+        self._began: tuple[int, int, int] | None = None
+        self._late = LateRows()
+        self._at = (0, 0)
+
+    def late(self, groups: int, file: int, position: int) -> LateRows:
+        """The rows of all groups behind this many, which are in the database; the next may be at this place."""
+        began = (groups, file, position)
+        if began != self._began:
+            self._began, self._late, self._at = began, LateRows(), (file, position)
+        if file <= 0 or self._late.damage is not None:
+            return self._late
+        group = groups if self._late.row is None else self._late.row.groups
+        for number, at, head, control in self._frames(*self._at, group):
+            self._take(number, at, head, control)
+        return self._late
+
+    def _take(self, number: int, position: int, head: FrameHead, control: Control) -> None:
+        at = position + HEAD_BYTES + head.control_bytes
+        entries = []
+        for framed in control.entries:
+            entries.append(framed.filed(number, at))
+            at += framed.size
+        self._late.add(control.row, control.heads, entries)
+        self._at = (number, position + head.size)
+
+    def _frames(self, first: int, position: int, group: int) -> Iterator[tuple[int, int, FrameHead, Control]]:
+        """Whole frames behind a group, with their places; from this place on, then in files with higher numbers."""
+        for number in self._files.numbers():
+            file = self._files.file(number) if number >= first else None
+            if file is None:
+                continue
+            at = position if number == first else FRAMES_BEGIN
+            while (found := self._frame(file, at, group)) is not None:
+                head, control = found
+                if control is not None:
+                    yield number, at, head, control
+                group, at = max(group, head.group), at + head.size
+            if self._is_damaged(file, at, group):
+                return
+
+    def _frame(self, file: GroupFile, at: int, group: int) -> tuple[FrameHead, Control | None] | None:
+        """The frame at a place: of the next group, or (without its content) of one before it."""
+        if at < FRAMES_BEGIN or at % SECTOR_BYTES:
+            return None
+        head = head_of(file.read(at, HEAD_BYTES), file.salt)
+        if head is None or head.group > group + 1:
+            return None
+        if head.group <= group:
+            return None if self._control(file, at, head) is None else (head, None)
+        control = self._whole(file, at, head)
+        return None if control is None else (head, control)
+
+    def _control(self, file: GroupFile, position: int, head: FrameHead) -> Control | None:
+        if position + head.size > file.size:
+            return None
+        return control_of(head, file.read(position + HEAD_BYTES, head.control_bytes))
+
+    def _whole(self, file: GroupFile, position: int, head: FrameHead) -> Control | None:
+        """The control part of a frame that is whole, bodies included."""
+        control = self._control(file, position, head)
+        if control is None or sum(framed.size for framed in control.entries) != head.body_bytes:
+            return None
+        bodies = position + HEAD_BYTES + head.control_bytes
+        is_whole = are_whole(control, self._files.log_id, lambda at, size: file.read(bodies + at, size))
+        return control if is_whole else None
+
+    def _is_damaged(self, file: GroupFile, position: int, group: int) -> bool:
+        """Whether this file has a later group behind a place that has no whole frame of the next one."""
+        for at in range(position, file.size, _PIECE_BYTES):
+            data = file.read(at, _PIECE_BYTES + HEAD_BYTES)
+            for start in starts(data, file.salt):
+                head = head_of(data[start : start + HEAD_BYTES], file.salt)
+                if head is not None and head.group > group and self._control(file, at + start, head) is not None:
+                    if head.group == group + 1 and at + start == position:
+                        continue  # the one that was torn
+                    self._late.damage = Corrupt(
+                        f"a group cannot be read, and later ones can file={file.number} position={position}"
+                        f" group={group + 1} found={head.group}",
+                        path=str(file.path),
+                    )
+                    return True
+        return False

@@ -1,0 +1,236 @@
+"""The owner's way to the files of groups: one is written, one is prepared, those with nothing left in them come back.
+
+A file is prepared before it is needed, by a thread of its own, because zeros for a whole file take longer than a commit
+may. Where the next one is not ready, or a frame is too large for any, `place` has no answer, and the group goes through
+the database: nobody ever waits for a file. The first one is small, and each next one four times as large as the one
+before it, up to a limit: a log that is opened for a few records costs next to nothing.
+
+A file is free once the last entry whose body lies in it was trimmed, durably. Then it is used anew under the next number,
+if it was begun by this very owner; one of an earlier owner is removed, for that one may still be alive somewhere, about
+to write into it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Mapping
+from threading import Thread
+
+from holdfast import disk
+from holdfast.errors import Closed, Unavailable
+from holdfast.journal.group_file.group_file import FRAMES_BEGIN, SALT_BYTES, GroupFile
+from holdfast.journal.group_file.group_files import GroupFiles
+from holdfast.model.control_rows import DiskFailed
+
+FIRST_BYTES = 128 * 2**10
+LARGEST_BYTES = 32 * 2**20
+_GROWTH = 4
+
+logger = logging.getLogger("holdfast.journal")
+
+
+class GroupWriter:
+    """What one owner writes, on the writer's thread."""
+
+    def __init__(
+        self,
+        files: GroupFiles,
+        random_bytes: Callable[[int], bytes],
+        live: Mapping[int, int],
+        first: int,
+        prove_ownership: Callable[[], None],
+    ) -> None:
+        self._files = files
+        self._prove_ownership = prove_ownership
+        self._random_bytes = random_bytes
+        self._live = dict(live)
+        """How many entries lie in each file."""
+        self._next = self._first = first
+        self._current: GroupFile | None = None
+        self._spare: GroupFile | None = None
+        self._mine: dict[int, GroupFile] = {}
+        """Files that were begun here and have entries, or are being written."""
+        self._empty: list[GroupFile] = []
+        self._preparing: Thread | None = None
+        self._is_over = False
+
+    @property
+    def number(self) -> int:
+        """The file that is being written, or that will be the first."""
+        return self._first if self._current is None else self._current.number
+
+    @property
+    def used(self) -> int:
+        """Where the next frame would begin in it."""
+        return FRAMES_BEGIN if self._current is None else self._current.used
+
+    @property
+    def salt(self) -> bytes:
+        """Of the file that is being written."""
+        return b"" if self._current is None else self._current.salt
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def has_place(self, size: int) -> bool:
+        """Whether a frame of so many bytes can be written now; if not, a file that could take it is prepared."""
+        current = self._current
+        if current is not None and current.room >= size:
+            if self._spare is None and 2 * current.used > current.size:
+                self._prepare(0)
+            return True
+        if size > LARGEST_BYTES - FRAMES_BEGIN or self._is_over:
+            return False
+        if current is None and self._preparing is None:
+            self._make_first()
+        spare = self._spare
+        if spare is None or spare.size - FRAMES_BEGIN < size:
+            self._prepare(size)
+            return False
+        self._begin(spare)
+        return True
+
+    @property
+    def room(self) -> int:
+        """Bytes that are left in the file that is being written."""
+        return 0 if self._current is None else self._current.room
+
+    def check_owned(self) -> None:
+        """Raise if somebody else has taken the log over."""
+        if self._current is not None and self._current.is_fenced():
+            raise Closed("another process has taken this log over", reason="fenced")
+
+    def write(self, frame: list[bytes | memoryview], size: int) -> None:
+        """Make a frame durable; raises Unavailable where nothing of it was written."""
+        current = self._current
+        assert current is not None
+        try:
+            current.write(frame, size)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Unavailable(
+                    f"the disk is full; nothing was written path={current.path}", hint=disk.FULL_HINT
+                ) from error
+            raise DiskFailed(f"a file of groups could not be written: {error}") from error
+        try:
+            current.sync()
+        except OSError as error:
+            raise DiskFailed(f"a file of groups could not be synced: {error}") from error
+        self.check_owned()
+
+    def add(self, entries: int) -> None:
+        """So many entries of the newest frame lie in the file."""
+        self._live[self.number] = self._live.get(self.number, 0) + entries
+
+    def _begin(self, file: GroupFile) -> None:
+        before, self._spare = self._current, None
+        try:
+            file.begin(self._files.log_id, self._random_bytes(SALT_BYTES))
+        except OSError as error:
+            raise DiskFailed(f"a file of groups could not be begun: {error}") from error
+        # Whoever takes the log over marks the files that it finds: so this one must be there before that is asked.
+        self._prove_ownership()
+        self._current = self._mine[file.number] = file
+        self._files.keep(file)
+        if before is not None and not self._live.get(before.number):
+            self._retire(before.number)
+
+    # -- preparing ----------------------------------------------------------------------------------------
+
+    def _make_first(self) -> None:
+        """The first file is so small that it is made at once."""
+        try:
+            disk.make_directory(self._files.folder)
+            self._spare = GroupFile.create(self._files.path(self._next), self._next, FIRST_BYTES)
+        except OSError as error:
+            self._give_up(error)
+        self._next += 1
+
+    def _prepare(self, size: int) -> None:
+        """Have the next file prepared, large enough for a frame of so many bytes."""
+        if self._preparing is not None and self._preparing.is_alive() or self._is_over:
+            return
+        before = 0 if self._current is None else self._current.size
+        wanted = max(FIRST_BYTES, before * _GROWTH)
+        while wanted < 2 * size:
+            wanted *= _GROWTH
+        wanted = min(wanted, LARGEST_BYTES)
+        kept = next((file for file in self._empty if file.size >= max(before, size + FRAMES_BEGIN)), None)
+        if kept is not None:
+            self._empty.remove(kept)
+        number, self._next = self._next, self._next + 1
+        unfit, self._spare = self._spare, None
+        self._preparing = Thread(
+            target=self._prepare_now, args=(kept, unfit, number, wanted), name="holdfast-group-files", daemon=True
+        )
+        self._preparing.start()
+
+    def _prepare_now(self, kept: GroupFile | None, unfit: GroupFile | None, number: int, size: int) -> None:
+        try:
+            if unfit is not None:
+                disk.remove(unfit.path)
+            path = self._files.path(number)
+            if kept is not None:
+                kept.give_away(path, number)
+                self._spare = kept
+            else:
+                self._spare = GroupFile.create(path, number, size)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """Groups go through the database from now on: just as durable, only slower."""
+        self._is_over = True
+        logger.warning(
+            "no file of groups could be prepared: %s", error.strerror,
+            extra={"action": "group_file_failed", "path": str(self._files.folder)},
+        )  # fmt: skip
+
+    # -- coming back --------------------------------------------------------------------------------------
+
+    def trimmed(self, counts: Mapping[int, int]) -> None:
+        """So many entries of these files are gone, durably."""
+        for number, count in counts.items():
+            self._live[number] = self._live.get(number, 0) - count
+            if self._live[number] <= 0 and number != self.number:
+                self._retire(number)
+
+    def _retire(self, number: int) -> None:
+        """Nothing lies in this file any more."""
+        self._live.pop(number, None)
+        self._files.forget(number)
+        file = self._mine.pop(number, None)
+        if file is not None and not self._empty and self._current is not None and file.size >= self._current.size:
+            self._empty.append(file)
+        else:
+            disk.discard(self._files.path(number))
+
+    def remove_unused(self) -> None:
+        """Remove what an earlier owner left and nobody needs."""
+        for number in self._files.numbers():
+            if number < self._first and not self._live.get(number):
+                disk.discard(self._files.path(number))
+
+    def close(self) -> None:
+        """Remove all files in which nothing lies; by an owner who ends in good order."""
+        self._is_over = True
+        if self._preparing is not None:
+            self._preparing.join()
+        self._current = self._spare = None
+        self._empty.clear()
+        self._mine.clear()
+        for number in self._files.numbers():
+            if not self._live.get(number):
+                self._files.forget(number)
+                disk.discard(self._files.path(number))
+
+
+def fence(files: GroupFiles, token: bytes) -> None:
+    """Before a log is recovered, with its database locked: whoever still writes into its files must stop."""
+    for number in files.numbers():
+        try:
+            file = GroupFile.open(files.path(number), number, files.log_id, write=True)
+            if file is not None:
+                file.fence(token)
+        except OSError as error:
+            raise DiskFailed(f"a file of groups cannot be taken over: {error}") from error
