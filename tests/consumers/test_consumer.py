@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import Closed, Corrupt, Expired, Invalid, NotFound, Unavailable
 from holdfast.testing import ManualClock
-from tests.disk.test_writer import refuse_next_commit
+from tests.failing_commits import refuse_next_commit
 from tests.stalled import stalled
 
 pytestmark = pytest.mark.disk

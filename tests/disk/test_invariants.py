@@ -8,6 +8,7 @@ import tracemalloc
 
 import apsw
 import pytest
+from tests.failing_commits import fail_commits
 from tests.stalled import stalled
 
 from holdfast import Closed, Corrupt, Invalid, OutcomeUnknown
@@ -54,7 +55,7 @@ def test_inv_12_nobody_ever_hangs_on_the_writer(open_log, monkeypatch):
     """The writer dies while 32 threads wait: each of them comes back with a typed error."""
     log = open_log()
     topic = log.topic("t")
-    monkeypatch.setattr(topic._journal._backend, "commit", lambda: (_ for _ in ()).throw(DiskFailed("planted")))
+    fail_commits(topic, monkeypatch, DiskFailed("planted"))
     outcomes: list[type] = []
 
     def append():

@@ -175,7 +175,7 @@ def test_an_idle_follower_does_not_poll(open_log):
 
 def test_readers_do_not_hold_up_the_write_ahead_log(open_log):
     """A reader that stops in the middle pins nothing: the log goes on to be checkpointed."""
-    log = open_log(journal={"checkpoint_bytes": 200_000})
+    log = open_log(journal={"checkpoint_bytes": 200_000, "group_file_bytes": 0})
     topic = log.topic("t")
     topic.append_batch([b"x" * 100] * 2000)
     lazy = topic.read()

@@ -11,7 +11,8 @@ from typing import Any
 
 import apsw
 import pytest
-from tests.disk.test_writer import _Xor, put_unit, refuse_next_commit, run_of
+from tests.disk.test_writer import _Xor, put_unit, run_of
+from tests.failing_commits import refuse_next_commit
 from tests.stalled import stalled
 
 import holdfast

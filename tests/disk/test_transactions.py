@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.disk.test_writer import refuse_next_commit
+from tests.failing_commits import refuse_next_commit
 from tests.stalled import stalled
 
 import holdfast

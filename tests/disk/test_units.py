@@ -7,7 +7,8 @@ from typing import Any
 import apsw
 import pyarrow as pa
 import pytest
-from tests.disk.test_writer import _Xor, refuse_next_commit
+from tests.disk.test_writer import _Xor
+from tests.failing_commits import refuse_next_commit
 from tests.stalled import stalled
 
 from holdfast import Corrupt, Full, Invalid, Log, Unavailable

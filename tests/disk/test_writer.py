@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from tests.failing_commits import fail_commits, refuse_next_commit
 from tests.stalled import stalled
 
 import holdfast
@@ -105,21 +106,6 @@ def test_a_refused_group_breaks_the_scopes_in_it(open_log, monkeypatch):
     assert [r.payload for r in topic.read()] == [b"1", b"2"]
 
 
-def refuse_next_commit(topic, monkeypatch, error, *, skip=0):
-    backend = topic._journal._backend
-    commit = backend.commit
-    calls = []
-
-    def fail():
-        calls.append(1)
-        if len(calls) <= skip:
-            return commit()
-        monkeypatch.setattr(backend, "commit", commit)
-        raise error
-
-    monkeypatch.setattr(backend, "commit", fail)
-
-
 def test_a_failed_group_commit_leaves_no_hole_behind(open_log, monkeypatch):
     """A group that the disk refused is gone as a whole, predecessors included; the next one takes its offsets.
 
@@ -160,8 +146,7 @@ def poisoned(open_log, monkeypatch, error):
     log = open_log()
     topic = log.topic("t")
     topic.append(b"safe")
-    backend = topic._journal._backend
-    monkeypatch.setattr(backend, "commit", lambda: (_ for _ in ()).throw(error))
+    fail_commits(topic, monkeypatch, error)
     return log, topic
 
 
@@ -288,7 +273,7 @@ def test_a_group_with_an_error_before_its_commit_was_not_written(open_log, monke
 
     log = open_log()
     topic = log.topic("t")
-    monkeypatch.setattr(Staging, "flush", lambda self: 1 / 0)
+    monkeypatch.setattr(Staging, "head_rows", lambda *_: 1 / 0)
     with pytest.raises(Closed) as caught:
         topic.append(b"x")
     assert caught.value.reason == "poisoned"

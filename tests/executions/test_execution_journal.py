@@ -26,8 +26,8 @@ from holdfast.execution.journal.entries import (
 )
 from holdfast.execution.journal.execution_id import derived_id, fresh_id, given_id
 from holdfast.execution.journal.execution_journal import ExecutionJournal
-from tests.disk.test_writer import refuse_next_commit
 from tests.executions.test_live_journal import result, room_of
+from tests.failing_commits import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 

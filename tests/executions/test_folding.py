@@ -10,9 +10,9 @@ import holdfast
 from holdfast import Full, Settings, Unavailable
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.journal.entries import AttemptFailed, EffectIntent, Heartbeat, StepResult
-from tests.disk.test_writer import refuse_next_commit
 from tests.executions.test_execution_journal import journal_of, opened, steps
 from tests.executions.test_live_journal import begin, result, room_of
+from tests.failing_commits import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 

@@ -15,7 +15,7 @@ from holdfast.execution.journal.entries import Entry, StepResult
 from holdfast.execution.journal.execution_id import fresh_id
 from holdfast.execution.journal.live_execution import LiveExecution, Suspended
 from holdfast.execution.journal.recorded import in_order
-from tests.disk.test_writer import refuse_next_commit
+from tests.failing_commits import refuse_next_commit
 from tests.stalled import stalled
 
 pytestmark = pytest.mark.disk

@@ -29,8 +29,8 @@ from holdfast.execution.waits import promise_token
 from holdfast.execution.waits.promise_token import Token, parse_token
 from holdfast.execution.waits.timers import sleep
 from holdfast.testing import ManualClock
-from tests.disk.test_writer import refuse_next_commit
 from tests.executions.waiting_room import ID, Aside, open_log, promise_at, room_of, running, wait_until
+from tests.failing_commits import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 

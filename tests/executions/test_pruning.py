@@ -16,9 +16,9 @@ from holdfast.execution.journal.commit_parts import DATA_PREFIX
 from holdfast.execution.steps.claim_check import put_aside
 from holdfast.journal.journal import Journal
 from holdfast.testing import ManualClock
-from tests.disk.test_writer import refuse_next_commit
 from tests.executions.test_execution_journal import journal_of, opened, steps
 from tests.executions.test_live_journal import begin, result, room_of
+from tests.failing_commits import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Full, Log, Unavailable
 from holdfast.execution.journal.entries import EffectIntent, StepResult
-from tests.disk.test_writer import refuse_next_commit
 from tests.executions.test_steps import Calls, Die, entries
+from tests.failing_commits import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 

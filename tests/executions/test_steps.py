@@ -32,7 +32,7 @@ from holdfast.execution.journal.entries import (
 from holdfast.execution.journal.recorded import in_order
 from holdfast.execution.steps.context import Context
 from holdfast.testing import ManualClock
-from tests.disk.test_writer import refuse_next_commit
+from tests.failing_commits import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 

@@ -17,7 +17,7 @@ from holdfast.execution.work.work_function import work_functions
 from holdfast.execution.work.work_run import RetryPolicy, Taken
 from holdfast.model.control_rows import DiskFailed
 from holdfast.testing import ManualClock
-from tests.disk.test_writer import refuse_next_commit
+from tests.failing_commits import refuse_next_commit
 
 pytestmark = pytest.mark.disk
 

@@ -572,7 +572,9 @@ CHAINS: dict[str, tuple[SegmentHead, int, bytes]] = {
     ), 1000, CONTENT),
 }  # fmt: skip
 ROWS = {
-    "log": LogRow(LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 0, 0, 0, 5, b""),
+    "log": LogRow(
+        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 0, 0, 0, 5, b""
+    ),
     "epochs": EpochRow(2, 1_700_000_000_000_000, 4242, 5, b""),
     "key_epochs": KeyEpoch(5, "aes-256-gcm", "golden-1", SALT, bytes(32), b""),
     "topics": TopicRow(1, "orders", 3, -1, 5, b""),

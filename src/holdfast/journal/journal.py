@@ -96,7 +96,7 @@ class Journal:
                 if recovered.problems:
                     raise recovered.problems[0]
                 recovered.row = recovery.take_ownership(backend, recovered, context.clock)
-                backend.own_files(recovered.row, context.clock.random_bytes)
+                backend.own_files(recovered.row, context.clock.random_bytes, context.settings.group_file_bytes)
             except BaseException:
                 backend.close_quietly()
                 raise

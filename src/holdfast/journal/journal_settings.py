@@ -7,6 +7,8 @@ import msgspec
 from holdfast.errors import Invalid
 
 _ENTRY_OVERHEAD = 64 * 1024
+GROUP_FILE_BYTES_MIN = 128 * 1024
+"""The size of the first file of groups that an owner makes."""
 
 
 class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +66,9 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_bytes: int = 8 * 2**20
     """How much write-ahead log may gather before it is folded into the database file."""
 
+    group_file_bytes: int = 32 * 2**20
+    """The largest file in which groups of plain records become durable; 0: none, all goes through the database."""
+
     tail_bytes_max: int = 4 * 2**30
     """Bytes that may be durable and not sealed yet; beyond that appends wait for the roller, then raise Full."""
 
@@ -71,8 +76,10 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         problems = [
             f"journal.{name} must be above zero, got {value}"
             for name, value in msgspec.structs.asdict(self).items()
-            if value <= 0
+            if value <= 0 and (name, value) != ("group_file_bytes", 0)
         ]
+        if 0 < self.group_file_bytes < GROUP_FILE_BYTES_MIN:
+            problems.append(f"journal.group_file_bytes must be 0 or at least {GROUP_FILE_BYTES_MIN // 1024}KiB")
         if self.payload_bytes_max > 2**30 or self.batch_bytes_max > 2**30:
             problems.append("journal.payload_bytes_max and journal.batch_bytes_max must not exceed 1GiB")
         if self.payload_bytes_max > self.queue_bytes_max or self.batch_bytes_max > self.queue_bytes_max:

@@ -21,8 +21,8 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import PLAIN, Vault
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.backend import Backend, ControlRows
-from holdfast.journal.group_file.group_file import FRAMES_BEGIN
 from holdfast.journal.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
+from holdfast.journal.group_file.group_file import FRAMES_BEGIN
 from holdfast.journal.proofs import LOG_ID_BYTES, OK, Proofs
 from holdfast.journal.state.state_digest import SUM_BYTES, total
 from holdfast.journal.state.topic_registry import Topics
@@ -78,7 +78,9 @@ def recover(
 
 
 def _empty_row(log_id: bytes, created_us: int, *, is_keyed: bool) -> LogRow:
-    return LogRow(log_id, created_us, int(is_keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), 0, 0, 0, 0, 0, 0, PLAIN, b"")
+    return LogRow(
+        log_id, created_us, int(is_keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), 0, 0, 0, 0, 0, 0, PLAIN, b""
+    )
 
 
 def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogRow:

@@ -163,7 +163,9 @@ class Writer:
             not item.keyed if isinstance(item, Run) else _is_plain_batch(item) for item in group.items
         ):
             return False
-        return groups.has_place(_FRAME_BYTES + group.bytes + _RECORD_BYTES * group.records + _ITEM_BYTES * len(group.items))
+        return groups.has_place(
+            _FRAME_BYTES + group.bytes + _RECORD_BYTES * group.records + _ITEM_BYTES * len(group.items)
+        )
 
     def _commit_to_file(self, group: Group, staging: Staging) -> LogRow | None:
         """Make a group durable in a file; None where it turned out that there is nothing to store, or too much.

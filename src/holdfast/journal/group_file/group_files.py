@@ -16,6 +16,8 @@ from holdfast.journal.group_file.group_file import GroupFile
 
 _FOLDER = "groups"
 _DIGITS = 20
+NUMBER_MAX = 2**62
+"""A number beyond this is damage."""
 _KEPT = 64
 """Files that are kept open for the next reader."""
 
@@ -39,7 +41,8 @@ class GroupFiles:
             names = os.listdir(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdigit())
+        numbers = (int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdigit())
+        return sorted(number for number in numbers if 0 < number <= NUMBER_MAX)
 
     def file(self, number: int) -> GroupFile | None:
         """The file of a number, if it is there and was begun."""

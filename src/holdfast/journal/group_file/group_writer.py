@@ -21,10 +21,9 @@ from holdfast import disk
 from holdfast.errors import Closed, Unavailable
 from holdfast.journal.group_file.group_file import FRAMES_BEGIN, SALT_BYTES, GroupFile
 from holdfast.journal.group_file.group_files import GroupFiles
+from holdfast.journal.journal_settings import GROUP_FILE_BYTES_MIN
 from holdfast.model.control_rows import DiskFailed
 
-FIRST_BYTES = 128 * 2**10
-LARGEST_BYTES = 32 * 2**20
 _GROWTH = 4
 
 logger = logging.getLogger("holdfast.journal")
@@ -39,10 +38,12 @@ class GroupWriter:
         random_bytes: Callable[[int], bytes],
         live: Mapping[int, int],
         first: int,
+        bytes_max: int,
         prove_ownership: Callable[[], None],
     ) -> None:
         self._files = files
         self._prove_ownership = prove_ownership
+        self._bytes_max = bytes_max
         self._random_bytes = random_bytes
         self._live = dict(live)
         """How many entries lie in each file."""
@@ -53,7 +54,7 @@ class GroupWriter:
         """Files that were begun here and have entries, or are being written."""
         self._empty: list[GroupFile] = []
         self._preparing: Thread | None = None
-        self._is_over = False
+        self._is_over = bytes_max < GROUP_FILE_BYTES_MIN
 
     @property
     def number(self) -> int:
@@ -79,7 +80,7 @@ class GroupWriter:
             if self._spare is None and 2 * current.used > current.size:
                 self._prepare(0)
             return True
-        if size > LARGEST_BYTES - FRAMES_BEGIN or self._is_over:
+        if size > self._bytes_max - FRAMES_BEGIN or self._is_over:
             return False
         if current is None and self._preparing is None:
             self._make_first()
@@ -141,20 +142,20 @@ class GroupWriter:
         """The first file is so small that it is made at once."""
         try:
             disk.make_directory(self._files.folder)
-            self._spare = GroupFile.create(self._files.path(self._next), self._next, FIRST_BYTES)
+            self._spare = GroupFile.create(self._files.path(self._next), self._next, GROUP_FILE_BYTES_MIN)
         except OSError as error:
             self._give_up(error)
         self._next += 1
 
     def _prepare(self, size: int) -> None:
         """Have the next file prepared, large enough for a frame of so many bytes."""
-        if self._preparing is not None and self._preparing.is_alive() or self._is_over:
+        if (self._preparing is not None and self._preparing.is_alive()) or self._is_over:
             return
         before = 0 if self._current is None else self._current.size
-        wanted = max(FIRST_BYTES, before * _GROWTH)
+        wanted = max(GROUP_FILE_BYTES_MIN, before * _GROWTH)
         while wanted < 2 * size:
             wanted *= _GROWTH
-        wanted = min(wanted, LARGEST_BYTES)
+        wanted = min(wanted, self._bytes_max)
         kept = next((file for file in self._empty if file.size >= max(before, size + FRAMES_BEGIN)), None)
         if kept is not None:
             self._empty.remove(kept)

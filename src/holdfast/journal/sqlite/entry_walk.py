@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.crypto import digests
 from holdfast.errors import Corrupt
+from holdfast.journal.group_file.group_files import NUMBER_MAX
 from holdfast.journal.sqlite.control_tables import GROUP_FILES_SINCE, SINCE
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS
@@ -22,7 +23,6 @@ from holdfast.model.entry import Entry, FiledEntry
 
 _PAGE_ENTRIES = 256
 _PAGE_BYTES = 4 * 2**20
-_NUMBER_MAX = 2**62
 _LOST_MAX = 10_000
 """After so many numbers in a row that cannot be read the rest is given up: they are not dense, so they are forged."""
 _UNREADABLE = (apsw.Error, UnicodeDecodeError, msgspec.ValidationError)
@@ -149,7 +149,7 @@ class EntryWalk:
 
     def _with_body(self, row: _Found) -> Entry:
         """The entry with its body out of a file of groups; without one that is gone or too large."""
-        if row.is_too_large or not (0 < row.file < _NUMBER_MAX and 0 < row.position < _NUMBER_MAX and row.bytes >= 0):
+        if row.is_too_large or not (0 < row.file < NUMBER_MAX and 0 < row.position < NUMBER_MAX and row.bytes >= 0):
             return row.entry
         return row.entry._replace(body=self._backend.files.body(row.file, row.position, row.bytes) or b"")
 

@@ -24,7 +24,7 @@ import apsw
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
-from holdfast.journal.group_file.group_files import GroupFiles
+from holdfast.journal.group_file.group_files import NUMBER_MAX, GroupFiles
 from holdfast.journal.group_file.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
 from holdfast.journal.group_file.group_scan import GroupScan
 from holdfast.journal.group_file.group_writer import GroupWriter, fence
@@ -56,6 +56,7 @@ from holdfast.model.entry import Entry, FiledEntry
 _READERS_KEPT = 8
 _FENCE_BYTES = 16
 _PADDING = bytes(SECTOR_BYTES)
+_FILED = f"typeof(file) = 'integer' AND file BETWEEN 1 AND {NUMBER_MAX}"
 _MOVED_MAX = 2**20
 """Bodies of so many bytes are moved into the database when a log is closed: it is all there is to a small one then."""
 _LOG = ", ".join(LogRow._fields)
@@ -281,16 +282,15 @@ class SqliteBackend:
     def next_file(self) -> int:
         """The number of the next file of groups: higher than any there is, or was when its entries were stored."""
         with self.translated():
-            stored = self.connection.execute("SELECT max(coalesce(max(file), 0), 0) FROM entries").get
-        return max([*self.files.numbers(), stored if isinstance(stored, int) else 0]) + 1
+            stored = self.connection.execute(f"SELECT coalesce(max(file), 0) FROM entries WHERE {_FILED}").get
+        return max([*self.files.numbers(), stored]) + 1
 
-    def own_files(self, row: LogRow, random_bytes: Callable[[int], bytes]) -> None:
+    def own_files(self, row: LogRow, random_bytes: Callable[[int], bytes], bytes_max: int) -> None:
         """Prepare to write files of this owner's own; what earlier ones left and nobody needs is removed."""
         with self.translated():
-            sql = "SELECT file, count(*) FROM entries WHERE file > 0 GROUP BY file"
-            live = {int(number): int(count) for number, count in self.connection.execute(sql)}
+            live = dict(self.connection.execute(f"SELECT file, count(*) FROM entries WHERE {_FILED} GROUP BY file"))
         self.files.log_id = row.log_id
-        self.groups = GroupWriter(self.files, random_bytes, live, row.group_file, self._prove_ownership)
+        self.groups = GroupWriter(self.files, random_bytes, live, row.group_file, bytes_max, self._prove_ownership)
         self.groups.remove_unused()
 
     def _prove_ownership(self) -> None:
@@ -345,7 +345,7 @@ class SqliteBackend:
         if self.groups is None:
             return
         with self.translated():
-            filed = self.connection.execute("SELECT coalesce(sum(size), 0) FROM entries WHERE file > 0").get
+            filed = self.connection.execute(f"SELECT coalesce(sum(size), 0) FROM entries WHERE {_FILED}").get
         if self.late.row is not None or filed:
             row = self.late.row
             self.begin()
@@ -358,7 +358,7 @@ class SqliteBackend:
 
     def _move_bodies(self) -> Counter[int]:
         """Inside a transaction: bring bodies out of files into the database; returns of which files how many."""
-        sql = "SELECT seq, file, position, size FROM entries WHERE file > 0"
+        sql = f"SELECT seq, file, position, size FROM entries WHERE {_FILED}"
         with self.translated():
             filed = list(self.connection.execute(sql))
         bodies = [(self.files.body(*place), seq) for seq, *place in filed]

@@ -17,7 +17,7 @@ import apsw
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
-from holdfast.journal.group_file.group_files import GroupFiles
+from holdfast.journal.group_file.group_files import NUMBER_MAX, GroupFiles
 from holdfast.journal.group_file.late_rows import LateRows
 from holdfast.model.control_rows import (
     ITEM_KEY_BYTES_MAX,
@@ -39,7 +39,6 @@ from holdfast.model.control_rows import (
 )
 from holdfast.model.entry import Entry, FiledEntry
 
-_OFFSETS_MAX = 2**62
 _LONGEST = 256
 """No id, hash, salt or stamp is longer; bodies have limits of their own."""
 
@@ -285,7 +284,7 @@ class StoredRows:
     def _entry(self, values: Sequence[object], told: int, body_bytes_max: int) -> Entry | int | None:
         """An entry as it was stored; of one whose body is too long, the column `told`; None if its body is gone."""
         file, position, size = values[-3:]
-        if file == 0:
+        if (file, position, size) == (0, 0, 0):
             number = values[told]
             if values[12] is None and type(number) is int:
                 return number
@@ -297,7 +296,7 @@ class StoredRows:
     def _late_entry(self, filed: FiledEntry, told: int, body_bytes_max: int) -> Entry | int | None:
         if not 0 <= filed.size <= body_bytes_max:
             return told
-        if not (0 < filed.file < _OFFSETS_MAX and 0 < filed.position < _OFFSETS_MAX):
+        if not (0 < filed.file <= NUMBER_MAX and 0 < filed.position <= NUMBER_MAX):
             return None
         body = self.files.body(filed.file, filed.position, filed.size)
         return None if body is None else filed.entry(body)
