@@ -16,8 +16,8 @@ resumed one after the other in one callback of the loop; a future would need a c
 
 from __future__ import annotations
 
-from _thread import LockType, allocate_lock
-from asyncio import AbstractEventLoop, Future, TimerHandle
+from _thread import LockType, allocate_lock, get_ident
+from asyncio import AbstractEventLoop, Future, TimerHandle, get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import Context
@@ -30,11 +30,13 @@ import msgspec
 class Signal:
     """Wakes all who wait, each time `notify` is called."""
 
-    __slots__ = ("_loops", "_sleepers")
+    __slots__ = ("_loops", "_sleepers", "_threads")
 
     def __init__(self) -> None:
         self._sleepers: deque[LockType] = deque()
         self._loops: dict[AbstractEventLoop, _Sleepers] = {}
+        self._threads: dict[int, _Sleepers] = {}
+        """The same by the thread that runs the loop, as a guess: to ask for the running loop may be a system call."""
 
     def sleep(self, happened: Callable[[], bool], timeout: float) -> bool:
         """Block this thread until the next signal or the time-out; True when it has happened."""
@@ -57,9 +59,7 @@ class Signal:
         All futures of one loop share one wake-up, and one timer, set for the first of their deadlines. Cancelling a
         future cancels nothing else.
         """
-        sleepers = self._loops.get(loop)
-        if sleepers is None:
-            sleepers = self._loops[loop] = _Sleepers(loop)
+        sleepers = self._sleepers_of(loop)
         future: Future[None] = loop.create_future()
         deadline = loop.time() + timeout
         sleepers.futures[future] = deadline
@@ -67,17 +67,28 @@ class Signal:
             self._set_timer(sleepers, deadline)
         return future
 
-    def park(self, loop: AbstractEventLoop, timeout: float) -> Parked:
-        """What `future` does, cheaper, for a task of this loop that yields it at once, or drops it."""
-        sleepers = self._loops.get(loop)
+    def park(self, timeout: float, loop: AbstractEventLoop | None = None) -> Parked:
+        """What `future` does, cheaper, for a task of the running loop that yields it at once, or drops it.
+
+        It is a guess that the loop is the one that parked last in this thread. The task that gets another loop's
+        refuses it by a RuntimeError; then it tells which loop it is.
+        """
+        sleepers = None if loop is not None else self._threads.get(get_ident())
         if sleepers is None:
-            sleepers = self._loops[loop] = _Sleepers(loop)
+            sleepers = self._threads[get_ident()] = self._sleepers_of(loop or get_running_loop())
+        loop = sleepers.loop
         deadline = loop.time() + timeout
         parked = Parked(loop, deadline)
         sleepers.parked.append(parked)
         if deadline < sleepers.due:
             self._set_timer(sleepers, deadline)
         return parked
+
+    def _sleepers_of(self, loop: AbstractEventLoop) -> _Sleepers:
+        sleepers = self._loops.get(loop)
+        if sleepers is None:
+            sleepers = self._loops[loop] = _Sleepers(loop)
+        return sleepers
 
     def notify(self) -> None:
         """Wake all who wait now."""
@@ -95,9 +106,13 @@ class Signal:
         waiting = self._loops.pop(loop, None)
         if waiting is not None:
             try:
-                loop.call_soon_threadsafe(waiting.wake)
+                loop.call_soon_threadsafe(self._wake, waiting)
             except RuntimeError:  # the loop was closed: nobody is waiting there
                 pass
+
+    def _wake(self, sleepers: _Sleepers) -> None:
+        self._threads.pop(get_ident(), None)  # here and not by whoever notifies: nobody parks meanwhile
+        sleepers.wake()
 
     def _set_timer(self, sleepers: _Sleepers, due: float) -> None:
         if sleepers.timer is not None:
@@ -115,6 +130,7 @@ class Signal:
         elif self._loops.get(loop) is sleepers:
             # Nobody registers but on the loop itself, where this runs: nobody is lost here.
             self._loops.pop(loop, None)
+            self._threads.pop(get_ident(), None)
         _wake(over)
         sleepers.resume(iter(parked))
 

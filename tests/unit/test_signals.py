@@ -123,11 +123,11 @@ def test_every_future_has_its_own_deadline():
 class Waits:
     """Awaitable: parks until the signal is given, or the time is over."""
 
-    def __init__(self, signal, seconds=30.0):
-        self.signal, self.seconds = signal, seconds
+    def __init__(self, signal, seconds=30.0, loop=None):
+        self.signal, self.seconds, self.loop = signal, seconds, loop
 
     def __await__(self):
-        yield self.signal.park(asyncio.get_running_loop(), self.seconds)
+        yield self.signal.park(self.seconds, self.loop)
 
 
 async def parked(signal, ended, name, seconds=30.0):
@@ -160,7 +160,7 @@ def test_all_parked_tasks_are_resumed_by_one_callback():
 
     asyncio.run(main())
     assert ended == list(range(50))
-    assert [getattr(call, "__name__", "") for call in calls].count("wake") == 1
+    assert [getattr(call, "__name__", "") for call in calls].count("_wake") == 1
     assert len(calls) < 10
 
 
@@ -210,9 +210,13 @@ def test_every_parked_task_has_its_own_deadline():
         assert not signal._loops
         await asyncio.wait_for(Waits(signal, 0.01), 10)  # and when all have gone, the next one waits anew
         assert not signal._loops
+        task = asyncio.ensure_future(parked(signal, ended, 50, 50))
+        await asyncio.sleep(0)
+        threading.Thread(target=signal.notify).start()
+        await asyncio.wait_for(task, 10)
 
     asyncio.run(main())
-    assert ended[-2:] == [30, 40]
+    assert ended[-3:] == [30, 40, 50]
 
 
 def test_a_task_that_stops_the_loop_takes_nobody_along():
@@ -229,7 +233,7 @@ def test_a_task_that_stops_the_loop_takes_nobody_along():
         tasks += [loop.create_task(parked(signal, ended, n)) for n in (1, 2)]
         loop.call_later(0.01, signal.notify)
         with pytest.raises(SystemExit):
-            loop.run_until_complete(asyncio.gather(*tasks))
+            loop.run_until_complete(asyncio.wait(tasks))
         loop.run_until_complete(asyncio.wait_for(asyncio.wait(tasks), 10))
         assert isinstance(tasks[1].exception(), SystemExit)
     finally:
@@ -274,3 +278,28 @@ def test_a_task_that_was_resumed_leaves_no_cycle():
         assert [task() for task in asyncio.run(main())] == [None] * 3
     finally:
         gc.enable()
+
+
+def test_a_task_that_got_another_loops_place_is_told_and_asks_again():
+    """The loop is guessed by the thread: a wrong guess is a RuntimeError in the task, and parks nobody."""
+    signal, ended = Signal(), []
+
+    async def again():
+        with pytest.raises(RuntimeError, match="attached to a different loop"):
+            await Waits(signal)
+        await Waits(signal, 30.0, asyncio.get_running_loop())
+        await parked(signal, ended, "guessed right from now on", 0.01)
+
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    try:
+        first = loops[0].create_task(parked(signal, ended, "first"))
+        loops[0].run_until_complete(asyncio.sleep(0))
+        second = loops[1].create_task(again())
+        loops[1].call_later(0.01, signal.notify)
+        loops[1].run_until_complete(asyncio.wait_for(second, 10))
+        loops[0].run_until_complete(asyncio.wait_for(first, 10))
+    finally:
+        for loop in loops:
+            loop.close()
+    assert ended == ["guessed right from now on", "first"]
+    assert not signal._threads

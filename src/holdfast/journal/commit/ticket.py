@@ -71,9 +71,14 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
         run = self._run
         group = run.group
         if not group.done:
-            parked = group.signal.park(get_running_loop(), self._timeout)
-            if not group.done:  # look again: it may have been done before we parked
-                yield parked
+            try:
+                parked = group.signal.park(self._timeout)
+                if not group.done:  # look again: it may have been done before we parked
+                    yield parked
+            except RuntimeError:  # refused: another loop ran in this thread before
+                parked = group.signal.park(self._timeout, get_running_loop())
+                if not group.done:
+                    yield parked
             if not group.done:
                 raise self._unknown(self._timeout)
         return run.receipt(self._index)
@@ -245,7 +250,7 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     def __await__(self) -> Generator[Any, None, None]:
         group = self.unit.group
         if not group.done:
-            parked = group.signal.park(get_running_loop(), self._timeout)
+            parked = group.signal.park(self._timeout, get_running_loop())
             if not group.done:
                 yield parked
             if not group.done:
