@@ -126,18 +126,16 @@ class Topic(AnyTopic[Record]):
             extra, size = self._checks.extras(key, kind, headers, size)
         if idempotency_key is not None:
             idempotency_key, unique = self._checks.unique_record(idempotency_key, payload, extra)
-        wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
-        run, index = self._journal.put(
+        return self._journal.submit(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
             self._now() if time is None else self._checks.time(time),
             extra,
             unique,
             size,
-            True,
-            wait_seconds,
+            self._wait_seconds if timeout is None else seconds(timeout),
+            idempotency_key,
         )
-        return Ticket(run, index, wait_seconds, idempotency_key)
 
     def offer(
         self,
