@@ -29,12 +29,12 @@ def fail_commits(topic: Topic, monkeypatch: pytest.MonkeyPatch, error: BaseExcep
 def _replace(
     backend: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, is_struck: Callable[[], bool]
 ) -> None:
-    for name in ("commit", "append_group"):
-        original = getattr(backend, name)
+    for owner, name in ((backend, "commit"), (backend.filed, "append_group")):
+        original = getattr(owner, name)
 
         def commit(*frame: Any, original: Callable[..., None] = original) -> None:
             if is_struck():
                 raise error
             original(*frame)
 
-        monkeypatch.setattr(backend, name, commit)
+        monkeypatch.setattr(owner, name, commit)

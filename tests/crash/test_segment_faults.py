@@ -35,6 +35,8 @@ from tests.crash.segment_workload import (
 )
 from tests.harness.faults import KINDS, Failed, attempt, fail_at, struck
 
+JOURNAL = ("log/durable.db", "log/groups/")
+
 pytestmark = pytest.mark.crash
 
 
@@ -81,8 +83,8 @@ def go_on(log: Log, disk: FaultyDisk) -> None:
         return
     assert isinstance(error, Closed), f"not sealed although the disk is whole: {error!r}"
     assert error.reason == "poisoned"
-    blamed = [step for step in disk.failed if step.name.startswith("log/durable.db")]
-    assert blamed, f"poisoned without the database having failed: {disk.failed}"
+    blamed = [step for step in disk.failed if step.name.startswith(JOURNAL)]
+    assert blamed, f"poisoned without the journal having failed: {disk.failed}"
 
 
 def fail(
@@ -106,7 +108,11 @@ def own_steps(tmp_path: Path, kind: Kind, *, keyed: bool) -> list[int]:
     prepare(tmp_path / "whole" / "log", notes)
     with FaultyDisk(tmp_path / "whole", record=False) as disk:
         run(tmp_path / "whole" / "log", notes, disk)
-    return [nth for nth, step in enumerate(struck(disk, kind), 1) if not step.name.startswith("log/durable.db")]
+    return [
+        nth
+        for nth, step in enumerate(struck(disk, kind), 1)
+        if not step.name.startswith(("log/durable.db", "log/groups/"))
+    ]
 
 
 def examine(failed: Failed[Notes]) -> None:

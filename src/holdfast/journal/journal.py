@@ -91,12 +91,12 @@ class Journal:
         try:
             backend = open_backend(path)
             try:
-                backend.take_over(context.clock.random_bytes)
+                backend.filed.take_over(context.clock.random_bytes)
                 recovered = recovery.recover(backend, log_id, context.keyring, context.cipher, context.clock)
                 if recovered.problems:
                     raise recovered.problems[0]
                 recovered.row = recovery.take_ownership(backend, recovered, context.clock)
-                backend.own_files(recovered.row, context.clock.random_bytes, context.settings.group_file_bytes)
+                backend.filed.own(recovered.row, context.clock.random_bytes, context.settings.group_file_bytes)
             except BaseException:
                 backend.close_quietly()
                 raise

@@ -87,7 +87,7 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogR
     """Start a new epoch, in the transaction that `take_over` began; durable when this returns."""
     vault, row = recovered.vault, recovered.row
     try:
-        backend.fold_late()
+        backend.filed.insert()
         if vault.keyed:
             key_epoch = vault.begin(row.key_epochs + 1, clock.random_bytes(SALT_BYTES))
             backend.insert_key_epoch(key_epoch)
@@ -96,7 +96,7 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogR
         # Without keys the epoch is 0, as is the count of key epochs.
         taken = row._replace(
             epoch=row.epoch + 1, key_epochs=vault.epoch, heads=heads,
-            group_file=backend.next_file(), group_position=FRAMES_BEGIN, key_epoch=vault.epoch,
+            group_file=backend.filed.next_number(), group_position=FRAMES_BEGIN, key_epoch=vault.epoch,
         )  # fmt: skip
         taken = stamped(taken, vault)
         backend.insert_epoch(stamped(EpochRow(taken.epoch, clock.now_us(), os.getpid(), vault.epoch, b""), vault))
@@ -108,7 +108,6 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogR
     except BaseException:
         backend.rollback()
         raise
-    backend.epoch = taken.epoch
     return taken
 
 

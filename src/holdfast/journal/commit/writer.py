@@ -19,6 +19,7 @@ left waiting.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from threading import Thread
 
 from holdfast.clock import Clock
@@ -105,13 +106,21 @@ class Writer:
             while (group := self._queue.take()) is not None:
                 self._commit(group)
                 self._queue.complete(group)
-                if len(self._backend.late.entries) >= _LATE_ENTRIES_MAX:
-                    self._backend.fold()
+                if len(self._backend.filed.late.entries) >= _LATE_ENTRIES_MAX:
+                    self._spare_if_full(self._backend.filed.fold)
                 if self._backend.checkpoint(self._settings.checkpoint_bytes):
                     self.counters.checkpoints += 1
-            self._backend.leave_files()
+            self._spare_if_full(self._backend.filed.leave)
         except BaseException as error:
             self._die(error, group)
+
+    def _spare_if_full(self, tidy: Callable[[], None]) -> None:
+        """Bring groups out of files into the database; a full or locked one gets them later: they are durable."""
+        try:
+            tidy()
+        except Unavailable as error:
+            self._backend.rollback()
+            logger.warning("groups stay in files: %s", error.message, extra={"action": "groups_stay_in_files"})
 
     # -- one group ----------------------------------------------------------------------------------------
 
@@ -158,12 +167,12 @@ class Writer:
 
     def _fits_file(self, group: Group) -> bool:
         """Whether a file of groups takes this one: records without idempotency keys, and nothing else."""
-        groups = self._backend.groups
-        if groups is None or not all(
+        files = self._backend.filed.writer
+        if files is None or not all(
             not item.keyed if isinstance(item, Run) else _is_plain_batch(item) for item in group.items
         ):
             return False
-        return groups.has_place(
+        return files.has_place(
             _FRAME_BYTES + group.bytes + _RECORD_BYTES * group.records + _ITEM_BYTES * len(group.items)
         )
 
@@ -180,12 +189,12 @@ class Writer:
         staging.is_full = True
         heads = staging.head_rows(self._topics.ids)
         row = stamped(self._next_row(staging, heads), self._vault)
-        frame = self._backend.framed(row, heads, staging.entries, self._topics.by_id)
+        frame = self._backend.filed.framed(row, heads, staging.entries, self._topics.by_id)
         if frame is None:
             return None
-        self._backend.check_files()
+        self._backend.filed.check_owned()
         self._in_doubt = True
-        self._backend.append_group(frame)
+        self._backend.filed.append_group(frame)
         return row
 
     def _stage_batch(self, unit: Unit, staging: Staging) -> None:
@@ -314,7 +323,7 @@ class Writer:
 
     def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
         """The log's row with this group in it."""
-        old, groups = self._state.row, self._backend.groups
+        old, files = self._state.row, self._backend.filed.writer
         changes = [
             op.change for unit in staging.units for op in unit.operations if not isinstance(op, (Run, ChangeSpace))
         ]
@@ -341,8 +350,8 @@ class Writer:
             old.schemas + change.schemas,
             old.policies + change.policies,
             old.spaces + staging.spaces.added,
-            0 if groups is None else groups.number,
-            0 if groups is None else groups.used,
+            0 if files is None else files.number,
+            0 if files is None else files.used,
             self._vault.epoch,
             b"",
         )
@@ -381,8 +390,8 @@ class Writer:
                     self.commits.seals.notify()
                 case Expire(partition=partition, watermark=watermark) if watermark is not None:
                     partition.seal(watermark, 0)
-                case Trim(files=files) if self._backend.groups is not None:
-                    self._backend.groups.trimmed(files)
+                case Trim(files=files) if self._backend.filed.writer is not None:
+                    self._backend.filed.writer.trimmed(files)
 
     # -- when it goes wrong -------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class GroupScan:
     """A scan that goes on where it ended, for as long as the database stays as it is."""
 
     def __init__(self, files: GroupFiles) -> None:
-        self._files = files
+        self.files = files
         self._began: tuple[int, int, int] | None = None
         self._late = LateRows()
         self._at = (0, 0)
@@ -63,8 +63,8 @@ class GroupScan:
 
     def _frames(self, first: int, position: int, group: int) -> Iterator[tuple[int, int, FrameHead, Control]]:
         """Whole frames behind a group, with their places; from this place on, then in files with higher numbers."""
-        for number in self._files.numbers():
-            file = self._files.file(number) if number >= first else None
+        for number in self.files.numbers():
+            file = self.files.file(number) if number >= first else None
             if file is None:
                 continue
             at = position if number == first else FRAMES_BEGIN
@@ -99,7 +99,7 @@ class GroupScan:
         if control is None or sum(framed.size for framed in control.entries) != head.body_bytes:
             return None
         bodies = position + HEAD_BYTES + head.control_bytes
-        is_whole = are_whole(control, self._files.log_id, lambda at, size: file.read(bodies + at, size))
+        is_whole = are_whole(control, self.files.log_id, lambda at, size: file.read(bodies + at, size))
         return control if is_whole else None
 
     def _is_damaged(self, file: GroupFile, position: int, group: int) -> bool:

@@ -86,7 +86,7 @@ class EntryWalk:
 
     def _filed(self, entry: FiledEntry, is_after_lost: bool) -> StoredEntry:
         is_too_large = not 0 <= entry.size <= self._bytes_max
-        body = None if is_too_large else self._backend.files.body(entry.file, entry.position, entry.size)
+        body = None if is_too_large else self._backend.filed.files.body(entry.file, entry.position, entry.size)
         return StoredEntry(entry.entry(body or b""), entry.size, is_too_large, is_after_lost)
 
     def before(self, row: StoredEntry) -> tuple[int, bytes] | None:
@@ -151,7 +151,7 @@ class EntryWalk:
         """The entry with its body out of a file of groups; without one that is gone or too large."""
         if row.is_too_large or not (0 < row.file < NUMBER_MAX and 0 < row.position < NUMBER_MAX and row.bytes >= 0):
             return row.entry
-        return row.entry._replace(body=self._backend.files.body(row.file, row.position, row.bytes) or b"")
+        return row.entry._replace(body=self._backend.filed.files.body(row.file, row.position, row.bytes) or b"")
 
     def _look(self, connection: apsw.Connection, at: int, chosen: str) -> _Found | Literal["lost", "trimmed"]:
         """The first entry from number `at` on; lost where it cannot be read.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -24,16 +24,12 @@ import apsw
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
-from holdfast.journal.group_file.group_files import NUMBER_MAX, GroupFiles
-from holdfast.journal.group_file.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
-from holdfast.journal.group_file.group_scan import GroupScan
-from holdfast.journal.group_file.group_writer import GroupWriter, fence
 from holdfast.journal.group_file.late_rows import LateRows
 from holdfast.journal.sqlite.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
 from holdfast.journal.sqlite.control_tables import NEWEST, Tables
+from holdfast.journal.sqlite.filed_groups import FiledGroups
 from holdfast.journal.sqlite.read_only import ReadOnlyAccess
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, StoredRows
-from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import (
     Capabilities,
     DiskFailed,
@@ -51,14 +47,9 @@ from holdfast.model.control_rows import (
     TopicRow,
     WatermarkRow,
 )
-from holdfast.model.entry import Entry, FiledEntry
+from holdfast.model.entry import Entry
 
 _READERS_KEPT = 8
-_FENCE_BYTES = 16
-_PADDING = bytes(SECTOR_BYTES)
-_FILED = f"typeof(file) = 'integer' AND file BETWEEN 1 AND {NUMBER_MAX}"
-_MOVED_MAX = 2**20
-"""Bodies of so many bytes are moved into the database when a log is closed: it is all there is to a small one then."""
 _LOG = ", ".join(LogRow._fields)
 _KEY = ", ".join(KeyRow._fields)
 _SHIPPING = ", ".join(ShippingRow._fields)
@@ -87,14 +78,9 @@ class SqliteBackend:
         """How often the files had been replaced."""
         self.connection = open_writer(path) if self._access is None else self._access.connect()
         self.connection.set_wal_hook(self._count_wal_pages)
-        self.files = GroupFiles(path)
-        self.epoch = 0
-        """Of an owner: the number of its ownership."""
-        self.groups: GroupWriter | None = None
-        self.late = LateRows()
-        """Of an owner: what is durable in files and not in the database yet."""
-        self._scan = GroupScan(self.files)
-        self._rows = StoredRows(self.connection, path, self.files, self.late)
+        self.filed = FiledGroups(self)
+        """What is durable in files and not in the database yet."""
+        self._rows = StoredRows(self.connection, path, self.filed.files, self.filed.late)
         """As the writer sees them."""
 
     # -- connections --------------------------------------------------------------------------------------
@@ -107,13 +93,13 @@ class SqliteBackend:
     def reading(self) -> Iterator[StoredRows]:
         """Rows as they are now: one short transaction on a read-only connection, during which nothing changes."""
         try:
-            late = self.late  # before the transaction begins: what is not here any more is in the database then
+            late = self.filed.late  # before the transaction begins: what is not here any more is in the database then
             connection, access = self._begin_reading()
             try:
                 with self.translated(), _untorn(access):
                     if access is not None:
-                        late = self._scanned(connection)
-                    yield StoredRows(connection, self.path, self.files, late)
+                        late = self.filed.found(connection)
+                    yield StoredRows(connection, self.path, self.filed.files, late)
             finally:
                 self._give_back(connection, access)
         except DiskFailed as error:
@@ -155,18 +141,6 @@ class SqliteBackend:
         with self.reading() as rows:
             yield Tables(rows.connection, self.path, version, damage, tolerant=tolerant, late=rows.late)
 
-    def _scanned(self, connection: apsw.Connection) -> LateRows:
-        """What is durable in files and not in the database as this connection sees it."""
-        try:
-            row = connection.execute("SELECT log_id, groups, group_file, group_position FROM log WHERE id=1").fetchone()
-        except (apsw.SQLError, apsw.CorruptError):  # of an older version; or damaged, as others will find
-            return LateRows()
-        if row is None or [type(value) for value in row] != [bytes, int, int, int]:
-            return LateRows()
-        with self._readers_lock:
-            self.files.log_id, *place = row
-            return self._scan.late(*place)
-
     def _reopen_if_replaced(self) -> None:
         """Of a handle that only reads: if the files were replaced, open the new ones; under the lock."""
         if self._access is not None and self._access.has_moved():
@@ -207,10 +181,11 @@ class SqliteBackend:
             except apsw.ReadOnlyError:  # as in `_begin_reading`
                 self._reopen()
                 number = self.connection.pragma("data_version")
-            version = (self._reopenings, number)
+        groups = 0
         if self._access is not None:
             with self.reading() as rows:
-                version = (*version, rows.late.row and rows.late.row.groups)
+                groups = 0 if rows.late.row is None else rows.late.row.groups
+        version = (self._reopenings, number, groups)
         changed = bool(version != self._data_version)
         self._data_version = version
         return changed
@@ -228,7 +203,7 @@ class SqliteBackend:
                 failed = failed or error
         if self._access is not None:
             self._access.close()
-        self.files.close()
+        self.filed.files.close()
         if failed is not None:
             self._raise(failed)
 
@@ -264,155 +239,24 @@ class SqliteBackend:
         for connection in (self.connection, *self._readers):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
-    # -- files of groups ----------------------------------------------------------------------------------
-
-    def take_over(self, random_bytes: Callable[[int], bytes]) -> None:
-        """Begin the transaction in which ownership is taken: stop whoever still writes, and find what it left.
-
-        The database stays locked until this owner's first commit, which takes up what was found.
-        """
-        self._run("BEGIN IMMEDIATE")
-        with self.translated():
-            row = self.connection.execute("SELECT log_id FROM log WHERE id=1").fetchone()
-        if row is not None and isinstance(row[0], bytes):
-            self.files.log_id = row[0]
-            fence(self.files, random_bytes(_FENCE_BYTES))
-            self.late = self._scanned(self.connection)
-
-    def next_file(self) -> int:
-        """The number of the next file of groups: higher than any there is, or was when its entries were stored."""
-        with self.translated():
-            stored = self.connection.execute(f"SELECT coalesce(max(file), 0) FROM entries WHERE {_FILED}").get
-        return max([*self.files.numbers(), stored]) + 1
-
-    def own_files(self, row: LogRow, random_bytes: Callable[[int], bytes], bytes_max: int) -> None:
-        """Prepare to write files of this owner's own; what earlier ones left and nobody needs is removed."""
-        with self.translated():
-            live = dict(self.connection.execute(f"SELECT file, count(*) FROM entries WHERE {_FILED} GROUP BY file"))
-        self.files.log_id = row.log_id
-        self.groups = GroupWriter(self.files, random_bytes, live, row.group_file, bytes_max, self._prove_ownership)
-        self.groups.remove_unused()
-
-    def _prove_ownership(self) -> None:
-        """Whoever takes the log over holds the write lock meanwhile: so this is told before, or after, never between."""
-        self._run("BEGIN IMMEDIATE")
-        try:
-            self._check_epoch()
-        finally:
-            self._run("ROLLBACK")
-
-    def _check_epoch(self) -> None:
-        with self.translated():
-            found = self.connection.execute("SELECT epoch FROM log WHERE id=1").get
-        if found != self.epoch:
-            raise Closed("another process has taken this log over", reason="fenced")
-
-    def framed(
-        self, row: LogRow, heads: Sequence[HeadRow], entries: Sequence[Entry], partitions: Mapping[int, Partition]
-    ) -> Frame | None:
-        """A group as it will lie in the file that is being written; None where there is nothing, or too much for it."""
-        assert self.groups is not None
-        framed: list[FramedEntry] = []
-        for entry in entries:
-            at = partitions[entry.partition_id]
-            framed.append(FramedEntry(*entry[:12], entry.schema, at.topic, at.number, len(entry.body)))
-        start, size = encoded(self.groups.salt, row, heads, framed), sum(entry.size for entry in framed)
-        whole = padded(len(start) + size)
-        if not entries or whole > self.groups.room:
-            return None
-        buffers = [start, *(entry.body for entry in entries), _PADDING[: whole - len(start) - size]]
-        return Frame(row, heads, framed, buffers, whole)
-
-    def check_files(self) -> None:
-        """Before a group is written to a file: this log must still be ours."""
-        assert self.groups is not None
-        self.groups.check_owned()
-
-    def append_group(self, frame: Frame) -> None:
-        """Make a group durable in the file that is being written: this is the fsync."""
-        assert self.groups is not None
-        file, at = self.groups.number, self.groups.used + len(frame.buffers[0])
-        self.groups.write(frame.buffers, frame.size)
-        filed = []
-        for framed in frame.entries:
-            filed.append(framed.filed(file, at))
-            at += framed.size
-        self.late.add(frame.row, frame.heads, filed)
-        self.groups.add(len(filed))
-
-    def leave_files(self) -> None:
-        """At a good end: the database has everything, durably; if it is little, the bodies, too, and no file is left."""
-        if self.groups is None:
-            return
-        with self.translated():
-            filed = self.connection.execute(f"SELECT coalesce(sum(size), 0) FROM entries WHERE {_FILED}").get
-        if self.late.row is not None or filed:
-            row = self.late.row
-            self.begin()
-            moved = self._move_bodies() if filed + sum(entry.size for entry in self.late.entries) <= _MOVED_MAX else {}
-            if row is not None:
-                self.store_log(row, row.epoch)
-            self.commit()
-            self.groups.trimmed(moved)
-        self.groups.close()
-
-    def _move_bodies(self) -> Counter[int]:
-        """Inside a transaction: bring bodies out of files into the database; returns of which files how many."""
-        sql = f"SELECT seq, file, position, size FROM entries WHERE {_FILED}"
-        with self.translated():
-            filed = list(self.connection.execute(sql))
-        bodies = [(self.files.body(*place), seq) for seq, *place in filed]
-        if any(body is None for body, _ in bodies):  # whoever reads it will say so
-            return Counter()
-        self._run_many("UPDATE entries SET body=?, file=0, position=0, size=0 WHERE seq=?", bodies)
-        return Counter(file for _, file, _, _ in filed)
-
-    def fold(self) -> None:
-        """Bring what is in files alone into the database.
-
-        This need not be durable: until it is, a scan would find the same in the files again.
-        """
-        row = self.late.row
-        if row is None:
-            return
-        self._run("PRAGMA synchronous=NORMAL")
-        try:
-            self.begin()
-            self.store_log(row, row.epoch)
-            self.commit()
-        finally:
-            self.rollback()
-            self._run("PRAGMA synchronous=FULL")
-
-    def fold_late(self) -> None:
-        """Inside a transaction: bring entries and heads that are in files alone into the database."""
-        late = self.late
-        self._run_many(
-            f"INSERT INTO entries ({ENTRY_COLUMNS}, body, schema, file, position, size)"
-            f" VALUES ({_marks(FiledEntry, 12)},x'',?,?,?,?)",
-            late.entries,
-        )
-        self.store_heads(list(late.heads.values()))
-
     # -- transactions -------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start a group's transaction; what is in files alone becomes part of it."""
-        self._run("BEGIN IMMEDIATE")
-        if self.late.row is not None:
-            self._check_epoch()
-            self.fold_late()
+        self.run("BEGIN IMMEDIATE")
+        if self.filed.late.row is not None:
+            self.filed.join()
 
     def commit(self) -> None:
         """Make the transaction durable: this is the fsync."""
-        self._run("COMMIT")
-        if self.late.row is not None:
-            self.late = LateRows()
+        self.run("COMMIT")
+        if self.filed.late.row is not None:
+            self.filed.late = LateRows()
 
     def rollback(self) -> None:
         """Undo the transaction, if one is open."""
         if not self.transaction_ended():
-            self._run("ROLLBACK")
+            self.run("ROLLBACK")
 
     def transaction_ended(self) -> bool:
         """Whether no transaction is open: after some errors the database has undone it by itself."""
@@ -420,16 +264,16 @@ class SqliteBackend:
 
     def savepoint(self) -> None:
         """Mark where a unit begins."""
-        self._run("SAVEPOINT unit")
+        self.run("SAVEPOINT unit")
 
     def release(self) -> None:
         """Keep what the unit did."""
-        self._run("RELEASE unit")
+        self.run("RELEASE unit")
 
     def rollback_unit(self) -> None:
         """Undo what the unit did."""
-        self._run("ROLLBACK TO unit")
-        self._run("RELEASE unit")
+        self.run("ROLLBACK TO unit")
+        self.run("RELEASE unit")
 
     def set_journal_mode(self, mode: str) -> None:
         """How a transaction is undone; of a database that nobody else has open."""
@@ -456,95 +300,93 @@ class SqliteBackend:
 
     def insert_entries(self, entries: Sequence[Entry]) -> None:
         """Add entries."""
-        self._run_many(f"INSERT INTO entries ({ENTRY_COLUMNS}, body, schema) VALUES ({_marks(Entry)})", entries)
+        self.run_many(f"INSERT INTO entries ({ENTRY_COLUMNS}, body, schema) VALUES ({_marks(Entry)})", entries)
 
     def trim_entries(self, partition_id: int, upto: int, slice_max: int) -> Counter[int]:
-        """Remove a slice of a partition's oldest entries that begin below an offset; returns in which files how many."""
-        sql = (
-            "DELETE FROM entries WHERE seq IN (SELECT seq FROM entries WHERE partition_id=? AND first_offset<?"
-            " ORDER BY first_offset LIMIT ?) RETURNING file"
-        )
+        """Remove a slice of a partition's oldest entries below an offset; returns of which files how many."""
+        oldest = "SELECT seq FROM entries WHERE partition_id=? AND first_offset<? ORDER BY first_offset LIMIT ?"
+        sql = f"DELETE FROM entries WHERE seq IN ({oldest}) RETURNING file"
         with self.translated():
             return Counter(file for (file,) in self.connection.execute(sql, (partition_id, upto, slice_max)))
 
     def insert_heads(self, heads: Sequence[HeadRow]) -> None:
         """Add the heads of new partitions."""
-        self._run_many("INSERT INTO heads VALUES (?,?,?,?,?,?,?)", heads)
+        self.run_many("INSERT INTO heads VALUES (?,?,?,?,?,?,?)", heads)
 
     def store_heads(self, heads: Sequence[HeadRow]) -> None:
         """Move heads."""
         rows = [(head.next_offset, head.link, head.key_epoch, head.stamp, head.partition_id) for head in heads]
-        self._run_many("UPDATE heads SET next_offset=?, link=?, key_epoch=?, stamp=? WHERE partition_id=?", rows)
+        self.run_many("UPDATE heads SET next_offset=?, link=?, key_epoch=?, stamp=? WHERE partition_id=?", rows)
 
     def store_log(self, row: LogRow, epoch: int) -> None:
         """Rewrite the log's row, proving that `epoch` still owns the log."""
-        self._run(f"UPDATE log SET {_LOG_CHANGES} WHERE id=1 AND epoch=?", (*row, epoch))
+        self.run(f"UPDATE log SET {_LOG_CHANGES} WHERE id=1 AND epoch=?", (*row, epoch))
         if self.connection.changes() != 1:
             raise Closed("another process has taken this log over", reason="fenced")
 
     def insert_log(self, row: LogRow) -> None:
         """Create the log's row."""
-        self._run(f"INSERT INTO log (id, {_LOG}) VALUES (1, {_marks(LogRow)})", row)
+        self.run(f"INSERT INTO log (id, {_LOG}) VALUES (1, {_marks(LogRow)})", row)
 
     def insert_epoch(self, row: EpochRow) -> None:
         """Add an ownership."""
-        self._run("INSERT INTO epochs VALUES (?,?,?,?,?)", row)
+        self.run("INSERT INTO epochs VALUES (?,?,?,?,?)", row)
 
     def insert_key_epoch(self, epoch: KeyEpoch) -> None:
         """Add a key epoch."""
         values = (epoch.number, epoch.scheme, epoch.key_id, epoch.salt, epoch.commitment, epoch.stamp)
-        self._run("INSERT INTO key_epochs VALUES (?,?,?,?,?,?)", values)
+        self.run("INSERT INTO key_epochs VALUES (?,?,?,?,?,?)", values)
 
     def insert_topic(self, row: TopicRow) -> None:
         """Add a topic."""
-        self._run("INSERT INTO topics VALUES (?,?,?,?,?,?)", row)
+        self.run("INSERT INTO topics VALUES (?,?,?,?,?,?)", row)
 
     def store_watermark(self, row: WatermarkRow) -> None:
         """Say how far a partition is sealed."""
-        self._run(f"INSERT OR REPLACE INTO watermarks VALUES ({_marks(WatermarkRow)})", row)
+        self.run(f"INSERT OR REPLACE INTO watermarks VALUES ({_marks(WatermarkRow)})", row)
 
     def insert_segment(self, row: SegmentRow) -> None:
         """Add a segment to the manifest."""
-        self._run(f"INSERT INTO segments VALUES ({_marks(SegmentRow)})", row)
+        self.run(f"INSERT INTO segments VALUES ({_marks(SegmentRow)})", row)
 
     def store_states(self, rows: Sequence[SegmentRow]) -> None:
         """Move segments to other states."""
         changes = [(row.state, row.key_epoch, row.stamp, row.partition_id, row.number) for row in rows]
-        self._run_many("UPDATE segments SET state=?, key_epoch=?, stamp=? WHERE partition_id=? AND number=?", changes)
+        self.run_many("UPDATE segments SET state=?, key_epoch=?, stamp=? WHERE partition_id=? AND number=?", changes)
 
     def insert_schema(self, row: SchemaRow) -> None:
         """Add a version of a typed topic's schema."""
-        self._run(f"INSERT INTO schemas VALUES ({_marks(SchemaRow)})", row)
+        self.run(f"INSERT INTO schemas VALUES ({_marks(SchemaRow)})", row)
 
     def store_policy(self, row: PolicyRow) -> None:
         """Set a topic's retention."""
-        self._run(f"INSERT OR REPLACE INTO policies VALUES ({_marks(PolicyRow)})", row)
+        self.run(f"INSERT OR REPLACE INTO policies VALUES ({_marks(PolicyRow)})", row)
 
     def store_shipping(self, row: ShippingRow) -> None:
         """Say where the log is shipped to, and how far."""
-        self._run(f"INSERT OR REPLACE INTO shipping (id, {_SHIPPING}) VALUES (1, {_marks(ShippingRow)})", row)
+        self.run(f"INSERT OR REPLACE INTO shipping (id, {_SHIPPING}) VALUES (1, {_marks(ShippingRow)})", row)
 
     def store_shipments(self, rows: Sequence[ShipmentRow]) -> None:
         """Say how far partitions are on the store."""
-        self._run_many(f"INSERT OR REPLACE INTO shipments VALUES ({_marks(ShipmentRow)})", rows)
+        self.run_many(f"INSERT OR REPLACE INTO shipments VALUES ({_marks(ShipmentRow)})", rows)
 
     def insert_spaces(self, rows: Sequence[SpaceRow]) -> None:
         """Add spaces."""
-        self._run_many(f"INSERT INTO spaces VALUES ({_marks(SpaceRow)})", rows)
+        self.run_many(f"INSERT INTO spaces VALUES ({_marks(SpaceRow)})", rows)
 
     def store_spaces(self, rows: Sequence[SpaceRow]) -> None:
         """Say what spaces add up to now."""
         changes = [(row.items, row.sum, row.key_epoch, row.stamp, row.id) for row in rows]
-        self._run_many("UPDATE spaces SET items=?, sum=?, key_epoch=?, stamp=? WHERE id=?", changes)
+        self.run_many("UPDATE spaces SET items=?, sum=?, key_epoch=?, stamp=? WHERE id=?", changes)
 
     def drop_spaces(self, ids: Sequence[int]) -> None:
         """Remove spaces with all their items."""
-        self._run_many("DELETE FROM space_items WHERE space_id=?", [(space_id,) for space_id in ids])
-        self._run_many("DELETE FROM spaces WHERE id=?", [(space_id,) for space_id in ids])
+        self.run_many("DELETE FROM space_items WHERE space_id=?", [(space_id,) for space_id in ids])
+        self.run_many("DELETE FROM spaces WHERE id=?", [(space_id,) for space_id in ids])
 
     def store_items(self, rows: Sequence[ItemRow]) -> None:
         """Put items of spaces, over those with the same key."""
-        self._run_many(
+        self.run_many(
             f"INSERT INTO space_items VALUES ({_marks(ItemRow)}) ON CONFLICT (space_id, key) DO UPDATE"
             " SET number=excluded.number, key_epoch=excluded.key_epoch, body=excluded.body",
             rows,
@@ -552,7 +394,7 @@ class SqliteBackend:
 
     def delete_items(self, places: Sequence[tuple[int, bytes]]) -> None:
         """Remove items, by space and key."""
-        self._run_many("DELETE FROM space_items WHERE space_id=? AND key=?", places)
+        self.run_many("DELETE FROM space_items WHERE space_id=? AND key=?", places)
 
     def space_items(self, space_id: int, body_bytes_max: int) -> Generator[ItemRow, None, None]:
         """The items of a space as the writer sees them."""
@@ -566,11 +408,11 @@ class SqliteBackend:
 
     def insert_keys(self, rows: Sequence[KeyRow]) -> None:
         """Remember idempotency keys."""
-        self._run_many(f"INSERT INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", rows)
+        self.run_many(f"INSERT INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", rows)
 
     def store_key(self, row: KeyRow) -> None:
         """Remember an idempotency key; one that is known already is remembered anew."""
-        self._run(f"INSERT OR REPLACE INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", row)
+        self.run(f"INSERT OR REPLACE INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", row)
 
     def count_keys(self) -> int:
         """How many idempotency keys are remembered."""
@@ -580,7 +422,7 @@ class SqliteBackend:
 
     def trim_keys(self, upto: int, slice_max: int) -> None:
         """Forget a slice of the oldest idempotency keys, up to this id."""
-        self._run(
+        self.run(
             "DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency WHERE id <= ? ORDER BY id LIMIT ?)",
             (upto, slice_max),
         )
@@ -599,13 +441,15 @@ class SqliteBackend:
 
     # -- errors -------------------------------------------------------------------------------------------
 
-    def _run(self, sql: str, values: Sequence[object] = ()) -> None:
+    def run(self, sql: str, values: Sequence[object] = ()) -> None:
+        """Execute a statement of this room on the writer's connection."""
         try:
             self.connection.execute(sql, values)
         except apsw.Error as error:
             self._raise(error)
 
-    def _run_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
+    def run_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
+        """The same, once for each row."""
         try:
             self.connection.executemany(sql, rows)
         except apsw.Error as error:
@@ -642,22 +486,12 @@ def _torn(access: ReadOnlyAccess) -> Unavailable:
     )
 
 
-def _marks(
-    row: type[
-        LogRow
-        | Entry
-        | FiledEntry
-        | KeyRow
-        | WatermarkRow
-        | SegmentRow
-        | SchemaRow
-        | PolicyRow
-        | ShippingRow
-        | ShipmentRow
-        | SpaceRow
-        | ItemRow
-    ],
-    first: int | None = None,
-) -> str:
-    """A question mark for each column, or for the first ones."""
-    return ",".join("?" * len(row._fields[:first]))
+_Stored = (
+    LogRow | Entry | KeyRow | WatermarkRow | SegmentRow | SchemaRow | PolicyRow | ShippingRow | ShipmentRow | SpaceRow
+    | ItemRow
+)  # fmt: skip
+
+
+def _marks(row: type[_Stored]) -> str:
+    """A question mark for each column."""
+    return ",".join("?" * len(row._fields))

@@ -86,6 +86,8 @@ Row = TypeVar(
 )  # fmt: skip
 
 
+_SEQ, _FIRST = 0, 2
+"""Columns of an entry."""
 _NUMBERS = (
     "seq", "partition_id", "first_offset", "count", "group_number", "kind", "codec", "key_epoch", "time_min",
     "time_max",
@@ -218,7 +220,7 @@ class StoredRows:
         """Entries of all partitions in the order of commits; of one whose body is too long, only its number."""
         sql = f"{_ENTRIES} WHERE seq > ?2 ORDER BY seq"
         for values in self.connection.execute(sql, (body_bytes_max, seq)):
-            if (entry := self._entry(values, 0, body_bytes_max)) is None:
+            if (entry := self._entry(values, _SEQ, body_bytes_max)) is None:
                 return
             seq = entry if isinstance(entry, int) else entry.seq
             yield entry
@@ -277,7 +279,7 @@ class StoredRows:
             f" AND first_offset < ?4 ORDER BY first_offset {order}"
         )
         for values in self.connection.execute(sql, (body_bytes_max, partition_id, *span)):
-            entry = self._entry(values, 2, body_bytes_max)
+            entry = self._entry(values, _FIRST, body_bytes_max)
             if not isinstance(entry, Entry) or entry.first + entry.count > span[0]:  # else the start is in a file alone
                 yield entry
 
@@ -288,10 +290,10 @@ class StoredRows:
             number = values[told]
             if values[12] is None and type(number) is int:
                 return number
-            return Entry._make(_checked_values(Entry, values[:14], self.path, "entries"))  # type: ignore[arg-type]
+            return Entry._make(_checked_values(Entry, values[:14], self.path, "entries"))
         columns = (*values[:12], values[13], file, position, size)
-        filed = FiledEntry._make(_checked_values(FiledEntry, columns, self.path, "entries"))  # type: ignore[arg-type]
-        return self._late_entry(filed, filed[told], body_bytes_max)
+        filed = FiledEntry._make(_checked_values(FiledEntry, columns, self.path, "entries"))
+        return self._late_entry(filed, filed.seq if told == _SEQ else filed.first, body_bytes_max)
 
     def _late_entry(self, filed: FiledEntry, told: int, body_bytes_max: int) -> Entry | int | None:
         if not 0 <= filed.size <= body_bytes_max:

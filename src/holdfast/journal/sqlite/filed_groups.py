@@ -1,0 +1,211 @@
+"""Between the files of groups and the database: what is in files alone, and how it gets here.
+
+A group of plain records is durable once its frame is synced; its rows follow later, many groups in one transaction, and
+with every group that goes through the database itself: so the database never knows a group without those before it. Until
+then readers see them as `late` rows.
+
+Folding need not be durable. After a power cut the database may be as it was some groups ago; its own row says from which
+place on the files have the rest, and a file is not used anew before the trimming of its last entry is durable.
+
+Taking over goes in this order, with the database locked throughout: stop whoever still writes (`fence`), look what it
+left, commit. Whoever wrote looks for the fence after each sync, and before it begins a file asks the locked database
+whether it is still the owner. So a group that it acknowledged is always found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import apsw
+
+from holdfast.errors import Closed
+from holdfast.journal.group_file.group_files import NUMBER_MAX, GroupFiles
+from holdfast.journal.group_file.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
+from holdfast.journal.group_file.group_scan import GroupScan
+from holdfast.journal.group_file.group_writer import GroupWriter, fence
+from holdfast.journal.group_file.late_rows import LateRows
+from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS
+from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import HeadRow, LogRow
+from holdfast.model.entry import Entry
+
+if TYPE_CHECKING:
+    from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
+
+_FENCE_BYTES = 16
+_PADDING = bytes(SECTOR_BYTES)
+_FILED = f"typeof(file) = 'integer' AND file BETWEEN 1 AND {NUMBER_MAX}"
+_MOVED_MAX = 2**20
+"""Bodies of so many bytes are moved into the database when a log is closed: it is all there is to a small one then."""
+_NEXT_PLACE = "SELECT log_id, groups, group_file, group_position FROM log WHERE id=1"
+
+
+class FiledGroups:
+    """The groups of one log that are in files alone."""
+
+    def __init__(self, backend: SqliteBackend) -> None:
+        self._backend = backend
+        self._scan = GroupScan(GroupFiles(backend.path))
+        self._scanning = Lock()
+        self.files = self._scan.files
+        self.late = LateRows()
+        """Of an owner: what the database does not have yet. Whoever only reads asks for what is `found`."""
+        self.writer: GroupWriter | None = None
+        """The way to this owner's files; None before it owns them."""
+        self._epoch = 0
+
+    def found(self, connection: apsw.Connection) -> LateRows:
+        """What is durable in files and not in the database as this connection sees it."""
+        try:
+            row = connection.execute(_NEXT_PLACE).fetchone()
+        except (apsw.SQLError, apsw.CorruptError):  # of an older version; or damaged, as others will find
+            return LateRows()
+        if row is None or [type(value) for value in row] != [bytes, int, int, int]:
+            return LateRows()
+        with self._scanning:
+            self.files.log_id, *place = row
+            return self._scan.late(*place)
+
+    # -- owning -------------------------------------------------------------------------------------------
+
+    def take_over(self, random_bytes: Callable[[int], bytes]) -> None:
+        """Begin the transaction in which ownership is taken: stop whoever still writes, and find what it left.
+
+        The database stays locked until this owner's first commit, which takes up what was found.
+        """
+        backend = self._backend
+        backend.run("BEGIN IMMEDIATE")
+        with backend.translated():
+            row = backend.connection.execute(_NEXT_PLACE).fetchone()
+        if row is not None and isinstance(row[0], bytes):
+            self.files.log_id = row[0]
+            fence(self.files, random_bytes(_FENCE_BYTES))
+            self.late = self.found(backend.connection)
+
+    def next_number(self) -> int:
+        """The number of the next file: higher than any there is, or was when its entries were stored."""
+        with self._backend.translated():
+            stored = self._backend.connection.execute(f"SELECT max(file) FROM entries WHERE {_FILED}").get
+        return max([*self.files.numbers(), int(stored or 0)]) + 1
+
+    def own(self, row: LogRow, random_bytes: Callable[[int], bytes], bytes_max: int) -> None:
+        """Prepare to write files of this owner's own; what earlier ones left and nobody needs is removed."""
+        with self._backend.translated():
+            sql = f"SELECT file, count(*) FROM entries WHERE {_FILED} GROUP BY file"
+            live = dict(self._backend.connection.execute(sql))
+        self._epoch, self.files.log_id = row.epoch, row.log_id
+        self.writer = GroupWriter(self.files, random_bytes, live, row.group_file, bytes_max, self._prove_ownership)
+        self.writer.remove_unused()
+
+    def _prove_ownership(self) -> None:
+        """Whoever takes the log over holds the write lock meanwhile: so this is before or after, never in between."""
+        self._backend.run("BEGIN IMMEDIATE")
+        try:
+            self._check_epoch()
+        finally:
+            self._backend.rollback()
+
+    def _check_epoch(self) -> None:
+        with self._backend.translated():
+            found = self._backend.connection.execute("SELECT epoch FROM log WHERE id=1").get
+        if found != self._epoch:
+            raise Closed("another process has taken this log over", reason="fenced")
+
+    # -- a group ------------------------------------------------------------------------------------------
+
+    def framed(
+        self, row: LogRow, heads: Sequence[HeadRow], entries: Sequence[Entry], partitions: Mapping[int, Partition]
+    ) -> Frame | None:
+        """A group as it will lie in the file that is being written; None where there is nothing, or too much for it."""
+        assert self.writer is not None
+        framed: list[FramedEntry] = []
+        for entry in entries:
+            at = partitions[entry.partition_id]
+            framed.append(FramedEntry(*entry[:12], entry.schema, at.topic, at.number, len(entry.body)))
+        start, size = encoded(self.writer.salt, row, heads, framed), sum(entry.size for entry in framed)
+        whole = padded(len(start) + size)
+        if not entries or whole > self.writer.room:
+            return None
+        buffers: list[bytes | memoryview] = [start, *(entry.body for entry in entries)]
+        buffers.append(_PADDING[: whole - len(start) - size])
+        return Frame(row, heads, framed, buffers, whole)
+
+    def check_owned(self) -> None:
+        """Before a group is written to a file: this log must still be ours."""
+        assert self.writer is not None
+        self.writer.check_owned()
+
+    def append_group(self, frame: Frame) -> None:
+        """Make a group durable in the file that is being written: this is the fsync."""
+        assert self.writer is not None
+        file, at = self.writer.number, self.writer.used + len(frame.buffers[0])
+        self.writer.write(frame.buffers, frame.size)
+        filed = []
+        for framed in frame.entries:
+            filed.append(framed.filed(file, at))
+            at += framed.size
+        self.late.add(frame.row, frame.heads, filed)
+        self.writer.add(len(filed))
+
+    # -- into the database --------------------------------------------------------------------------------
+
+    def fold(self) -> None:
+        """Bring what is in files alone into the database; durable with the next commit there."""
+        row = self.late.row
+        if row is None:
+            return
+        backend = self._backend
+        backend.run("PRAGMA synchronous=NORMAL")
+        try:
+            backend.begin()
+            backend.store_log(row, row.epoch)
+            backend.commit()
+        finally:
+            backend.rollback()
+            backend.run("PRAGMA synchronous=FULL")
+
+    def join(self) -> None:
+        """Make what is in files alone part of the transaction that has begun; raises if the log is not ours any more."""
+        self._check_epoch()
+        self.insert()
+
+    def insert(self) -> None:
+        """Bring entries and heads that are in files alone into the database, inside a transaction."""
+        late = self.late
+        self._backend.run_many(
+            f"INSERT INTO entries ({ENTRY_COLUMNS}, body, schema, file, position, size)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,x'',?,?,?,?)",
+            late.entries,
+        )
+        self._backend.store_heads(list(late.heads.values()))
+
+    def leave(self) -> None:
+        """At a good end: the database has everything, durably; if it is little, the bodies, too, and no file is left."""
+        if self.writer is None:
+            return
+        backend, row = self._backend, self.late.row
+        with backend.translated():
+            filed = backend.connection.execute(f"SELECT sum(size) FROM entries WHERE {_FILED}").get or 0
+        if row is not None or filed:
+            backend.begin()
+            is_little = filed + sum(entry.size for entry in self.late.entries) <= _MOVED_MAX
+            moved = self._move_bodies() if is_little else Counter[int]()
+            if row is not None:
+                backend.store_log(row, row.epoch)
+            backend.commit()
+            self.writer.trimmed(moved)
+        self.writer.close()
+
+    def _move_bodies(self) -> Counter[int]:
+        """Inside a transaction: bring bodies out of files into the database; returns of which files how many."""
+        with self._backend.translated():
+            sql = f"SELECT seq, file, position, size FROM entries WHERE {_FILED}"
+            filed = list(self._backend.connection.execute(sql))
+        bodies = [(self.files.body(*place), seq) for seq, *place in filed]
+        if any(body is None for body, _ in bodies):  # whoever reads it will say so
+            return Counter()
+        self._backend.run_many("UPDATE entries SET body=?, file=0, position=0, size=0 WHERE seq=?", bodies)
+        return Counter(file for _, file, _, _ in filed)
