@@ -7,8 +7,7 @@ import msgspec
 from holdfast.errors import Invalid
 
 _ENTRY_OVERHEAD = 64 * 1024
-GROUP_FILE_BYTES_MIN = 128 * 1024
-"""The size of the first file of groups that an owner makes."""
+_GROUP_FILE_BYTES_MIN = 64 * 1024
 
 
 class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,8 +77,8 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for name, value in msgspec.structs.asdict(self).items()
             if value <= 0 and (name, value) != ("group_file_bytes", 0)
         ]
-        if 0 < self.group_file_bytes < GROUP_FILE_BYTES_MIN:
-            problems.append(f"journal.group_file_bytes must be 0 or at least {GROUP_FILE_BYTES_MIN // 1024}KiB")
+        if 0 < self.group_file_bytes < _GROUP_FILE_BYTES_MIN:
+            problems.append(f"journal.group_file_bytes must be 0 or at least {_GROUP_FILE_BYTES_MIN // 1024}KiB")
         if self.payload_bytes_max > 2**30 or self.batch_bytes_max > 2**30:
             problems.append("journal.payload_bytes_max and journal.batch_bytes_max must not exceed 1GiB")
         if self.payload_bytes_max > self.queue_bytes_max or self.batch_bytes_max > self.queue_bytes_max:

@@ -15,6 +15,7 @@ from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit.group import Run, Unit
 from holdfast.journal.commit.space_changes import Saved, SpaceChanges
+from holdfast.journal.group_file.group_frame import FramedEntry
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
 from holdfast.model import frame
@@ -152,6 +153,14 @@ class Staging:
             fresh = list(enumerate(self.keys.items(), self._keys_before + 1))[self._keys_stored :]
             self._backend.insert_keys(self._key_rows(fresh))
         self._keys_stored = len(self.keys)
+
+    def framed(self) -> tuple[list[FramedEntry], list[bytes]]:
+        """The entries as a file of groups has them, and their bodies."""
+        framed = []
+        for entry in self.entries:
+            at = self._partitions[entry.partition_id]
+            framed.append(FramedEntry(*entry[:12], entry.schema, at.topic, at.number, len(entry.body)))
+        return framed, [entry.body for entry in self.entries]
 
     def head_rows(self, topics: dict[str, int]) -> list[HeadRow]:
         """The head rows to store, stamped."""

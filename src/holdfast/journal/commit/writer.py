@@ -56,7 +56,7 @@ from holdfast.signals import Signal
 _KEYS_TRIMMED_PER_GROUP = 1000
 _NEVER = 2**63
 _LATE_ENTRIES_MAX = 256
-"""So many entries may be in files alone: the more, the cheaper for appends, and the longer takes an open after a crash."""
+"""So many entries may be in files alone: the more, the cheaper the groups, and the longer an open after a crash."""
 _FRAME_BYTES, _ITEM_BYTES, _RECORD_BYTES = 2048, 1024, 32
 """More than a frame needs beside payloads: for itself, for each entry with its head, for each record."""
 
@@ -189,7 +189,7 @@ class Writer:
         staging.is_full = True
         heads = staging.head_rows(self._topics.ids)
         row = stamped(self._next_row(staging, heads), self._vault)
-        frame = self._backend.filed.framed(row, heads, staging.entries, self._topics.by_id)
+        frame = self._backend.filed.framed(row, heads, *staging.framed())
         if frame is None:
             return None
         self._backend.filed.check_owned()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 from blake3 import blake3
@@ -111,7 +112,7 @@ class GroupFile:
         """Bytes that are left for frames."""
         return self.size - self.used
 
-    def write(self, buffers: list[bytes | memoryview], size: int) -> None:
+    def write(self, buffers: Sequence[bytes | memoryview], size: int) -> None:
         """Write a frame of so many bytes behind the last one; not durable before `sync`."""
         disk.write_at(self._descriptor, buffers, self.used)
         self.used += size

@@ -7,8 +7,8 @@
 
 The digest covers everything before it and the control part; each body is covered by its entry's own digest. So a frame
 that was torn by a power cut is told from a whole one, and nothing is hashed twice. The salt is random and known to
-nobody who only appends: a payload cannot pass for a frame. A frame proves that it is whole, not that it is true: its rows
-carry the stamps that every row has, and whoever opens the log examines them (docs/formats/0013-group-file.md).
+nobody who only appends: a payload cannot pass for a frame. A frame proves that it is whole, not that it is true: its
+rows carry the stamps that every row has, and whoever opens the log examines them (docs/formats/0013-group-file.md).
 
 Pure: bytes in, values out.
 """
@@ -76,7 +76,7 @@ class Frame(NamedTuple):
     row: LogRow
     heads: Sequence[HeadRow]
     entries: Sequence[FramedEntry]
-    buffers: list[bytes | memoryview]
+    buffers: Sequence[bytes | memoryview]
     """The first is all that comes before the bodies."""
     size: int
 

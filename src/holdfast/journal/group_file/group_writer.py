@@ -5,25 +5,25 @@ may. Where the next one is not ready, or a frame is too large for any, `place` h
 the database: nobody ever waits for a file. The first one is small, and each next one four times as large as the one
 before it, up to a limit: a log that is opened for a few records costs next to nothing.
 
-A file is free once the last entry whose body lies in it was trimmed, durably. Then it is used anew under the next number,
-if it was begun by this very owner; one of an earlier owner is removed, for that one may still be alive somewhere, about
-to write into it.
+A file is free once the last entry whose body lies in it was trimmed, durably. Then it is used anew under another
+number, if it was begun by this very owner; one of an earlier owner is removed, for that one may still be alive somewhere,
+about to write into it.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
 
 from holdfast import disk
 from holdfast.errors import Closed, Unavailable
 from holdfast.journal.group_file.group_file import FRAMES_BEGIN, SALT_BYTES, GroupFile
 from holdfast.journal.group_file.group_files import GroupFiles
-from holdfast.journal.journal_settings import GROUP_FILE_BYTES_MIN
 from holdfast.model.control_rows import DiskFailed
 
+FIRST_BYTES = 128 * 2**10
 _GROWTH = 4
 
 logger = logging.getLogger("holdfast.journal")
@@ -54,7 +54,7 @@ class GroupWriter:
         """Files that were begun here and have entries, or are being written."""
         self._empty: list[GroupFile] = []
         self._preparing: Thread | None = None
-        self._is_over = bytes_max < GROUP_FILE_BYTES_MIN
+        self._is_over = not bytes_max
 
     @property
     def number(self) -> int:
@@ -101,7 +101,7 @@ class GroupWriter:
         if self._current is not None and self._current.is_fenced():
             raise Closed("another process has taken this log over", reason="fenced")
 
-    def write(self, frame: list[bytes | memoryview], size: int) -> None:
+    def write(self, frame: Sequence[bytes | memoryview], size: int) -> None:
         """Make a frame durable; raises Unavailable where nothing of it was written."""
         current = self._current
         assert current is not None
@@ -142,7 +142,7 @@ class GroupWriter:
         """The first file is so small that it is made at once."""
         try:
             disk.make_directory(self._files.folder)
-            self._spare = GroupFile.create(self._files.path(self._next), self._next, GROUP_FILE_BYTES_MIN)
+            self._spare = GroupFile.create(self._files.path(self._next), self._next, min(FIRST_BYTES, self._bytes_max))
         except OSError as error:
             self._give_up(error)
         self._next += 1
@@ -152,7 +152,7 @@ class GroupWriter:
         if (self._preparing is not None and self._preparing.is_alive()) or self._is_over:
             return
         before = 0 if self._current is None else self._current.size
-        wanted = max(GROUP_FILE_BYTES_MIN, before * _GROWTH)
+        wanted = max(FIRST_BYTES, before * _GROWTH)
         while wanted < 2 * size:
             wanted *= _GROWTH
         wanted = min(wanted, self._bytes_max)

@@ -1,9 +1,9 @@
 """Rows that are durable in a file of groups and reach the database later, many groups in one transaction.
 
 Whoever reads takes them for stored: the newest row of the log and the newest heads count for those in the database, and
-entries follow those that are there. An owner's are added by the writer's thread alone, group after group, and replaced by
-an empty set once the database has them. Readers of other threads take the set *before* they look into the database: so
-an entry is in one of the two at least, and one that is in both is the same.
+entries follow those that are there. An owner's are added by the writer's thread alone, group after group, and replaced
+by an empty set once the database has them. Readers of other threads take the set *before* they look into the database:
+so an entry is in one of the two at least, and one that is in both is the same.
 """
 
 from __future__ import annotations

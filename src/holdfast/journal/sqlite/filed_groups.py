@@ -1,11 +1,11 @@
 """Between the files of groups and the database: what is in files alone, and how it gets here.
 
-A group of plain records is durable once its frame is synced; its rows follow later, many groups in one transaction, and
-with every group that goes through the database itself: so the database never knows a group without those before it. Until
-then readers see them as `late` rows.
+A group of plain records is durable once its frame is synced. Its rows follow later, many groups in one transaction, and
+with every group that goes through the database itself, so that it never knows a group without those before it. Until then
+readers see them as `late` rows.
 
-Folding need not be durable. After a power cut the database may be as it was some groups ago; its own row says from which
-place on the files have the rest, and a file is not used anew before the trimming of its last entry is durable.
+Folding need not be durable. After a power cut the database may be as it was some groups ago; its own row says where the
+files have the rest, and a file is not used anew before the trimming of its last entry is durable.
 
 Taking over goes in this order, with the database locked throughout: stop whoever still writes (`fence`), look what it
 left, commit. Whoever wrote looks for the fence after each sync, and before it begins a file asks the locked database
@@ -15,7 +15,7 @@ whether it is still the owner. So a group that it acknowledged is always found.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -28,9 +28,7 @@ from holdfast.journal.group_file.group_scan import GroupScan
 from holdfast.journal.group_file.group_writer import GroupWriter, fence
 from holdfast.journal.group_file.late_rows import LateRows
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS
-from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import HeadRow, LogRow
-from holdfast.model.entry import Entry
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
@@ -117,21 +115,15 @@ class FiledGroups:
     # -- a group ------------------------------------------------------------------------------------------
 
     def framed(
-        self, row: LogRow, heads: Sequence[HeadRow], entries: Sequence[Entry], partitions: Mapping[int, Partition]
+        self, row: LogRow, heads: Sequence[HeadRow], entries: Sequence[FramedEntry], bodies: Sequence[bytes]
     ) -> Frame | None:
         """A group as it will lie in the file that is being written; None where there is nothing, or too much for it."""
         assert self.writer is not None
-        framed: list[FramedEntry] = []
-        for entry in entries:
-            at = partitions[entry.partition_id]
-            framed.append(FramedEntry(*entry[:12], entry.schema, at.topic, at.number, len(entry.body)))
-        start, size = encoded(self.writer.salt, row, heads, framed), sum(entry.size for entry in framed)
+        start, size = encoded(self.writer.salt, row, heads, entries), sum(entry.size for entry in entries)
         whole = padded(len(start) + size)
         if not entries or whole > self.writer.room:
             return None
-        buffers: list[bytes | memoryview] = [start, *(entry.body for entry in entries)]
-        buffers.append(_PADDING[: whole - len(start) - size])
-        return Frame(row, heads, framed, buffers, whole)
+        return Frame(row, heads, entries, [start, *bodies, _PADDING[: whole - len(start) - size]], whole)
 
     def check_owned(self) -> None:
         """Before a group is written to a file: this log must still be ours."""
@@ -168,7 +160,7 @@ class FiledGroups:
             backend.run("PRAGMA synchronous=FULL")
 
     def join(self) -> None:
-        """Make what is in files alone part of the transaction that has begun; raises if the log is not ours any more."""
+        """Make what is in files alone part of the transaction that has begun, if the log is still ours."""
         self._check_epoch()
         self.insert()
 
@@ -183,7 +175,7 @@ class FiledGroups:
         self._backend.store_heads(list(late.heads.values()))
 
     def leave(self) -> None:
-        """At a good end: the database has everything, durably; if it is little, the bodies, too, and no file is left."""
+        """At a good end: the database has everything, durably; if it is little, bodies, too, and no file is left."""
         if self.writer is None:
             return
         backend, row = self._backend, self.late.row
