@@ -6,8 +6,8 @@ the database: nobody ever waits for a file. The first one is small, and each nex
 before it, up to a limit: a log that is opened for a few records costs next to nothing.
 
 A file is free once the last entry whose body lies in it was trimmed, durably. Then it is used anew under another
-number, if it was begun by this very owner; one of an earlier owner is removed, for that one may still be alive somewhere,
-about to write into it.
+number, if it was begun by this very owner; one of an earlier owner is removed, for that owner may still be alive
+somewhere, about to write into it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Between the files of groups and the database: what is in files alone, and how it gets here.
 
 A group of plain records is durable once its frame is synced. Its rows follow later, many groups in one transaction, and
-with every group that goes through the database itself, so that it never knows a group without those before it. Until then
-readers see them as `late` rows.
+with every group that goes through the database itself, so that it never knows a group without those before it. Until
+then readers see them as `late` rows.
 
 Folding need not be durable. After a power cut the database may be as it was some groups ago; its own row says where the
 files have the rest, and a file is not used anew before the trimming of its last entry is durable.
