@@ -95,7 +95,8 @@ class Journal:
                 recovered = recovery.recover(backend, log_id, context.keyring, context.cipher, context.clock)
                 if recovered.problems:
                     raise recovered.problems[0]
-                recovered.row = recovery.take_ownership(backend, recovered, context.clock)
+                files = context.settings.group_file_bytes > 0
+                recovered.row = recovery.take_ownership(backend, recovered, context.clock, files=files)
                 backend.filed.own(recovered.row, context.clock.random_bytes, context.settings.group_file_bytes)
             except BaseException:
                 backend.close_quietly()

@@ -33,7 +33,6 @@ from holdfast.model.control_rows import HeadRow, LogRow
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
-_FENCE_BYTES = 16
 _PADDING = bytes(SECTOR_BYTES)
 _FILED = f"typeof(file) = 'integer' AND file BETWEEN 1 AND {NUMBER_MAX}"
 _MOVED_MAX = 2**20
@@ -80,7 +79,7 @@ class FiledGroups:
             row = backend.connection.execute(_NEXT_PLACE).fetchone()
         if row is not None and isinstance(row[0], bytes):
             self.files.log_id = row[0]
-            fence(self.files, random_bytes(_FENCE_BYTES))
+            fence(self.files, random_bytes)
             self.late = self.found(backend.connection)
 
     def next_number(self) -> int:
