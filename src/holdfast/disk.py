@@ -270,6 +270,14 @@ def empty(path: Path) -> None:
         syscalls.close(descriptor)
 
 
+def size_of(path: Path) -> int:
+    """How large a file is; 0 if it is not there."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
 def free_bytes(path: Path) -> int:
     """What an ordinary user may still write on the file system of this path."""
     status = syscalls.statvfs(path)

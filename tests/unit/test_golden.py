@@ -203,7 +203,7 @@ def test_a_golden_log_goes_on(golden: Callable[[str], Path], name: str) -> None:
             same = {"key": record.key, "kind": record.kind, "headers": record.headers, "idempotency_key": key}
             again = topic.append(record.payload, **same)
             assert (again, again.repeated) == (Receipt(*receipt), True)
-            if name in OLDER:  # nobody knows what the key stood for
+            if OLDER.get(name, 7) < 7:  # nobody knows what the key stood for
                 assert topic.append(b"again", idempotency_key=key) == Receipt(*receipt)
             else:
                 with pytest.raises(Invalid, match="stands for something else"):

@@ -394,6 +394,10 @@ class Journal:
         """What encrypts and decrypts messages between processes that have this log's keys."""
         return self._state.vault.message_keys
 
+    def disk_bytes(self) -> int:
+        """What the journal takes on the disk: the database, its write-ahead log, files of groups."""
+        return self._backend.disk_bytes()
+
     # -- the manifest -------------------------------------------------------------------------------------
 
     def segment(self, partition: Partition, number: int) -> SegmentRow | None:

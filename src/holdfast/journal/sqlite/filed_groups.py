@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 import apsw
 
 from holdfast.errors import Closed
-from holdfast.journal.group_file.group_files import NUMBER_MAX, GroupFiles
-from holdfast.journal.group_file.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
-from holdfast.journal.group_file.group_scan import GroupScan
-from holdfast.journal.group_file.group_writer import GroupWriter, fence
-from holdfast.journal.group_file.late_rows import LateRows
+from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
+from holdfast.journal.groups.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
+from holdfast.journal.groups.group_scan import GroupScan
+from holdfast.journal.groups.group_writer import GroupWriter, fence
+from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS
 from holdfast.model.control_rows import HeadRow, LogRow
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from holdfast import disk
-from holdfast.journal.group_file.group_frame import SECTOR_BYTES
+from holdfast.journal.groups.group_frame import SECTOR_BYTES
 
 FRAMES_BEGIN = 2 * SECTOR_BYTES
 SALT_BYTES = 16

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.errors import Corrupt
-from holdfast.journal.group_file.group_file import FRAMES_BEGIN, GroupFile
-from holdfast.journal.group_file.group_files import GroupFiles
-from holdfast.journal.group_file.group_frame import (
+from holdfast.journal.groups.group_file import FRAMES_BEGIN, GroupFile
+from holdfast.journal.groups.group_files import GroupFiles
+from holdfast.journal.groups.group_frame import (
     HEAD_BYTES,
     SECTOR_BYTES,
     Control,
@@ -26,7 +26,7 @@ from holdfast.journal.group_file.group_frame import (
     head_of,
     starts,
 )
-from holdfast.journal.group_file.late_rows import LateRows
+from holdfast.journal.groups.late_rows import LateRows
 
 _PIECE_BYTES = 2**20
 
@@ -115,6 +115,8 @@ class GroupScan:
                         f"a group cannot be read, and later ones can file={file.number} position={position}"
                         f" group={group + 1} found={head.group}",
                         path=str(file.path),
+                        hint="put the newest copy of the whole directory back; of what was copied piece by piece while"
+                        " its owner wrote, holdfast rebuild takes in what is there",
                     )
                     return True
         return False
