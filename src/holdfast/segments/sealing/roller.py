@@ -64,7 +64,6 @@ class Roller:
         self._lock = Lock()
         self._requests: list[Request] = []
         self._pace = Pace(journal, settings.idle_ratio, clock, self._is_urgent)
-        self._sealer = Sealer(journal, manifest, settings, clock, self._pace, lambda: self._cancel)
         self._untrimmed: dict[Partition, float] = {}
         """Partitions with a few entries to be trimmed, and when to do it at the latest."""
         self._unmeasured: list[Partition] = []
@@ -78,6 +77,7 @@ class Roller:
         """Keeps the manifest objects in the log's own directory; None where they are on a store."""
         self.counters = Counters()
         self._stopping = self._cancel = False
+        self._sealer = Sealer(journal, manifest, settings, clock, self._pace, lambda: self._cancel, self.counters)
         self._thread = Thread(target=self._work, name="holdfast-roller", daemon=True)
 
     def start(self) -> None:
@@ -92,6 +92,11 @@ class Roller:
         self._thread.join(timeout / 2)
         self._cancel = True
         self._thread.join(timeout / 2)
+        self._sealer.kill_process()  # which has ended, unless the thread is stuck
+
+    def forget(self) -> None:
+        """In a forked child: the thread is the parent's, and so is the process that it has."""
+        self._sealer.forget_process()
 
     @property
     def running(self) -> bool:
@@ -141,6 +146,7 @@ class Roller:
         except BaseException:
             logger.critical("the roller stopped because of a defect", extra={"action": "roller_died"}, exc_info=True)
         finally:
+            self._sealer.stop_process()
             self._release_all()
 
     def _measure_all(self) -> bool:
