@@ -61,6 +61,9 @@ class Sealed(NamedTuple):
 
     rows: int
     size: int
+    """Of the file."""
+    entry_bytes: int
+    """Stored bytes of an entry that went into it, on average."""
 
 
 class _Plan(NamedTuple):
@@ -114,7 +117,7 @@ class Sealer:
         temporary = folder / layout.temporary_name(watermark.segments, self._journal.epoch)
         try:
             self._prepare(folder)
-            segment, size = self._write(partition, reader, end, temporary)
+            segment, entries = self._write(partition, reader, end, temporary)
             row = self._row(partition, segment)
             final = folder / layout.segment_name(row.number, row.sha256)
             self._rename(temporary, final)
@@ -125,8 +128,8 @@ class Sealer:
         except BaseException:
             self._discard(temporary)
             raise
-        self._commit(partition, row, size, final)
-        return Sealed(row.rows, row.size)
+        self._commit(partition, row, entries.size, final)
+        return Sealed(row.rows, row.size, entries.size // entries.count)
 
     def _prepare(self, folder: Path) -> None:
         """Make room for a new attempt: a folder that survives a power cut, and nothing left of an earlier attempt."""
@@ -151,8 +154,8 @@ class Sealer:
         except OSError:
             self._debris.add(path)
 
-    def _write(self, partition: Partition, reader: Reader, end: int, temporary: Path) -> tuple[Segment, int]:
-        """The file, made durable, and how many stored bytes went into it."""
+    def _write(self, partition: Partition, reader: Reader, end: int, temporary: Path) -> tuple[Segment, _Span]:
+        """The file, made durable, and what went into it."""
         plan, entries = self._plan(partition, reader, end)
         facts = self._write_in_process(partition, plan, reader, entries, temporary)
         self._counters.seal_in = "thread" if facts is None else "process"
@@ -160,7 +163,7 @@ class Sealer:
             if entries.rows:  # some have gone to a child that failed: a new attempt, under a new key
                 plan, entries = self._plan(partition, reader, end)
             facts = self._write_here(plan, reader, entries, temporary)
-        return Segment(head=plan.head, facts=facts), entries.size
+        return Segment(head=plan.head, facts=facts), entries
 
     def _plan(self, partition: Partition, reader: Reader, end: int) -> tuple[_Plan, _Span]:
         """The next segment of a partition: what is known of it before it is written, and its entries."""
@@ -289,6 +292,7 @@ class _Span:
         self._next: Entry | None = next(entries)
         self._settings = settings
         self.schema = self._next.schema if self._next is not None else b""
+        self.count = 0
         self.rows = 0
         self.size = 0
 
@@ -300,6 +304,7 @@ class _Span:
         full = self.rows >= self._settings.rows_max or self.size >= self._settings.bytes_max
         if entry is None or full or entry.schema != self.schema:
             raise StopIteration
+        self.count += 1
         self.rows += entry.count
         self.size += len(entry.body)
         self._next = next(self._entries, None)
