@@ -40,7 +40,10 @@ class SegmentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The level of zstd."""
 
     trim_entries: int = 64
-    """Journal entries removed in one commit after they were sealed; appends beside it wait that long."""
+    """Journal entries removed in one commit after they were sealed; appends beside it wait that long.
+
+    Fewer where entries are large: about a mebibyte at a time.
+    """
 
     idle_ratio: float = 1
     """Rest between pieces of sealing while records are appended, as a multiple of the work; 0 = no rest."""
