@@ -207,7 +207,10 @@ class Sealer:
         self, partition: Partition, plan: _Plan, reader: Reader, entries: _Span, temporary: Path
     ) -> SegmentFacts | None:
         """The same by the child, if there is to be one; None if it did not: then it was said why."""
-        if self._process is None or not self._process.takes(self._expected(partition), plan.key):
+        # A long tail is for the thread, which works at the application's own priority.
+        if self._process is None or self._journal.tail_is_long():
+            return None
+        if not self._process.takes(self._expected(partition), plan.key):
             return None
         file = disk.NewFile(temporary)
         try:

@@ -34,6 +34,8 @@ from holdfast.segments.sealing.read_ahead import read_ahead
 from holdfast.segments.sealing.seal_frames import Begin, Broken, Channel, Failed
 
 _BATCHES_AHEAD = 4
+_NICE = 10
+"""Appends go first, where cores are few. Nobody waits for a lock of ours; in the roller's thread somebody would."""
 _LOOK_S = 5.0
 """How often to look whether the parent is there, should somebody else hold its end of the socket."""
 
@@ -165,6 +167,7 @@ def serve(channel: Channel) -> None:
 def main() -> None:
     """The whole life of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICE)
     parent = int(sys.argv[2])
 
     def look() -> None:
