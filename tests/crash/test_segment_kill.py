@@ -12,7 +12,7 @@ from holdfast import Log, Settings
 from tests.crash.seal_process_victim import CHILD_KILLED
 from tests.crash.segment_victim import KEPT, KEYRING, RAW, SCHEMA, TYPED
 from tests.crash.segment_workload import Part, Place, Published, published, require_clean
-from tests.harness.kills import kill_after
+from tests.harness.kills import Victim, kill_after
 
 pytestmark = pytest.mark.crash
 
@@ -20,15 +20,14 @@ CALM = Settings.from_mapping({"segments": {"seal_on_close": False}, "disk": {"fr
 """To look with: nothing is sealed or expired meanwhile but what was begun."""
 
 
-def acked_before_a_kill(
-    directory: Path, cycle: int, told: int, victim: str = "tests.crash.segment_victim", others: list[str] | None = None
-) -> dict[Place, str]:
-    """What a victim was acknowledged for; lines about its child go to `others`."""
+def acked_before_a_kill(directory: Path, cycle: int, told: int) -> dict[Place, str]:
+    """What a victim was acknowledged for."""
+    return acked_in(kill_after(told, "tests.crash.segment_victim", directory, cycle))
+
+
+def acked_in(lines: list[str]) -> dict[Place, str]:
     acked: dict[Place, str] = {}
-    for line in kill_after(told, victim, directory, cycle):
-        if others is not None and line.startswith(CHILD_KILLED):
-            others.append(line)
-            continue
+    for line in lines:
         topic, partition, offset, name = line.split(" ")
         place = topic, int(partition), int(offset)
         assert place not in acked, "an offset was acknowledged twice"
@@ -101,9 +100,14 @@ def kill_children(directory: Path, kills: int, seed: int) -> tuple[History, list
     """Kill victims, which kill their sealing processes all the time."""
     rng, history, killed = random.Random(seed), History(), list[str]()
     for cycle in range(kills):
-        told = rng.randrange(300, 900)
-        acked = acked_before_a_kill(directory, cycle, told, "tests.crash.seal_process_victim", killed)
-        history.check(directory, acked)
+        victim = Victim("tests.crash.seal_process_victim", directory, cycle)
+        try:
+            victim.until_told(rng.randrange(1, 4), CHILD_KILLED)
+            victim.until(rng.randrange(10, 300))
+        finally:
+            lines = victim.kill()
+        killed += [line for line in lines if line.startswith(CHILD_KILLED)]
+        history.check(directory, acked_in([line for line in lines if not line.startswith(CHILD_KILLED)]))
         assert not list(directory.rglob("*.tmp")), "a temporary file was left"
     for line in killed:
         assert not is_sealing(int(line.split()[1])), "a child outlived its parent"
