@@ -370,13 +370,13 @@ def test_every_operation_outlives_a_failed_fsync(tmp_path):
 # -- a slow disk ----------------------------------------------------------------------------------------------
 
 
-def impatient(tmp_path: Path, clock: ManualClock) -> Log:
-    """A log whose operations wait for 10 ms, no longer."""
+def impatient(tmp_path: Path, clock: ManualClock, ack_timeout_ms: float = 10) -> Log:
+    """A log whose operations wait for so long, no longer; where one must also succeed, long enough for a busy machine."""
     settings = Settings.from_mapping(
         {
-            "journal": {"ack_timeout_ms": 100},
+            "journal": {"ack_timeout_ms": max(10 * ack_timeout_ms, 5000)},
             "segments": {"seal_on_close": False},
-            "channels": {**CHANNELS, "ack_timeout_ms": 10},
+            "channels": {**CHANNELS, "ack_timeout_ms": ack_timeout_ms},
         }
     )
     return holdfast.open(tmp_path / "log", settings=settings, clock=clock)
@@ -407,7 +407,7 @@ def test_operations_do_not_wait_for_a_disk_that_hangs(tmp_path):
 def test_a_drop_that_hangs_and_happens_later_loses_nothing(tmp_path):
     """Whoever was told that it failed goes on; the next commit says everything again."""
     clock = ManualClock()
-    with impatient(tmp_path, clock) as log:
+    with impatient(tmp_path, clock, ack_timeout_ms=1000) as log:
         alice = log.channels("alice")
         for _, operation in SCRIPT[:7]:
             take(alice, clock, operation)
