@@ -10,6 +10,10 @@ That the roller did not rest is shown, not assumed: told is the share of the tim
 slices of the journal that it removes in between not counted), and whether it still lagged behind in the end.
 
 Sealing is in the thread, as it is unless told; beside it, large segments that a child process encodes.
+
+What p99 shows here is the processor, not the disk: with the roller busy the writer waits for a core (and for the
+interpreter's lock) ten times as long as without, while its syncs hardly get longer. So p99 is to be read beside the
+number of cores, and on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from bench.material import KEYRING, TOPIC
 from bench.measure import PRODUCERS, Bar, Contestant, Measured, Options, Part, Sample
 from holdfast import Keyring, Log
 
-PLAIN_AT_LEAST, SEALED_AT_LEAST, P99_AT_MOST, P99_IN_PROCESS_AT_MOST = 0.7, 0.5, 3.0, 2.7
+PLAIN_AT_LEAST, SEALED_AT_LEAST, P99_AT_MOST = 0.7, 0.5, 2.7
 SMALL_ROWS = 128
 
 
@@ -121,13 +125,8 @@ def _fill(path: Path, keyring: Keyring | None, payloads: Sequence[bytes], record
 
 
 def _tail_claim(measured: Measured, bar: Bar) -> str:
-    ratio = _p99(measured, bar.subject) / _p99(measured, bar.rival)
-    at_most = P99_IN_PROCESS_AT_MOST if "in a process" in bar.subject else P99_AT_MOST
-    return measure.claim(f"p99 of {bar.subject}, against {bar.rival},", ratio, at_most, "x")
-
-
-def _p99(measured: Measured, name: str) -> float:
-    return statistics.median(sample.p99_ms or 0.0 for sample in measured.samples[name])
+    ratio = measured.latency_ratio(bar.subject, bar.rival, "p99_ms")
+    return measure.claim(f"p99 of {bar.subject}, against {bar.rival},", ratio, P99_AT_MOST, "x")
 
 
 @contextmanager

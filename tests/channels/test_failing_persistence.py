@@ -371,7 +371,7 @@ def test_every_operation_outlives_a_failed_fsync(tmp_path):
 
 
 def impatient(tmp_path: Path, clock: ManualClock, ack_timeout_ms: float = 10) -> Log:
-    """A log whose operations wait for so long, no longer; where one must also succeed, long enough for a busy machine."""
+    """A log whose operations wait for so long, no longer; where one must succeed, long enough for a busy machine."""
     settings = Settings.from_mapping(
         {
             "journal": {"ack_timeout_ms": max(10 * ack_timeout_ms, 5000)},

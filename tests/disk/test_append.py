@@ -481,6 +481,20 @@ def test_order_of_arrival_is_the_order_of_offsets(open_log):
     assert [r.payload for r in topic.read()] == [b"%d" % i for i in range(9)]
 
 
+def test_a_group_that_has_room_takes_nothing_more_once_the_journal_refuses(open_log):
+    """Records that wait are stored; whoever comes later is told, although there would be room."""
+    log = open_log()
+    topic = log.topic("t")
+    with stalled(topic):
+        ticket = topic.submit(b"before")
+        log._journal._queue.refuse(Closed("no more"), finish=False)
+        for verb in (topic.submit, topic.offer, topic.append):
+            with pytest.raises(Closed, match="no more"):
+                verb(b"after")
+    assert ticket.result().offset == 0
+    assert topic.marks()[0].appended == 1
+
+
 def test_a_closed_log_refuses_everything_kindly(open_log):
     """After close every verb raises Closed(reason='clean') with a hint how to go on; close is idempotent."""
     log = open_log()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import warnings
 from itertools import islice
@@ -59,6 +60,64 @@ def test_an_append_waits_without_blocking_the_loop(open_log):
         return (await waiting).offset
 
     assert asyncio.run(main()) == 0
+
+
+def test_loops_that_take_turns_in_a_thread_get_their_own_receipts(open_log):
+    """One is stopped while its append is under way; the next waits for the same commit; then the first goes on."""
+    topic = open_log().topic("t")
+
+    async def append(payload):
+        return await topic.submit(payload)
+
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    try:
+        with stalled(topic):
+            appends = [first.create_task(append(b"%d" % n)) for n in range(3)]
+            first.run_until_complete(asyncio.sleep(0))
+            others = [second.create_task(append(b"%d" % n)) for n in range(3, 6)]
+            second.run_until_complete(asyncio.sleep(0))
+            assert not any(task.done() for task in [*appends, *others])
+        offsets = [second.run_until_complete(task).offset for task in others]
+        assert [first.run_until_complete(task).offset for task in appends] == [0, 1, 2]
+        assert offsets == [3, 4, 5]
+    finally:
+        first.close()
+        second.close()
+
+
+def test_a_loop_in_a_forked_child_is_told_that_it_will_not_know(open_log):
+    """What was appended before the fork is the parent's: nobody in the child learns of it, and nothing breaks."""
+    topic = open_log().topic("t")
+
+    async def main():
+        with stalled(topic):
+            mine, other = topic.submit(b"mine"), topic.submit(b"other", timeout=0.05)
+            waiting = asyncio.ensure_future(_receipt(mine))
+            await asyncio.sleep(0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of forks in a process with threads
+                child = os.fork()
+            if not child:
+                os._exit(_in_child(other))
+            status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status[1]) == 7
+        return (await waiting).offset, (await other).offset
+
+    assert asyncio.run(main()) == (0, 1)
+
+
+async def _receipt(ticket):
+    return await ticket
+
+
+def _in_child(ticket):
+    try:
+        asyncio.run(_receipt(ticket))
+    except OutcomeUnknown:
+        return 7
+    except BaseException:
+        return 1
+    return 0
 
 
 def test_more_appends_than_the_queue_holds_wait_for_room_in_order(open_log):

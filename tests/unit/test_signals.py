@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import gc
 import threading
+import time
+import weakref
 
 import pytest
 
@@ -114,3 +118,188 @@ def test_every_future_has_its_own_deadline():
         assert not signal._loops
 
     asyncio.run(main())
+
+
+class Waits:
+    """Awaitable: parks until the signal is given, or the time is over."""
+
+    def __init__(self, signal, seconds=30.0, loop=None):
+        self.signal, self.seconds, self.loop = signal, seconds, loop
+
+    def __await__(self):
+        yield self.signal.park(self.seconds, self.loop)
+
+
+async def parked(signal, ended, name, seconds=30.0):
+    """A task that notes its end, however it comes."""
+    try:
+        await Waits(signal, seconds)
+    except asyncio.CancelledError as error:
+        ended.append((name, *error.args))
+        raise
+    ended.append(name)
+
+
+def test_all_parked_tasks_are_resumed_by_one_callback():
+    """However many tasks are parked: one call from the other thread, none per task, and all in the order they came."""
+    signal, ended, calls = Signal(), [], []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        tasks = [asyncio.ensure_future(parked(signal, ended, n)) for n in range(50)]
+        await asyncio.sleep(0)
+        done = loop.create_future()
+        tasks[-1].add_done_callback(done.set_result)
+        for verb in ("call_soon", "call_soon_threadsafe"):
+            plain = getattr(loop, verb)
+            setattr(loop, verb, lambda call, *a, plain=plain, **k: calls.append(call) or plain(call, *a, **k))
+        thread = threading.Thread(target=signal.notify)
+        thread.start()
+        await done
+        thread.join()
+
+    asyncio.run(main())
+    assert ended == list(range(50))
+    assert [getattr(call, "__name__", "") for call in calls].count("_wake") == 1
+    assert len(calls) < 10
+
+
+def test_a_parked_task_that_is_cancelled_wakes_alone():
+    """With its message; whoever is cancelled by a task of the same wake-up, or was before, is resumed once."""
+    signal, ended, failures = Signal(), [], []
+
+    async def first(others):
+        await Waits(signal)
+        others[2].cancel("by the first")
+
+    async def main():
+        others = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, failure: failures.append(failure))
+        tasks = [asyncio.ensure_future(first(others))]
+        others += [asyncio.ensure_future(parked(signal, ended, n)) for n in range(4)]
+        await asyncio.sleep(0)
+        others[1].cancel("before")
+        others[1].cancel("twice")
+        await asyncio.wait([others[1]])
+        assert ended == [(1, "before")]
+        asyncio.get_running_loop().call_soon(signal.notify)
+        await asyncio.gather(*tasks, *others, return_exceptions=True)
+        return [task.cancelled() for task in others]
+
+    assert asyncio.run(main()) == [False, True, True, False]
+    assert sorted(ended, key=str) == [(1, "before"), (2, "by the first"), 0, 3]
+    assert not failures
+
+
+def test_every_parked_task_has_its_own_deadline():
+    """Those whose time is over end in the order of their deadlines, on a late loop, too; a signal resumes the rest."""
+    signal, ended = Signal(), []
+
+    async def main():
+        times = [0.08, 0.02, 30, 0.06, 0.02, 0.04, 40, 0.01]
+        tasks = [asyncio.ensure_future(parked(signal, ended, seconds, seconds)) for seconds in times]
+        future = signal.future(asyncio.get_running_loop(), 0.05)
+        await asyncio.sleep(0)
+        time.sleep(0.05)  # the loop is late, and meets several at once
+        await asyncio.wait_for(tasks[0], 10)
+        assert future.done()
+        assert ended == sorted(seconds for seconds in times if seconds < 1)
+        assert len(signal._loops) == 1
+        threading.Thread(target=signal.notify).start()
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        assert not signal._loops
+        await asyncio.wait_for(Waits(signal, 0.01), 10)  # and when all have gone, the next one waits anew
+        assert not signal._loops
+        task = asyncio.ensure_future(parked(signal, ended, 50, 50))
+        await asyncio.sleep(0)
+        threading.Thread(target=signal.notify).start()
+        await asyncio.wait_for(task, 10)
+
+    asyncio.run(main())
+    assert ended[-3:] == [30, 40, 50]
+
+
+def test_a_task_that_stops_the_loop_takes_nobody_along():
+    """SystemExit or Ctrl-C in a resumed task ends the run; when the loop runs again, the others are resumed."""
+    signal, ended = Signal(), []
+
+    async def exits():
+        await Waits(signal)
+        raise SystemExit(3)
+
+    loop = asyncio.new_event_loop()
+    try:
+        tasks = [loop.create_task(parked(signal, ended, 0)), loop.create_task(exits())]
+        tasks += [loop.create_task(parked(signal, ended, n)) for n in (1, 2)]
+        loop.call_later(0.01, signal.notify)
+        with pytest.raises(SystemExit):
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.run_until_complete(asyncio.wait_for(asyncio.wait(tasks), 10))
+        assert isinstance(tasks[1].exception(), SystemExit)
+    finally:
+        loop.close()
+    assert ended == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", [asyncio.Task, asyncio.tasks._PyTask], ids=["C", "Python"])
+def test_a_parked_task_goes_on_in_its_own_context(kind):
+    """Both kinds of tasks; what one of them sets is not seen by the others."""
+    signal, name, found = Signal(), contextvars.ContextVar("name"), []
+
+    async def named(n):
+        name.set(n)
+        await Waits(signal)
+        found.append((n, name.get(), asyncio.current_task().get_name()))
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        tasks = [kind(named(n), loop=loop, name=str(n)) for n in range(5)]
+        await asyncio.sleep(0)
+        threading.Thread(target=signal.notify).start()
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    asyncio.run(main())
+    assert found == [(n, n, str(n)) for n in range(5)]
+
+
+def test_a_task_that_was_resumed_leaves_no_cycle():
+    """Nothing waits for the collector: in a busy log it would have to run all the time."""
+    signal = Signal()
+
+    async def main():
+        tasks = [asyncio.ensure_future(parked(signal, [], n)) for n in range(3)]
+        await asyncio.sleep(0)
+        signal.notify()
+        await asyncio.gather(*tasks)
+        return [weakref.ref(task) for task in tasks]
+
+    gc.disable()
+    try:
+        assert [task() for task in asyncio.run(main())] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_a_task_that_got_another_loops_place_is_told_and_asks_again():
+    """The loop is guessed by the thread: a wrong guess is a RuntimeError in the task, and parks nobody."""
+    signal, ended = Signal(), []
+
+    async def again():
+        with pytest.raises(RuntimeError, match="attached to a different loop"):
+            await Waits(signal)
+        await Waits(signal, 30.0, asyncio.get_running_loop())
+        await parked(signal, ended, "guessed right from now on", 0.01)
+
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    try:
+        first = loops[0].create_task(parked(signal, ended, "first"))
+        loops[0].run_until_complete(asyncio.sleep(0))
+        second = loops[1].create_task(again())
+        loops[1].call_later(0.01, signal.notify)
+        loops[1].run_until_complete(asyncio.wait_for(second, 10))
+        loops[0].run_until_complete(asyncio.wait_for(first, 10))
+    finally:
+        for loop in loops:
+            loop.close()
+    assert ended == ["guessed right from now on", "first"]
+    assert not signal._threads

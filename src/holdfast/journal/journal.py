@@ -81,7 +81,7 @@ class Journal:
     def _use(self, queue: Queue) -> None:
         # Appends go straight to the queue: a method in between would cost each of them its share.
         self._queue = queue
-        self.put, self.offer, self.put_runs = queue.put, queue.offer, queue.put_runs
+        self.submit, self.offer, self.put_runs = queue.submit, queue.offer, queue.put_runs
         self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
         self.spaces = SpaceAccess(self._backend, self._state, queue, self.settings, learns=self._writer is not None)
 

@@ -53,7 +53,7 @@ class Record(msgspec.Struct, frozen=True):
             raise Invalid(f"no datetime has this time time={self.time}", hint="use record.time") from None
 
 
-class Receipt(msgspec.Struct, frozen=True, eq=False):
+class Receipt(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Proof of a durable append: where the record is.
 
     `seq` is the number of the journal entry that holds it: log-wide, dense, in the order of commits;

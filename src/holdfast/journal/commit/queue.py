@@ -22,6 +22,7 @@ from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Full, HoldfastError, Unavailable
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
+from holdfast.journal.commit.ticket import Ticket
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded, Extra
@@ -67,52 +68,61 @@ class Queue:
 
     # -- callers ------------------------------------------------------------------------------------------
 
-    def put(
+    def submit(
         self,
         partition: Partition,
         payload: bytes,
         time: int,
         extra: Extra | None,
-        key: bytes | None,
+        unique: bytes | None,
         size: int,
-        acked: bool,
         timeout: float,
-    ) -> tuple[Run, int]:
-        """Add one record; returns its place."""
+        idempotency_key: bytes | None,
+    ) -> Ticket:
+        """Add one record; its ticket. `unique` is the hash of the idempotency key, and the digest of the record."""
         with self._lock:
             group = self._open
-            if self._refusal is not None or group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
+            if group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
                 group = self._admit(1, size, timeout)
             run = group.runs.get(partition)
             if run is None:
-                if partition.refusal is not None:
-                    raise partition.refusal.again()
-                run = group.run_for(partition)
+                run = _run_for(group, partition)
             if extra is not None:
                 run.extras = True
-            if key is not None:
+            if unique is not None:
                 run.keyed = True
+            rows = run.rows
+            ticket = Ticket(run, len(rows), timeout, idempotency_key)
             group.records += 1
             group.bytes += size
-            rows = run.rows
-            index = len(rows)
-            rows.append((payload, time, extra, key))
-            if acked:
-                group.acked = True
-                if self._asleep:
-                    self._rouse()
-            else:
-                group.offered += 1
-                if self._asleep == IDLE:
-                    self._rouse()
-        return run, index
+            rows.append((payload, time, extra, unique))
+            group.acked = True
+            if self._asleep:
+                self._rouse()
+            return ticket
 
     def offer(
-        self, partition: Partition, payload: bytes, time: int, extra: Extra | None, key: bytes | None, size: int
+        self, partition: Partition, payload: bytes, time: int, extra: Extra | None, unique: bytes | None, size: int
     ) -> bool:
         """Add one buffered record, or refuse it at once."""
         try:
-            self.put(partition, payload, time, extra, key, size, False, 0)
+            with self._lock:
+                group = self._open
+                if group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
+                    group = self._admit(1, size, 0)
+                run = group.runs.get(partition)
+                if run is None:
+                    run = _run_for(group, partition)
+                if extra is not None:
+                    run.extras = True
+                if unique is not None:
+                    run.keyed = True
+                group.records += 1
+                group.bytes += size
+                run.rows.append((payload, time, extra, unique))
+                group.offered += 1
+                if self._asleep == IDLE:
+                    self._rouse()
         except Unavailable:
             self._note_drop()
             return False
@@ -280,6 +290,7 @@ class Queue:
         with self._lock:
             if self._refusal is None:
                 self._refusal = refusal
+            self._open.records_cap = 0  # the next record has to ask
             self._finishing = self._finishing or finish
             if self._asleep:
                 self._rouse()
@@ -292,7 +303,7 @@ class Queue:
             if reason is not None:
                 self._holds[by] = reason
             self._hold = next(iter(self._holds.values()), None)
-            self._open.records_cap = 0  # the next record has to ask again
+            self._open.records_cap = 0  # the next record has to ask
         self.room.notify()
 
     def tail_moved(self, size: int) -> None:
@@ -464,6 +475,13 @@ class Queue:
                 "journal queue has room again after dropping %d offered records", burst,
                 extra={"action": "offer_recovered", "dropped": burst},
             )  # fmt: skip
+
+
+def _run_for(group: Group, partition: Partition) -> Run:
+    """The run that takes this partition's next record, if it takes records."""
+    if partition.refusal is not None:
+        raise partition.refusal.again()
+    return group.run_for(partition)
 
 
 def _check_taken(partitions: Iterable[Partition]) -> None:

@@ -41,13 +41,14 @@ class RoomLines:
         It is called once or more often, with the seconds that are left for room and acknowledgement together. Raises
         Full after `timeout` seconds.
         """
-        lines, loop, queue = self._lines, get_running_loop(), self._queue
-        deadline = loop.time() + timeout
-        if loop not in lines:
+        lines, queue = self._lines, self._queue
+        if not lines:
             try:
                 return put(timeout)
             except Full:
                 queue.refused -= 1  # not yet
+        loop = get_running_loop()
+        deadline = loop.time() + timeout
         line = lines.setdefault(loop, _Line())
         line.length += 1
         try:

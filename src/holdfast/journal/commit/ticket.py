@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.journal.commit.group import Group, Run, Unit
+from holdfast.journal.commit.group import Run, Unit
 from holdfast.journal.commit.receipts import Receipts
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
@@ -39,14 +39,6 @@ class Promise(Protocol[Gives_co]):
         """Wait for the outcome."""
 
     def __await__(self) -> Generator[Any, None, Gives_co]: ...
-
-
-def _awaited(group: Group, seconds: float) -> Generator[Any, None, bool]:
-    """Wait on the running loop for a group's outcome; whether it is known."""
-    future = group.signal.future(get_running_loop(), seconds)
-    if not group.done:  # look again: it may have been done before we registered
-        yield from future
-    return group.done
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -76,10 +68,20 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self._run.receipt(self._index)
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        group = self._run.group
-        if not group.done and not (yield from _awaited(group, self._timeout)):
-            raise self._unknown(self._timeout)
-        return self._run.receipt(self._index)
+        run = self._run
+        group = run.group
+        if not group.done:
+            try:
+                parked = group.signal.park(self._timeout)
+                if not group.done:  # look again: it may have been done before we parked
+                    yield parked
+            except RuntimeError:  # refused: another loop ran in this thread before
+                parked = group.signal.park(self._timeout, get_running_loop())
+                if not group.done:
+                    yield parked
+            if not group.done:
+                raise self._unknown(self._timeout)
+        return run.receipt(self._index)
 
     @property
     def when_shipped(self) -> ShippedTicket[Receipt]:
@@ -247,10 +249,10 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def __await__(self) -> Generator[Any, None, None]:
         group = self.unit.group
-        if not group.done:  # `_awaited`, written out: there may be many who wait
-            future = group.signal.future(get_running_loop(), self._timeout)
+        if not group.done:
+            parked = group.signal.park(self._timeout, get_running_loop())
             if not group.done:
-                yield from future
+                yield parked
             if not group.done:
                 raise self._unknown(self._timeout)
         self.unit.check_stored()

@@ -126,18 +126,16 @@ class Topic(AnyTopic[Record]):
             extra, size = self._checks.extras(key, kind, headers, size)
         if idempotency_key is not None:
             idempotency_key, unique = self._checks.unique_record(idempotency_key, payload, extra)
-        wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
-        run, index = self._journal.put(
+        return self._journal.submit(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
             self._now() if time is None else self._checks.time(time),
             extra,
             unique,
             size,
-            True,
-            wait_seconds,
+            self._wait_seconds if timeout is None else seconds(timeout),
+            idempotency_key,
         )
-        return Ticket(run, index, wait_seconds, idempotency_key)
 
     def offer(
         self,
@@ -306,9 +304,8 @@ class _Raw:
     def batches(
         self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
     ) -> Iterator[pa.RecordBatch]:
-        from holdfast.segments.file.selection import add_partition
+        from holdfast.segments.file.selection import PartitionColumn
 
-        schema = self.schema()
-        number = span.stream.partition.number
+        partition = PartitionColumn(span.stream.partition.number, self.schema())
         for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse, key=key):
-            yield add_partition(batch, number, schema)
+            yield partition.added(batch)
