@@ -326,7 +326,7 @@ def test_facts_about_another_file_are_not_believed(open_log, monkeypatch):
 
 def test_a_damaged_entry_is_corrupt_as_from_the_thread(open_log, tmp_path, caplog):
     """The child refuses it, the thread says what it is; the child goes on with others."""
-    log = open_log(segments=in_process())
+    log = open_log(segments=in_process(), journal={"group_file_bytes": 0})
     for name in ("bad", "good"):
         log.topic(name).append(b"payload of " + name.encode())
     damage(log, "bad")

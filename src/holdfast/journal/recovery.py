@@ -22,7 +22,7 @@ from holdfast.crypto.vault import PLAIN, Vault
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.backend import Backend, ControlRows
 from holdfast.journal.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
-from holdfast.journal.groups.group_file import FRAMES_BEGIN
+from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN
 from holdfast.journal.proofs import LOG_ID_BYTES, OK, Proofs
 from holdfast.journal.state.state_digest import SUM_BYTES, total
 from holdfast.journal.state.topic_registry import Topics

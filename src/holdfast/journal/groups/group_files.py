@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast import disk
 from holdfast.errors import Unavailable
-from holdfast.journal.groups.group_file import GroupFile
+from holdfast.journal.groups.preallocated_file import GroupFile
 
 _FOLDER = "groups"
 _DIGITS = 20

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.errors import Corrupt
-from holdfast.journal.groups.group_file import FRAMES_BEGIN, GroupFile
 from holdfast.journal.groups.group_files import GroupFiles
 from holdfast.journal.groups.group_frame import (
     HEAD_BYTES,
@@ -27,6 +26,7 @@ from holdfast.journal.groups.group_frame import (
     starts,
 )
 from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile
 
 _PIECE_BYTES = 2**20
 

@@ -19,8 +19,8 @@ from threading import Thread
 
 from holdfast import disk
 from holdfast.errors import Closed, Unavailable
-from holdfast.journal.groups.group_file import FENCE_BYTES, FRAMES_BEGIN, SALT_BYTES, GroupFile
 from holdfast.journal.groups.group_files import GroupFiles
+from holdfast.journal.groups.preallocated_file import FENCE_BYTES, FRAMES_BEGIN, SALT_BYTES, GroupFile
 from holdfast.model.control_rows import DiskFailed
 
 FIRST_BYTES = 128 * 2**10
