@@ -1,0 +1,457 @@
+"""Files of groups: what was acknowledged in them is there after a crash, and what somebody did to them is found.
+
+Most tests copy the directory of an open log, which is what a killed process leaves, and do something to the copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+import pytest
+from blake3 import blake3
+
+import holdfast
+from holdfast import Closed, Corrupt, HoldfastError, Keyring, Log, OutcomeUnknown, Record, Settings, Unavailable
+from holdfast.journal.commit import writer
+from holdfast.journal.group_file.group_file import FRAMES_BEGIN
+from holdfast.journal.group_file.group_frame import HEAD_BYTES, SECTOR_BYTES, Control, head_of, padded
+from holdfast.testing import Fault, FaultyDisk
+from tests.disk.test_displaced import owner
+
+pytestmark = pytest.mark.disk
+
+SMALL = Settings.from_mapping(
+    {"journal": {"group_file_bytes": "64KiB"}, "segments": {"seal_on_close": False}, "disk": {"free_bytes_min": 0}}
+)
+PAYLOADS = [b"record %d" % i for i in range(6)]
+
+
+def keyring_of(kind: str) -> Keyring | None:
+    return Keyring.generate("k1") if kind == "keyed" else None
+
+
+def filed(log: Path) -> list[Path]:
+    """The files of groups of a log, in order."""
+    return sorted((log / "groups").iterdir()) if (log / "groups").is_dir() else []
+
+
+def crashed(log: Log, target: Path) -> Path:
+    """What a kill would leave now."""
+    shutil.copytree(log.path, target)
+    return target
+
+
+def payloads(log: Log, topic: str = "t") -> list[bytes]:
+    return [record.payload for record in log.topic(topic).read()]
+
+
+def opened(path: Path, **options: Any) -> Log:
+    return holdfast.open(path, **{"settings": SMALL, **options})
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Keyring | None]]:
+    """What a killed owner of six groups left, plain or keyed: made once."""
+    made: dict[str, tuple[Path, Keyring | None]] = {}
+
+    def get(kind: str) -> tuple[Path, Keyring | None]:
+        if kind not in made:
+            place, keyring = tmp_path_factory.mktemp(kind), keyring_of(kind)
+            with opened(place / "alive", keyring=keyring) as log:
+                for payload in PAYLOADS:
+                    log.topic("t").append(payload)
+                made[kind] = (crashed(log, place / "log"), keyring)
+        return made[kind]
+
+    return get
+
+
+def frames(file: Path) -> list[tuple[int, int]]:
+    """Where the frames of a file begin, and how long they are."""
+    data, found, at = file.read_bytes(), [], FRAMES_BEGIN
+    salt = data[36:52]
+    while (head := head_of(data[at : at + HEAD_BYTES], salt)) is not None:
+        found.append((at, head.size))
+        at += head.size
+    return found
+
+
+def patch(file: Path, at: int, data: bytes) -> None:
+    with file.open("r+b") as stream:
+        stream.seek(at)
+        stream.write(data)
+
+
+# -- what a crash leaves ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "keyed"])
+def test_a_copy_of_an_open_log_has_every_acknowledged_record(left, kind, tmp_path):
+    """Whoever reads sees them before any owner came; the next owner has them all, in order, and goes on."""
+    source, keyring = left(kind)
+    copy = shutil.copytree(source, tmp_path / "log")
+    assert len(frames(filed(copy)[0])) == len(PAYLOADS)
+    with opened(copy, read_only=True, keyring=keyring) as log:
+        assert payloads(log) == PAYLOADS and log.problems == ()
+        assert log.marks("t")[0].durable == len(PAYLOADS)
+    with opened(copy, keyring=keyring) as log:
+        assert payloads(log) == PAYLOADS
+        assert log.topic("t").append(b"more").offset == len(PAYLOADS)
+    with opened(copy, keyring=keyring) as log:
+        assert payloads(log) == [*PAYLOADS, b"more"]
+
+
+def test_inspect_and_status_see_groups_that_are_in_files_alone(left, tmp_path, capsys):
+    """Before any owner came, and without a change to any file."""
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    before = filed(copy)[0].read_bytes()
+    lines = inspected(copy, capsys)
+    assert not [line for line in lines if line["type"] == "problem"]
+    assert [line["count"] for line in lines if line["type"] == "entry"] == [1] * len(PAYLOADS)
+    from holdfast.cli.main import main
+
+    assert main(["status", str(copy), "--json"]) == 0
+    assert '"durable": 6' in capsys.readouterr().out.replace('":', '": ').replace("  ", " ")
+    assert filed(copy)[0].read_bytes() == before
+
+
+def inspected(log: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    from holdfast.cli.main import main
+
+    capsys.readouterr()
+    main(["inspect", str(log), "--entries", "--json"])
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["plain", "keyed"])
+def test_plain_groups_between_all_others_survive_a_crash_at_each_step(kind, tmp_path):
+    """Idempotency keys, transactions, spaces, new topics and keys in between: order, marks and content are right."""
+    keyring = keyring_of(kind)
+    expected: list[bytes] = []
+
+    def check(step: int) -> None:
+        copy = crashed(log, tmp_path / f"copy-{step}")
+        with opened(copy, read_only=True, keyring=keyring) as again:
+            assert payloads(again) == expected
+        with opened(copy, keyring=keyring) as again:
+            assert payloads(again) == expected
+            assert again.marks("t")[0].durable == len(expected)
+            assert again.topic("t").append(b"x").offset == len(expected)
+
+    def change(step: int) -> None:
+        nonlocal keyring
+        if step % 5 == 0:
+            log.topic("t").append(b"once", idempotency_key=f"k{step}")
+            expected.append(b"once")
+        elif step % 5 == 1:
+            with log.transaction() as tx:
+                tx.append("t", b"together")
+                tx.put("s", "newest", b"%d" % step)
+            expected.append(b"together")
+        elif step % 5 == 2:
+            log.topic(f"other-{step}").append(b"elsewhere")
+        elif step % 5 == 3 and keyring is not None:
+            keyring = keyring.rotated(f"k{step}")
+            log.rotate_key(keyring)
+        else:
+            log.topic("t").append_batch([Record(b"batch"), Record(b"batched")])
+            expected.extend([b"batch", b"batched"])
+
+    with opened(tmp_path / "log", keyring=keyring) as log:
+        for step in range(6):
+            log.topic("t").append(b"plain %d" % step)
+            expected.append(b"plain %d" % step)
+            change(step)
+            if step % 2:
+                log.topic("t").append(b"and %d" % step)
+                expected.append(b"and %d" % step)
+            check(step)
+
+
+def test_crash_after_crash_without_sealing_keeps_everything(tmp_path):
+    """Three generations, each with files of its own."""
+    path, expected = tmp_path / "0", []
+    for turn in range(3):
+        with opened(path) as log:
+            for i in range(30):
+                expected.append(b"%d/%d " % (turn, i) + bytes(3000))
+                log.topic("t").append(expected[-1])
+            assert payloads(log) == expected
+            path = crashed(log, tmp_path / str(turn + 1))
+    with opened(path, read_only=True) as log:
+        assert payloads(log) == expected
+    with opened(path) as log:
+        assert payloads(log) == expected
+
+
+# -- torn and damaged -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "keyed"])
+def test_a_torn_last_group_is_gone_and_nothing_else(left, kind, tmp_path):
+    """Whatever sector of the last frame is zero, or byte of it is another: all but the last group is there, whole."""
+    source, keyring = left(kind)
+    at, size = frames(filed(source)[0])[-1]
+    used = len(filed(source)[0].read_bytes()[at : at + size].rstrip(b"\0"))
+    spots = [(at + sector, bytes(SECTOR_BYTES)) for sector in range(0, used, SECTOR_BYTES)]
+    data = filed(source)[0].read_bytes()
+    spots += [(at + i, bytes([data[at + i] ^ 0x40])) for i in range(0, used, max(1, used // 12))]
+    for number, (place, damage) in enumerate(spots):
+        copy = shutil.copytree(source, tmp_path / str(number))
+        patch(filed(copy)[0], place, damage)
+        with opened(copy, read_only=True, keyring=keyring) as log:
+            assert payloads(log) == PAYLOADS[:-1] and log.problems == (), place - at
+        if number % 3 == 0:
+            with opened(copy, keyring=keyring) as log:
+                assert log.topic("t").append(b"on").offset == len(PAYLOADS) - 1
+                assert payloads(log) == [*PAYLOADS[:-1], b"on"]
+
+
+def test_bytes_behind_the_last_group_do_not_matter(left, tmp_path):
+    """Whatever an earlier use of the file left there."""
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    at, size = frames(filed(copy)[0])[-1]
+    patch(filed(copy)[0], at + size, b"hfg1" + os.urandom(4000))
+    with opened(copy) as log:
+        assert payloads(log) == PAYLOADS
+
+
+@pytest.mark.parametrize("what", ["head", "control", "body", "zeros", "beginning"])
+def test_a_damaged_group_with_later_ones_behind_it_is_corrupt(left, what, tmp_path, capsys):
+    """An owner is refused, and nothing is lost by that; whoever reads is told."""
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    file = filed(copy)[0]
+    at, size = frames(file)[2]
+    data = file.read_bytes()
+    used = len(data[at : at + size].rstrip(b"\0"))
+    place = {"head": at, "control": at + HEAD_BYTES + 3, "body": at + used - 1, "zeros": at, "beginning": 20}[what]
+    patch(file, place, bytes(size) if what == "zeros" else bytes([data[place] ^ 1]))
+    spoiled = file.read_bytes()
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="groups? "):
+            opened(copy)
+    with opened(copy, read_only=True) as log:
+        assert log.problems
+        assert payloads(log) == (PAYLOADS[:2] if what != "beginning" else [])
+    assert [line for line in inspected(copy, capsys) if line["type"] == "problem"]
+    patch(file, place, data[place : place + size])
+    assert len(spoiled) == len(data)
+    with opened(copy) as log:
+        assert payloads(log) == PAYLOADS
+
+
+@pytest.mark.parametrize("how", ["deleted", "truncated", "from before", "of another log", "another number"])
+def test_a_file_that_the_database_counts_on_is_missed(how, tmp_path, capsys):
+    """Its entries are known there: reading them is Corrupt, and an inspection tells; never are they passed over."""
+    with opened(tmp_path / "log") as log:
+        log.topic("t").append(b"first")
+        early = crashed(log, tmp_path / "early")
+        for payload in PAYLOADS:
+            log.topic("t").append(payload)
+        log.topic("t").append(b"through the database", idempotency_key="k")
+        log.topic("t").append(b"late")
+        copy = crashed(log, tmp_path / "copy")
+    (file,) = filed(copy)
+    if how == "deleted":
+        file.unlink()
+    elif how == "truncated":
+        os.truncate(file, frames(file)[3][0])
+    elif how == "from before":
+        shutil.copy(filed(early)[0], file)
+    elif how == "of another log":
+        with opened(tmp_path / "other") as other:
+            for _ in range(9):
+                other.topic("t").append(b"foreign")
+            shutil.copy(filed(other.path)[0], file)
+    else:
+        file.rename(file.with_name(f"{int(file.name) + 1:020d}"))
+    assert [line for line in inspected(copy, capsys) if line["type"] == "problem"]
+    with opened(copy, read_only=True) as log, pytest.raises(Corrupt):
+        payloads(log)
+    try:
+        with opened(copy) as log, pytest.raises(Corrupt):
+            payloads(log)
+    except Corrupt:
+        assert how in {"of another log", "another number"}
+
+
+# -- forged and hostile -----------------------------------------------------------------------------------
+
+
+def forge(file: Path, change: Callable[[list[Any], list[Any], list[Any]], object], *, sizes: int | None = None) -> None:
+    """Change the last frame's row, heads or entries, with a digest that is right."""
+    data = file.read_bytes()
+    at, _ = frames(file)[-1]
+    salt = data[36:52]
+    head = head_of(data[at : at + HEAD_BYTES], salt)
+    assert head is not None
+    control = data[at + HEAD_BYTES : at + HEAD_BYTES + head.control_bytes]
+    bodies = data[at + HEAD_BYTES + head.control_bytes :][: head.body_bytes]
+    row, heads, entries = msgspec.msgpack.decode(control)
+    change(row, heads, entries)
+    control = msgspec.msgpack.encode((row, heads, entries))
+    size = head.body_bytes if sizes is None else sizes
+    start = struct.pack("<4sIQQ16s", b"hfg1", len(control), row[9], size, salt)
+    whole = start + blake3(start + control).digest(length=16) + control + bodies
+    patch(file, at, whole + bytes(padded(len(whole)) - len(whole)))
+
+
+ROW, HEAD, ENTRY = 0, 1, 2
+
+
+def set_value(part: int, column: int, value: object) -> Callable[..., None]:
+    def change(*parts: list[Any]) -> None:
+        row = parts[part] if part == ROW else parts[part][0]
+        row[column] = value(row[column]) if callable(value) else value
+
+    return change
+
+
+FORGERIES = {
+    "the row's counter": set_value(ROW, 7, lambda old: old + 1),
+    "the row's next number": set_value(ROW, 8, lambda old: old + 5),
+    "the head's end": set_value(HEAD, 3, lambda old: old + 1),
+    "the head's stamp": set_value(HEAD, 6, lambda old: bytes(len(old))),
+    "another number": set_value(ENTRY, 0, lambda old: old - 1),
+    "no heads": lambda row, heads, entries: heads.clear(),
+    "no entries": lambda row, heads, entries: entries.clear(),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_group_of_a_keyed_log_is_refused(left, name, tmp_path):
+    """Its digest is right, which anybody can compute; its stamps are not. Or it is taken for torn: then it is gone."""
+    source, keyring = left("keyed")
+    copy = shutil.copytree(source, tmp_path / "log")
+    forge(filed(copy)[0], FORGERIES[name])
+    try:
+        with opened(copy, keyring=keyring) as log:
+            assert payloads(log) == PAYLOADS[:-1]
+    except HoldfastError:
+        return
+    assert name == "another number"  # an entry's own digest covers that
+
+
+HOSTILE = {
+    "a huge number in the row": set_value(ROW, 8, 2**64 - 1),
+    "a huge count in the row": set_value(ROW, 13, 2**63),
+    "a huge offset in a head": set_value(HEAD, 3, 2**64 - 1),
+    "a body beyond everything": set_value(ENTRY, 15, 2**62),
+    "text for a number": set_value(ENTRY, 0, "1"),
+    "a number that is taken": set_value(ENTRY, 0, 1),
+    "a link of another length": set_value(ENTRY, 10, b"short"),
+    "a partition beyond everything": set_value(ENTRY, 14, 2**63),
+    "no partition": set_value(ENTRY, 1, 2**62),
+    "a log of another id": set_value(ROW, 0, bytes(16)),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("kind", ["plain", "keyed"])
+def test_hostile_values_are_refused_with_a_typed_error_or_taken_for_torn(left, kind, name, tmp_path):
+    """Whatever a frame with a right digest says: no other exception, and nothing that was before is lost."""
+    source, keyring = left(kind)
+    copy = shutil.copytree(source, tmp_path / "log")
+    forge(filed(copy)[0], HOSTILE[name])
+    for read_only in (True, False):
+        try:
+            with opened(copy, keyring=keyring, read_only=read_only) as log:
+                assert payloads(log)[: len(PAYLOADS) - 1] == PAYLOADS[:-1]
+        except HoldfastError:
+            pass
+
+
+def test_bodies_of_negative_length_do_not_ask_for_memory(left, tmp_path):
+    """Lengths that add up to what is there, one of them beyond all memory and one below zero."""
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+
+    def split(row: list[Any], heads: list[Any], entries: list[Any]) -> None:
+        size = entries[0][15]
+        entries.append([*entries[0][:15], size - 2**50])
+        entries[0][15] = 2**50
+
+    forge(filed(copy)[0], split)
+    with opened(copy) as log:
+        assert payloads(log) == PAYLOADS[:-1]
+
+
+@pytest.mark.parametrize("control,bodies", [(2**32 - 1, 0), (64 * 2**20, 0), (100, 2**64 - 1), (0, 0), (100, 2**40)])
+def test_hostile_lengths_are_no_frame(left, control, bodies, tmp_path):
+    """A head that promises more than there can be is where a power cut struck."""
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    file = filed(copy)[0]
+    at, _ = frames(file)[-1]
+    data = file.read_bytes()
+    patch(file, at, struct.pack("<4sIQQ16s", b"hfg1", control, 99, bodies, data[36:52]))
+    patch(file, at + 8, data[at + 8 : at + 16])
+    with opened(copy) as log:
+        assert payloads(log) == PAYLOADS[:-1]
+
+
+def test_a_file_full_of_heads_takes_one_reading(left, tmp_path):
+    """Each sector promises a long frame; none of them is hashed to its end."""
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    file = filed(copy)[0]
+    at, size = frames(file)[-1]
+    salt = file.read_bytes()[36:52]
+    head = struct.pack("<4sIQQ16s16s", b"hfg1", 30 * 2**20, 2**40, 0, salt, bytes(16))
+    sector = head.ljust(SECTOR_BYTES, b"\0")
+    with file.open("r+b") as stream:
+        stream.seek(at + size)
+        stream.write(sector * (32 * 2**20 // SECTOR_BYTES))
+        stream.write(bytes(31 * 2**20))
+    with pytest.raises(Corrupt, match="later ones can"):
+        opened(copy)
+
+
+@pytest.mark.parametrize("what", ["fifo", "directory", "link", "loop", "names", "high number", "not a folder"])
+def test_what_is_no_file_of_groups_is_refused_or_passed_over(left, what, tmp_path):
+    """No hang, no other exception; once it is gone the log is whole."""
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    folder = copy / "groups"
+    odd = folder / f"{7:020d}"
+    if what == "fifo":
+        os.mkfifo(odd)
+    elif what == "directory":
+        odd.mkdir()
+    elif what == "link":
+        odd.symlink_to("/dev/zero")
+    elif what == "names":
+        for name in ("1", "x" * 20, "²" * 20, "-" + "0" * 18 + "1", f"{2**62 + 1:020d}", "9" * 20, f"{0:020d}"):
+            (folder / name).write_bytes(b"hfgroups")
+    elif what == "high number":
+        odd = folder / f"{2**62:020d}"
+        odd.touch()
+    else:
+        odd = folder
+        folder.rename(tmp_path / "kept")
+        folder.symlink_to("groups") if what == "loop" else folder.write_bytes(b"")
+    for read_only in (True, False):
+        try:
+            with opened(copy, read_only=read_only) as log:
+                assert payloads(log) == (PAYLOADS if what != "not a folder" else [])
+                if not read_only:
+                    again = crashed(log, tmp_path / "again")
+                    log.topic("t").append(b"on")
+        except (Corrupt, Unavailable) as error:
+            assert what not in {"names", "not a folder"} and error.hint
+        else:
+            assert read_only or again.exists()
+            if what == "not a folder":
+                return
+    if what == "directory":
+        odd.rmdir()
+    elif what != "names":
+        odd.unlink()
+    if what == "loop":
+        (tmp_path / "kept").rename(folder)
+    with opened(copy) as log:
+        assert payloads(log)[: len(PAYLOADS)] == PAYLOADS
