@@ -17,9 +17,11 @@ import apsw
 import msgspec
 import pytest
 from blake3 import blake3
+from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast import Closed, Corrupt, HoldfastError, Keyring, Log, OutcomeUnknown, Record, Settings, Unavailable
+from holdfast.cli.program import program
 from holdfast.journal.commit import writer
 from holdfast.journal.group_file.group_file import FRAMES_BEGIN
 from holdfast.journal.group_file.group_frame import HEAD_BYTES, SECTOR_BYTES, Control, head_of, padded
@@ -109,26 +111,21 @@ def test_a_copy_of_an_open_log_has_every_acknowledged_record(left, kind, tmp_pat
         assert payloads(log) == [*PAYLOADS, b"more"]
 
 
-def test_inspect_and_status_see_groups_that_are_in_files_alone(left, tmp_path, capsys):
+def test_inspect_and_status_see_groups_that_are_in_files_alone(left, tmp_path):
     """Before any owner came, and without a change to any file."""
     copy = shutil.copytree(left("plain")[0], tmp_path / "log")
     before = filed(copy)[0].read_bytes()
-    lines = inspected(copy, capsys)
-    assert not [line for line in lines if line["type"] == "problem"]
-    assert [line["count"] for line in lines if line["type"] == "entry"] == [1] * len(PAYLOADS)
-    from holdfast.cli.main import main
-
-    assert main(["status", str(copy), "--json"]) == 0
-    assert '"durable": 6' in capsys.readouterr().out.replace('":', '": ').replace("  ", " ")
+    found = inspected(copy)
+    assert found.exit_code == 0
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [line["first"] for line in lines if line["type"] == "entry"] == list(range(len(PAYLOADS)))
+    status = json.loads(CliRunner().invoke(program, ["status", str(copy), "--json"]).stdout)
+    assert (status["records"], status["problems"]) == (len(PAYLOADS), [])
     assert filed(copy)[0].read_bytes() == before
 
 
-def inspected(log: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    from holdfast.cli.main import main
-
-    capsys.readouterr()
-    main(["inspect", str(log), "--entries", "--json"])
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def inspected(log: Path) -> Result:
+    return CliRunner().invoke(program, ["inspect", str(log), "--json"])
 
 
 @pytest.mark.parametrize("kind", ["plain", "keyed"])
@@ -225,7 +222,7 @@ def test_bytes_behind_the_last_group_do_not_matter(left, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["head", "control", "body", "zeros", "beginning"])
-def test_a_damaged_group_with_later_ones_behind_it_is_corrupt(left, what, tmp_path, capsys):
+def test_a_damaged_group_with_later_ones_behind_it_is_corrupt(left, what, tmp_path):
     """An owner is refused, and nothing is lost by that; whoever reads is told."""
     copy = shutil.copytree(left("plain")[0], tmp_path / "log")
     file = filed(copy)[0]
@@ -241,7 +238,7 @@ def test_a_damaged_group_with_later_ones_behind_it_is_corrupt(left, what, tmp_pa
     with opened(copy, read_only=True) as log:
         assert log.problems
         assert payloads(log) == (PAYLOADS[:2] if what != "beginning" else [])
-    assert [line for line in inspected(copy, capsys) if line["type"] == "problem"]
+    assert inspected(copy).exit_code != 0
     patch(file, place, data[place : place + size])
     assert len(spoiled) == len(data)
     with opened(copy) as log:
@@ -249,7 +246,7 @@ def test_a_damaged_group_with_later_ones_behind_it_is_corrupt(left, what, tmp_pa
 
 
 @pytest.mark.parametrize("how", ["deleted", "truncated", "from before", "of another log", "another number"])
-def test_a_file_that_the_database_counts_on_is_missed(how, tmp_path, capsys):
+def test_a_file_that_the_database_counts_on_is_missed(how, tmp_path):
     """Its entries are known there: reading them is Corrupt, and an inspection tells; never are they passed over."""
     with opened(tmp_path / "log") as log:
         log.topic("t").append(b"first")
@@ -273,7 +270,7 @@ def test_a_file_that_the_database_counts_on_is_missed(how, tmp_path, capsys):
             shutil.copy(filed(other.path)[0], file)
     else:
         file.rename(file.with_name(f"{int(file.name) + 1:020d}"))
-    assert [line for line in inspected(copy, capsys) if line["type"] == "problem"]
+    assert inspected(copy).exit_code != 0
     with opened(copy, read_only=True) as log, pytest.raises(Corrupt):
         payloads(log)
     try:
@@ -286,7 +283,7 @@ def test_a_file_that_the_database_counts_on_is_missed(how, tmp_path, capsys):
 # -- forged and hostile -----------------------------------------------------------------------------------
 
 
-def forge(file: Path, change: Callable[[list[Any], list[Any], list[Any]], object], *, sizes: int | None = None) -> None:
+def forge(file: Path, change: Callable[[list[Any], list[Any], list[Any]], object]) -> None:
     """Change the last frame's row, heads or entries, with a digest that is right."""
     data = file.read_bytes()
     at, _ = frames(file)[-1]
@@ -298,7 +295,8 @@ def forge(file: Path, change: Callable[[list[Any], list[Any], list[Any]], object
     row, heads, entries = msgspec.msgpack.decode(control)
     change(row, heads, entries)
     control = msgspec.msgpack.encode((row, heads, entries))
-    size = head.body_bytes if sizes is None else sizes
+    sizes = [entry[15] for entry in entries if isinstance(entry[15], int)]
+    size = sum(sizes) if 0 <= sum(sizes) < 2**64 else head.body_bytes
     start = struct.pack("<4sIQQ16s", b"hfg1", len(control), row[9], size, salt)
     whole = start + blake3(start + control).digest(length=16) + control + bodies
     patch(file, at, whole + bytes(padded(len(whole)) - len(whole)))
@@ -455,3 +453,299 @@ def test_what_is_no_file_of_groups_is_refused_or_passed_over(left, what, tmp_pat
         (tmp_path / "kept").rename(folder)
     with opened(copy) as log:
         assert payloads(log)[: len(PAYLOADS)] == PAYLOADS
+
+
+# -- readers beside a writer ------------------------------------------------------------------------------
+
+READER = """
+import sys
+import holdfast
+
+with holdfast.open(sys.argv[1], read_only=True) as log:
+    reading = iter(log.topic("t").follow(0)) if False else None
+    print("open", flush=True)
+    for line in sys.stdin:
+        log.refresh() if hasattr(log, "refresh") else None
+        print(" ".join(str(len(r.payload)) + ":" + r.payload[:8].decode() for r in log.topic("t").read()), flush=True)
+"""
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups reach the database after a few entries."""
+    monkeypatch.setattr(writer, "_LATE_ENTRIES_MAX", 5)
+
+
+def numbered(count: int, size: int = 2500) -> Iterator[bytes]:
+    return (b"%08d" % i + bytes(size + i % 7) for i in range(count))
+
+
+def test_all_ways_of_reading_are_equal_to_a_list(hasty, tmp_path):
+    """In the owner and beside it, forward, backward, in the middle, by time, while groups move and files come back."""
+    expected: list[bytes] = []
+    with opened(tmp_path / "log") as log, opened_beside(log) as beside:
+        topic = log.topic("t")
+        lazy = iter(topic.read())
+        for i, payload in enumerate(numbered(150)):
+            assert topic.append(payload).offset == i
+            expected.append(payload)
+            if i % 40 == 39:
+                log.seal()
+            if i % 5 == 0:
+                for handle in (topic, beside.topic("t")):
+                    assert [r.payload for r in handle.read(max(0, i - 10))] == expected[max(0, i - 10) :]
+            if i % 25 == 7:
+                for handle in (topic, beside.topic("t")):
+                    found = [(r.offset, r.payload) for r in handle.read()]
+                    assert found == list(enumerate(expected))
+                    newest = [r.payload for r in handle.read(-7)]
+                    assert newest == expected[-7:]
+                assert next(lazy).payload == expected[i // 25]
+        assert beside.problems == ()
+
+
+def opened_beside(log: Log) -> Log:
+    log.topic("t")
+    return opened(log.path, read_only=True)
+
+
+def test_a_reader_keeps_its_place_while_files_come_back(hasty, tmp_path):
+    """One that is slow meets files that serve another purpose by then: it takes its records out of segments."""
+    expected = list(numbered(200))
+    with opened(tmp_path / "log") as log, opened_beside(log) as beside:
+        topic = log.topic("t")
+        topic.append(expected[0])
+        readers = [iter(topic.read(follow=True)) if False else None]
+        slow: list[tuple[int, Iterator[Any]]] = []
+        for i, payload in enumerate(expected[1:], 1):
+            topic.append(payload)
+            if i % 20 == 0:
+                slow += [(0, iter(topic.read())), (0, iter(beside.topic("t").read()))]
+            if i % 30 == 0:
+                log.seal()
+            slow = [(at + 1, reader) for at, reader in slow if next(reader).payload == expected[at]]
+        assert len(slow) == 2 * 9 and readers
+        for at, reader in slow:
+            rest = [record.payload for record in reader]
+            assert rest == expected[at : at + len(rest)]
+
+
+def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(tmp_path, monkeypatch):
+    """The owner seals, and gives files away, between the reader's look at the database and its look at the files."""
+    monkeypatch.setattr(writer, "_LATE_ENTRIES_MAX", 10_000)
+    expected = list(numbered(60))
+    with opened(tmp_path / "log") as log, opened_beside(log) as beside:
+        for payload in expected:
+            log.topic("t").append(payload)
+        files = beside._journal._backend.filed
+        look = files._look
+
+        def late_look(connection: apsw.Connection) -> Any:
+            monkeypatch.setattr(files, "_look", look)
+            connection.execute("SELECT groups FROM log").fetchall()  # the snapshot is taken
+            log.seal()
+            log.topic("t").append(b"behind")
+            return look(connection)
+
+        monkeypatch.setattr(files, "_look", late_look)
+        assert payloads(beside)[:60] == expected
+        assert payloads(beside) == [*expected, b"behind"]
+        assert beside.problems == ()
+
+
+def test_a_reader_that_looked_just_before_two_groups_came_sees_no_damage(tmp_path, monkeypatch):
+    """It missed the first and then found the second: that is no hole."""
+    from holdfast.journal.group_file.group_scan import GroupScan
+
+    with opened(tmp_path / "log") as log, opened_beside(log) as beside:
+        log.topic("t").append(b"0")
+        assert payloads(beside) == [b"0"]
+        scan = beside._journal._backend.filed._scan
+        scan._clean.clear()
+        look = GroupScan._is_damaged
+
+        def two_come_first(*args: Any) -> bool:
+            monkeypatch.setattr(GroupScan, "_is_damaged", look)
+            log.topic("t").append(b"1")
+            log.topic("t").append(b"2")
+            return look(*args)
+
+        monkeypatch.setattr(GroupScan, "_is_damaged", two_come_first)
+        assert payloads(beside) == [b"0", b"1", b"2"]
+        assert payloads(beside) == [b"0", b"1", b"2"] and beside.problems == ()
+
+
+# -- files come and go ------------------------------------------------------------------------------------
+
+
+def test_the_number_of_files_stays_bounded(tmp_path):
+    """Sealing gives them back; an idle partition with one record keeps the one that it lies in, and no other."""
+    most = 0
+    with opened(tmp_path / "log") as log:
+        log.topic("idle").append(b"alone")
+        for i, payload in enumerate(numbered(400)):
+            log.topic("t").append(payload)
+            if i % 20 == 19:
+                log.seal("t")
+                most = max(most, len(filed(log.path)))
+        copy = crashed(log, tmp_path / "copy")
+    assert most <= 6
+    with opened(copy) as log:
+        assert payloads(log, "idle") == [b"alone"]
+        assert payloads(log) == list(numbered(400))
+
+
+def test_a_small_log_is_one_database_after_a_good_end(tmp_path):
+    """No file of groups is left, and a copy of durable.db alone (with FORMAT) has everything."""
+    with opened(tmp_path / "log") as log:
+        for payload in PAYLOADS:
+            log.topic("t").append(payload)
+    assert filed(tmp_path / "log") == []
+    shutil.rmtree(tmp_path / "log" / "groups")
+    with opened(tmp_path / "log", read_only=True) as log:
+        assert payloads(log) == PAYLOADS
+
+
+def test_a_long_tail_stays_in_files_after_a_good_end(tmp_path):
+    """What is more than a megabyte is not copied; the next owner reads it there, seals it, and gives the files back."""
+    expected = [b"%d" % i + bytes(100_000) for i in range(15)]
+    settings = Settings.from_mapping({"segments": {"seal_on_close": False}})
+    for turn in range(3):
+        with holdfast.open(tmp_path / "log", settings=settings) as log:
+            for payload in expected[turn * 5 :][:5]:
+                log.topic("t").append(payload)
+        with holdfast.open(tmp_path / "log", read_only=True) as log:
+            assert payloads(log) == expected[: turn * 5 + 5]
+    assert filed(tmp_path / "log")
+    with holdfast.open(tmp_path / "log", settings=settings) as log:
+        assert payloads(log) == expected
+        log.seal()
+        assert payloads(log) == expected
+    assert filed(tmp_path / "log") == []
+
+
+# -- a displaced owner ------------------------------------------------------------------------------------
+
+
+def killed_copy(path: Path, target: Path) -> list[bytes]:
+    shutil.copytree(path, target)
+    with opened(target) as log:
+        return payloads(log)
+
+
+@pytest.mark.parametrize("before", [0, 1, 40])
+def test_a_displaced_owner_is_refused_at_its_first_append_and_harms_nobody(before, tmp_path):
+    """Whether it had not begun a file, had one, or has the next one prepared: what its successor acknowledged stays."""
+    path, big = tmp_path / "log", "x" * 2000
+    with owner(path) as old:
+        assert [old.append(f"{i}{big}") for i in range(before)] == [f"stored {i}" for i in range(before)]
+        (path / "LOCK").unlink()
+        with owner(path) as new:
+            stored = [new.append(f"new {i}") for i in range(3)]
+            assert stored == [f"stored {before + i}" for i in range(3)]
+            assert old.append("stale").startswith("refused Closed fenced")
+            assert old.end() == "closed fenced"
+            assert new.append("new 3") == f"stored {before + 3}"
+            new.kill()
+        found = killed_copy(path, tmp_path / "copy")
+    assert found == [f"{i}{big}".encode() for i in range(before)] + [b"new %d" % i for i in range(4)]
+
+
+def test_a_displaced_owner_that_was_idle_takes_no_file_with_it(tmp_path):
+    """It closes in good order, with nothing of its own: the files are its successor's, and stay."""
+    path = tmp_path / "log"
+    with owner(path) as old:
+        (path / "LOCK").unlink()
+        with owner(path) as new:
+            assert [new.append(f"new {i}") for i in range(3)] == [f"stored {i}" for i in range(3)]
+            old.end()
+            assert len(filed(path)) == 1
+            new.kill()
+        assert killed_copy(path, tmp_path / "copy") == [b"new 0", b"new 1", b"new 2"]
+
+
+def test_a_displaced_owner_makes_no_file_in_the_place_of_its_successors(tmp_path):
+    """Both would take the same number: the one that is there is never emptied or replaced."""
+    old = opened(tmp_path / "log")
+    for i in range(12):
+        old.topic("t").append(b"old %d" % i + bytes(2000))  # more than half of a file: the next one is due
+    files = old._journal._backend.filed.writer
+    assert files is not None
+    while files._preparing is None or files._preparing.is_alive():
+        old.topic("t").append(bytes(2000))
+    spare = files._spare
+    assert spare is not None
+    (tmp_path / "log" / "groups" / spare.path.name).unlink()  # as if it had not come to that yet
+    files._spare, files._next = None, spare.number
+    shutil.rmtree(tmp_path / "log" / "LOCK", ignore_errors=True)
+    (tmp_path / "log" / "LOCK").unlink()
+    with owner(tmp_path / "log") as new:
+        assert new.append("mine").startswith("stored")
+        with pytest.raises(Closed, match="taken"):
+            old.topic("t").append(b"stale")
+        if files._preparing is not None:
+            files._preparing.join()
+        new.kill()
+    assert killed_copy(tmp_path / "log", tmp_path / "copy")[-1] == b"mine"
+    with pytest.raises(Closed):
+        old.close()
+
+
+# -- a disk that fails ------------------------------------------------------------------------------------
+
+
+def test_a_failed_sync_of_a_file_stops_the_writer(tmp_path):
+    """The outcome is unknown, then everything is refused; nothing is written any more."""
+    (tmp_path / "disk").mkdir()
+    with FaultyDisk(tmp_path / "disk") as disk:
+        log = opened(tmp_path / "disk" / "log")
+        log.topic("t").append(b"safe")
+        disk.arm(Fault(1, "fsync"))
+        with pytest.raises(OutcomeUnknown):
+            log.topic("t").append(b"perhaps")
+        assert [step.name for step in disk.failed] == [f"log/groups/{1:020d}"]
+        disk.disarm()
+        steps = disk.steps
+        with pytest.raises(Closed) as caught:
+            log.topic("t").append(b"no")
+        assert caught.value.reason == "poisoned"
+        with pytest.raises(Closed):
+            log.close()
+        assert [step for step in disk.log[steps:] if step.op in ("write", "sync")] == []
+
+
+@pytest.mark.parametrize("kind", ["enospc", "eio"])
+def test_appends_go_on_where_no_file_can_be_made(kind, tmp_path):
+    """The first one or the next one: groups go through the database, and half a file takes no room from it."""
+    (tmp_path / "disk").mkdir()
+    for nth in (1, 3):
+        path = tmp_path / "disk" / f"log-{nth}"
+        with FaultyDisk(tmp_path / "disk") as disk:
+            seen: list[str] = []
+
+            def strike(number: int, op: str, name: str) -> None:
+                if op == "open" and "/groups/0" in name and name not in seen:
+                    seen.append(name)
+                    if len(seen) == nth:
+                        disk.arm(Fault(1, kind, op="write"))  # noqa: B023
+
+            with opened(path) as log:
+                disk.on_step = strike
+                for i, payload in enumerate(numbered(90)):
+                    assert log.topic("t").append(payload).offset == i
+                disk.on_step = None
+                disk.disarm()
+                assert payloads(log) == list(numbered(90))
+                copy = crashed(log, tmp_path / f"copy-{kind}-{nth}")
+        with opened(copy) as log:
+            assert payloads(log) == list(numbered(90))
+
+
+def test_a_group_larger_than_any_file_goes_through_the_database(tmp_path):
+    """In its place among the others."""
+    with opened(tmp_path / "log") as log:
+        for i in range(6):
+            log.topic("t").append(b"%d" % i * (100_000 if i % 2 else 1))
+        copy = crashed(log, tmp_path / "copy")
+    with opened(copy) as log:
+        assert [len(payload) for payload in payloads(log)] == [1, 100_000] * 3
