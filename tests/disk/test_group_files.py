@@ -9,7 +9,10 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -462,11 +465,15 @@ import sys
 import holdfast
 
 with holdfast.open(sys.argv[1], read_only=True) as log:
-    reading = iter(log.topic("t").follow(0)) if False else None
-    print("open", flush=True)
-    for line in sys.stdin:
-        log.refresh() if hasattr(log, "refresh") else None
-        print(" ".join(str(len(r.payload)) + ":" + r.payload[:8].decode() for r in log.topic("t").read()), flush=True)
+    for number, record in enumerate(log.topic("t").follow(0)):
+        if number == 0:
+            print("reading", flush=True)
+        assert record.offset == number and record.payload[:8] == b"%08d" % number, (number, record.payload[:9])
+        assert len(record.payload) == 2508 + number % 7
+        if number == int(sys.argv[2]) - 1:
+            break
+    assert not log.problems
+print("all", flush=True)
 """
 
 
@@ -485,22 +492,25 @@ def test_all_ways_of_reading_are_equal_to_a_list(hasty, tmp_path):
     expected: list[bytes] = []
     with opened(tmp_path / "log") as log, opened_beside(log) as beside:
         topic = log.topic("t")
-        lazy = iter(topic.read())
+        follower, consumer = iter(topic.follow(0)), iter(topic.consumer("c"))
         for i, payload in enumerate(numbered(150)):
-            assert topic.append(payload).offset == i
+            topic.append(payload)
             expected.append(payload)
+            assert next(follower).payload == payload
+            assert next(consumer).payload == payload
             if i % 40 == 39:
                 log.seal()
             if i % 5 == 0:
                 for handle in (topic, beside.topic("t")):
                     assert [r.payload for r in handle.read(max(0, i - 10))] == expected[max(0, i - 10) :]
+                    assert [r.payload for r in handle.read(i // 2, reverse=True)] == expected[i // 2 :][::-1]
             if i % 25 == 7:
                 for handle in (topic, beside.topic("t")):
-                    found = [(r.offset, r.payload) for r in handle.read()]
-                    assert found == list(enumerate(expected))
-                    newest = [r.payload for r in handle.read(-7)]
-                    assert newest == expected[-7:]
-                assert next(lazy).payload == expected[i // 25]
+                    found = list(handle.read())
+                    assert [(r.offset, r.payload) for r in found] == list(enumerate(expected))
+                    assert [r.payload for r in handle.read(-7)] == expected[-7:]
+                    since = [r.payload for r in handle.read(since=found[i // 2].time)]
+                    assert since[-(i - i // 2) :] == expected[i // 2 + 1 :]
         assert beside.problems == ()
 
 
@@ -509,25 +519,43 @@ def opened_beside(log: Log) -> Log:
     return opened(log.path, read_only=True)
 
 
-def test_a_reader_keeps_its_place_while_files_come_back(hasty, tmp_path):
-    """One that is slow meets files that serve another purpose by then: it takes its records out of segments."""
+def test_slow_readers_keep_their_places_while_files_come_back(hasty, tmp_path):
+    """They meet files that serve another purpose by then, and take their records out of segments."""
     expected = list(numbered(200))
     with opened(tmp_path / "log") as log, opened_beside(log) as beside:
         topic = log.topic("t")
-        topic.append(expected[0])
-        readers = [iter(topic.read(follow=True)) if False else None]
-        slow: list[tuple[int, Iterator[Any]]] = []
-        for i, payload in enumerate(expected[1:], 1):
+        slow: list[tuple[list[bytes], Iterator[Any]]] = []
+        for i, payload in enumerate(expected):
             topic.append(payload)
-            if i % 20 == 0:
-                slow += [(0, iter(topic.read())), (0, iter(beside.topic("t").read()))]
+            if i % 20 == 19:
+                slow += [([], iter(handle.read(max(0, i - 15)))) for handle in (topic, beside.topic("t"))]
+                slow += [([], iter(handle.read(max(0, i - 15), reverse=True))) for handle in (topic, beside.topic("t"))]
             if i % 30 == 0:
                 log.seal()
-            slow = [(at + 1, reader) for at, reader in slow if next(reader).payload == expected[at]]
-        assert len(slow) == 2 * 9 and readers
-        for at, reader in slow:
-            rest = [record.payload for record in reader]
-            assert rest == expected[at : at + len(rest)]
+            if i % 4 == 0:
+                for taken, reader in slow:
+                    taken += [record.payload for record in islice(reader, 1)]
+        for number, (taken, reader) in enumerate(slow):
+            taken += [record.payload for record in reader]
+            end = 20 * (number // 4) + 20
+            span = expected[end - 16 : end]
+            assert taken == (span[::-1] if number % 4 > 1 else span)
+
+
+def test_a_follower_in_another_process_gets_every_record(hasty, tmp_path):
+    """While the owner appends, folds, seals, and uses its files anew."""
+    count = 400
+    with opened(tmp_path / "log") as log:
+        payloads = numbered(count)
+        log.topic("t").append(next(payloads))
+        command = [sys.executable, "-c", READER, str(log.path), str(count)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+            assert reader.stdout is not None and reader.stdout.readline() == "reading\n"
+            for i, payload in enumerate(payloads):
+                log.topic("t").append(payload)
+                if i % 15 == 14:
+                    log.seal()
+            assert reader.stdout.readline() == "all\n"
 
 
 def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(tmp_path, monkeypatch):
@@ -608,15 +636,15 @@ def test_a_small_log_is_one_database_after_a_good_end(tmp_path):
 
 def test_a_long_tail_stays_in_files_after_a_good_end(tmp_path):
     """What is more than a megabyte is not copied; the next owner reads it there, seals it, and gives the files back."""
-    expected = [b"%d" % i + bytes(100_000) for i in range(15)]
+    expected = [b"%d" % i + bytes(30_000) for i in range(180)]
     settings = Settings.from_mapping({"segments": {"seal_on_close": False}})
     for turn in range(3):
         with holdfast.open(tmp_path / "log", settings=settings) as log:
-            for payload in expected[turn * 5 :][:5]:
+            for payload in expected[turn * 60 :][:60]:
                 log.topic("t").append(payload)
         with holdfast.open(tmp_path / "log", read_only=True) as log:
-            assert payloads(log) == expected[: turn * 5 + 5]
-    assert filed(tmp_path / "log")
+            assert payloads(log) == expected[: turn * 60 + 60]
+        assert filed(tmp_path / "log")
     with holdfast.open(tmp_path / "log", settings=settings) as log:
         assert payloads(log) == expected
         log.seal()
