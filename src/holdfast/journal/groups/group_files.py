@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast import disk
 from holdfast.errors import Unavailable
-from holdfast.journal.groups.preallocated_file import GroupFile
+from holdfast.journal.groups.preallocated_file import GroupFile, Spoiled
 
 _FOLDER = "groups"
 _DIGITS = 20
@@ -41,11 +41,13 @@ class GroupFiles:
             names = os.listdir(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise unreadable(self.folder, error) from error
         numbers = (int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdigit())
         return sorted(number for number in numbers if 0 < number <= NUMBER_MAX)
 
     def file(self, number: int) -> GroupFile | None:
-        """The file of a number, if it is there and was begun."""
+        """The file of a number, if it is there and was begun; raises `Spoiled` where something else is there."""
         kept = self._open.get(number)
         if kept is not None and kept.is_still(self.log_id):
             return kept
@@ -53,15 +55,15 @@ class GroupFiles:
         try:
             found = GroupFile.open(self.path(number), number, self.log_id)
         except OSError as error:
-            raise _unreadable(self.path(number), error) from error
+            raise unreadable(self.path(number), error) from error
         if found is not None:
             self.keep(found)
         return found
 
     def keep(self, file: GroupFile) -> None:
         """Remember an open file."""
-        if len(self._open) >= _KEPT:
-            self._open.pop(next(iter(self._open)), None)
+        for oldest in tuple(self._open)[: len(self._open) - _KEPT + 1]:  # a copy: readers of other threads are in here
+            self._open.pop(oldest, None)
         self._open[file.number] = file
 
     def forget(self, number: int) -> None:
@@ -70,13 +72,16 @@ class GroupFiles:
 
     def body(self, number: int, position: int, size: int) -> bytes | None:
         """A body; None where its file is gone, or serves another purpose by now."""
-        file = self._open.get(number) or self.file(number)
+        try:
+            file = self._open.get(number) or self.file(number)
+        except Spoiled:
+            return None
         if file is None:
             return None
         try:
             data = file.read(position, size)
         except OSError as error:
-            raise _unreadable(file.path, error) from error
+            raise unreadable(file.path, error) from error
         if len(data) == size and file.is_still(self.log_id):
             return data
         self.forget(number)
@@ -87,7 +92,9 @@ class GroupFiles:
         self._open = {}
 
 
-def _unreadable(path: Path, error: OSError) -> Unavailable:
+def unreadable(path: Path, error: OSError) -> Unavailable:
+    """What stands there is no file, or cannot be read."""
     return Unavailable(
-        f"cannot read a file of groups path={path}: {error.strerror}", hint=disk.remedy(error, "check the disk")
+        f"cannot read a file of groups path={path}: {error.strerror}",
+        hint=disk.remedy(error, "check the disk, and that nobody put something else there"),
     )

@@ -31,6 +31,7 @@ CONTROL_BYTES_MAX = 64 * 2**20
 _MAGIC = b"hfg1"
 _HEAD = struct.Struct("<4sIQQ16s")
 _DIGEST_BYTES = 16
+_NUMBERS_END = 2**63
 
 
 class FramedEntry(NamedTuple):
@@ -131,15 +132,21 @@ def control_of(head: FrameHead, control: bytes) -> Control | None:
         found = _decode(control)
     except msgspec.MsgspecError:
         return None
-    return found if found.row.groups == head.group else None
+    return found if found.row.groups == head.group and _is_sane(found) else None
+
+
+def _is_sane(control: Control) -> bool:
+    """Whether the database could hold these numbers, and no body begins before the one in front of it."""
+    rows: list[tuple[object, ...]] = [control.row, *control.heads, *control.entries]
+    return all(framed.size >= 0 for framed in control.entries) and all(
+        abs(value) < _NUMBERS_END for row in rows for value in row if isinstance(value, int)
+    )
 
 
 def are_whole(control: Control, log_id: bytes, body_of: Callable[[int, int], bytes]) -> bool:
     """Whether the bodies behind a control part are those that it names; `body_of` takes place and length."""
     at = 0
     for framed in control.entries:
-        if framed.size < 0:
-            return False
         try:
             place = Place(log_id, framed.topic, framed.number)
         except struct.error:

@@ -12,6 +12,7 @@ durable was damaged: that is `Corrupt`, not an end.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from holdfast.errors import Corrupt
 from holdfast.journal.groups.group_files import GroupFiles
@@ -26,9 +27,18 @@ from holdfast.journal.groups.group_frame import (
     starts,
 )
 from holdfast.journal.groups.late_rows import LateRows
-from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile
+from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile, Spoiled
 
 _PIECE_BYTES = 2**20
+
+
+class _Doubt(NamedTuple):
+    """Where a group should be and is not, although a later one was found; no later one: the file itself is none."""
+
+    file: int
+    position: int
+    group: int
+    found: int
 
 
 class GroupScan:
@@ -39,18 +49,33 @@ class GroupScan:
         self._began: tuple[int, int, int] | None = None
         self._late = LateRows()
         self._at = (0, 0)
+        self._doubt: _Doubt | None = None
+        self._clean: set[int] = set()
+        """Files behind whose last frame nothing was, since the database is as it is."""
 
     def late(self, groups: int, file: int, position: int) -> LateRows:
         """The rows of all groups behind this many, which are in the database; the next may be at this place."""
         began = (groups, file, position)
         if began != self._began:
             self._began, self._late, self._at = began, LateRows(), (file, position)
+            self._clean = set()
         if file <= 0 or self._late.damage is not None:
             return self._late
+        doubt = self._go_on(groups)
+        while doubt is not None:  # an owner may have written on meanwhile: then what was missed is there now
+            before, doubt = doubt, self._go_on(groups)
+            if doubt is not None and doubt[:3] == before[:3]:
+                self._late.damage = _damage(self.files, doubt)
+                break
+        return self._late
+
+    def _go_on(self, groups: int) -> _Doubt | None:
+        """Take what is there since; returns where something seems to be missing."""
+        self._doubt = None
         group = groups if self._late.row is None else self._late.row.groups
         for number, at, head, control in self._frames(*self._at, group):
             self._take(number, at, head, control)
-        return self._late
+        return self._doubt
 
     def _take(self, number: int, position: int, head: FrameHead, control: Control) -> None:
         at = position + HEAD_BYTES + head.control_bytes
@@ -64,7 +89,11 @@ class GroupScan:
     def _frames(self, first: int, position: int, group: int) -> Iterator[tuple[int, int, FrameHead, Control]]:
         """Whole frames behind a group, with their places; from this place on, then in files with higher numbers."""
         for number in self.files.numbers():
-            file = self.files.file(number) if number >= first else None
+            try:
+                file = self.files.file(number) if number >= first else None
+            except Spoiled:
+                self._doubt = _Doubt(number, 0, group + 1, 0)
+                return
             if file is None:
                 continue
             at = position if number == first else FRAMES_BEGIN
@@ -103,20 +132,32 @@ class GroupScan:
         return control if is_whole else None
 
     def _is_damaged(self, file: GroupFile, position: int, group: int) -> bool:
-        """Whether this file has a later group behind a place that has no whole frame of the next one."""
+        """Whether this file has a later group behind a place that has no whole frame of the next one.
+
+        A head with the file's salt is enough: nobody else knows it. So this takes one reading, whatever is there.
+        """
+        if file.number in self._clean:
+            return False
         for at in range(position, file.size, _PIECE_BYTES):
             data = file.read(at, _PIECE_BYTES + HEAD_BYTES)
             for start in starts(data, file.salt):
                 head = head_of(data[start : start + HEAD_BYTES], file.salt)
-                if head is not None and head.group > group and self._control(file, at + start, head) is not None:
-                    if head.group == group + 1 and at + start == position:
-                        continue  # the one that was torn
-                    self._late.damage = Corrupt(
-                        f"a group cannot be read, and later ones can file={file.number} position={position}"
-                        f" group={group + 1} found={head.group}",
-                        path=str(file.path),
-                        hint="put the newest copy of the whole directory back; of what was copied piece by piece while"
-                        " its owner wrote, holdfast rebuild takes in what is there",
-                    )
+                is_torn = at + start == position  # by a power cut, if it is the last one
+                if head is not None and head.group > group and not (is_torn and head.group == group + 1):
+                    self._doubt = _Doubt(file.number, position, group + 1, head.group)
                     return True
+        self._clean.add(file.number)
         return False
+
+
+def _damage(files: GroupFiles, doubt: _Doubt) -> Corrupt:
+    path = str(files.path(doubt.file))
+    if not doubt.found:
+        return Corrupt(f"a file of groups does not begin as this log writes them file={doubt.file}", path=path)
+    return Corrupt(
+        f"a group cannot be read, and later ones can file={doubt.file} position={doubt.position}"
+        f" group={doubt.group} found={doubt.found}",
+        path=path,
+        hint="put the newest copy of the whole directory back; of what was copied piece by piece while its owner wrote,"
+        " holdfast rebuild takes in what is there",
+    )

@@ -19,8 +19,8 @@ from threading import Thread
 
 from holdfast import disk
 from holdfast.errors import Closed, Unavailable
-from holdfast.journal.groups.group_files import GroupFiles
-from holdfast.journal.groups.preallocated_file import FENCE_BYTES, FRAMES_BEGIN, SALT_BYTES, GroupFile
+from holdfast.journal.groups.group_files import GroupFiles, unreadable
+from holdfast.journal.groups.preallocated_file import FENCE_BYTES, FRAMES_BEGIN, SALT_BYTES, GroupFile, Spoiled
 from holdfast.model.control_rows import DiskFailed
 
 FIRST_BYTES = 128 * 2**10
@@ -54,6 +54,8 @@ class GroupWriter:
         """Files that were begun here and have entries, or are being written."""
         self._empty: list[GroupFile] = []
         self._preparing: Thread | None = None
+        self._made: set[int] = set()
+        """Numbers under which this owner made files: those of another owner are none of its business."""
         self._is_over = not bytes_max
 
     @property
@@ -145,6 +147,7 @@ class GroupWriter:
         try:
             disk.make_directory(self._files.folder)
             self._spare = GroupFile.create(self._files.path(self._next), self._next, min(FIRST_BYTES, self._bytes_max))
+            self._made.add(self._next)
         except OSError as error:
             self._give_up(error)
         self._next += 1
@@ -175,9 +178,9 @@ class GroupWriter:
             path = self._files.path(number)
             if kept is not None:
                 kept.give_away(path, number)
-                self._spare = kept
-            else:
-                self._spare = GroupFile.create(path, number, size)
+            spare = kept or GroupFile.create(path, number, size)
+            self._made.add(number)
+            self._spare = spare
         except OSError as error:
             self._give_up(error)
 
@@ -223,7 +226,7 @@ class GroupWriter:
         self._empty.clear()
         self._mine.clear()
         for number in self._files.numbers():
-            if not self._live.get(number):
+            if not self._live.get(number) and (number < self._first or number in self._made):
                 self._files.forget(number)
                 disk.discard(self._files.path(number))
 
@@ -235,5 +238,7 @@ def fence(files: GroupFiles, random_bytes: Callable[[int], bytes]) -> None:
             file = GroupFile.open(files.path(number), number, files.log_id, write=True)
             if file is not None:
                 file.fence(random_bytes(FENCE_BYTES))
+        except Spoiled:
+            pass  # nobody writes there; the scan tells
         except OSError as error:
-            raise DiskFailed(f"a file of groups cannot be taken over: {error}") from error
+            raise unreadable(files.path(number), error) from error

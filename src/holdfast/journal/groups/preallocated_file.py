@@ -14,7 +14,9 @@ something else by then.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +34,10 @@ _DIGEST_BYTES = 16
 FENCE_BYTES = 16
 _UNFENCED = bytes(FENCE_BYTES)
 _ZEROS = bytes(2**20)
+
+
+class Spoiled(Exception):
+    """What stands at a file's beginning is not what this log wrote there."""
 
 
 class GroupFile:
@@ -57,18 +63,23 @@ class GroupFile:
     @classmethod
     def create(cls, path: Path, number: int, size: int) -> GroupFile:
         """A new file full of zeros, its content and its name durable; it counts for nothing until it is `begun`."""
-        descriptor = disk.syscalls.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        file = cls(path, descriptor, number, b"")
-        for at in range(0, size, len(_ZEROS)):
-            disk.write_at(descriptor, [_ZEROS[: size - at]], at)
-        disk.syscalls.fdatasync(descriptor)
-        disk.sync_directory(path.parent)
+        # A name that is taken may be that of a living owner, if this one was displaced: nothing of it is touched.
+        descriptor = disk.syscalls.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            file = cls(path, descriptor, number, b"")
+            for at in range(0, size, len(_ZEROS)):
+                disk.write_at(descriptor, [_ZEROS[: size - at]], at)
+            disk.syscalls.fdatasync(descriptor)
+            disk.sync_directory(path.parent)
+        except OSError:
+            disk.discard(path)  # half a file would only hold room that the database needs
+            raise
         file.size = size
         return file
 
     @classmethod
     def open(cls, path: Path, number: int, log_id: bytes, *, write: bool = False) -> GroupFile | None:
-        """The file of that number; None where there is none, or none that was begun."""
+        """The file of that number; None where there is none, or none that was begun. Raises `Spoiled`, OSError."""
         try:
             descriptor = disk.syscalls.open(
                 path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -76,9 +87,13 @@ class GroupFile:
         except FileNotFoundError:
             return None
         file = cls(path, descriptor, number, b"")
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         salt = file._identity(log_id)
         if salt is None:
-            return None
+            if file.is_blank():
+                return None
+            raise Spoiled
         file.salt = salt
         return file
 
@@ -89,11 +104,16 @@ class GroupFile:
         self.salt, self.used = salt, FRAMES_BEGIN
 
     def give_away(self, path: Path, number: int) -> None:
-        """Count for nothing any more, under another name; durable when this returns."""
+        """Count for nothing any more, under another name; durable when this returns. A name that is taken is kept."""
         disk.write_at(self._descriptor, [bytes(FRAMES_BEGIN)], 0)
         disk.syscalls.fdatasync(self._descriptor)
-        disk.rename(self.path, path)
+        disk.link(self.path, path)
+        disk.remove(self.path)
         self.path, self.number = path, number
+
+    def is_blank(self) -> bool:
+        """Whether nobody ever said what this is: it was not begun yet, or given away."""
+        return not any(os.pread(self._descriptor, _HEAD.size + _DIGEST_BYTES, 0))
 
     def _identity(self, log_id: bytes) -> bytes | None:
         """The salt, if this is what it should be."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from holdfast.errors import Closed
+from holdfast.errors import Closed, Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
 from holdfast.journal.groups.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
 from holdfast.journal.groups.group_scan import GroupScan
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _PADDING = bytes(SECTOR_BYTES)
 _FILED = f"typeof(file) = 'integer' AND file BETWEEN 1 AND {NUMBER_MAX}"
+_LOOKS_MAX = 8
+_FIRST_MAX = NUMBER_MAX // 2
 _MOVED_MAX = 2**20
 """Bodies of so many bytes are moved into the database when a log is closed: it is all there is to a small one then."""
 _NEXT_PLACE = "SELECT log_id, groups, group_file, group_position FROM log WHERE id=1"
@@ -55,7 +57,22 @@ class FiledGroups:
         self._epoch = 0
 
     def found(self, connection: apsw.Connection) -> LateRows:
-        """What is durable in files and not in the database as this connection sees it."""
+        """For whoever only reads: what is durable in files and not in the database as its transaction sees it.
+
+        The owner may have given a file away after that began. So where something is missing it begins anew.
+        """
+        late = self._look(connection)
+        for _ in range(_LOOKS_MAX):
+            if late.damage is None:
+                break
+            connection.execute("COMMIT")
+            connection.execute("BEGIN")
+            before, late = late, self._look(connection)
+            if late is before:  # the database is as it was, and so are its files
+                break
+        return late
+
+    def _look(self, connection: apsw.Connection) -> LateRows:
         try:
             row = connection.execute(_NEXT_PLACE).fetchone()
         except (apsw.SQLError, apsw.CorruptError):  # of an older version; or damaged, as others will find
@@ -80,13 +97,16 @@ class FiledGroups:
         if row is not None and isinstance(row[0], bytes):
             self.files.log_id = row[0]
             fence(self.files, random_bytes)
-            self.late = self.found(backend.connection)
+            self.late = self._look(backend.connection)
 
     def next_number(self) -> int:
         """The number of the next file: higher than any there is, or was when its entries were stored."""
         with self._backend.translated():
             stored = self._backend.connection.execute(f"SELECT max(file) FROM entries WHERE {_FILED}").get
-        return max([*self.files.numbers(), int(stored or 0)]) + 1
+        number = max([*self.files.numbers(), int(stored or 0)]) + 1
+        if number > _FIRST_MAX:  # beyond what is looked for after a crash, soon
+            raise Corrupt(f"no log has so many files of groups number={number - 1}", path=str(self.files.folder))
+        return number
 
     def own(self, row: LogRow, random_bytes: Callable[[int], bytes], bytes_max: int) -> None:
         """Prepare to write files of this owner's own; what earlier ones left and nobody needs is removed."""
@@ -182,6 +202,7 @@ class FiledGroups:
             filed = backend.connection.execute(f"SELECT sum(size) FROM entries WHERE {_FILED}").get or 0
         if row is not None or filed:
             backend.begin()
+            self._check_epoch()
             is_little = filed + sum(entry.size for entry in self.late.entries) <= _MOVED_MAX
             moved = self._move_bodies() if is_little else Counter[int]()
             if row is not None:
