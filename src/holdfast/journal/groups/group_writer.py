@@ -12,7 +12,6 @@ somewhere, about to write into it.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
@@ -25,6 +24,8 @@ from holdfast.model.control_rows import DiskFailed
 
 FIRST_BYTES = 128 * 2**10
 _GROWTH = 4
+_PAUSE_GROUPS = 1000
+"""After so many groups a file is tried again, if one could not be prepared."""
 
 logger = logging.getLogger("holdfast.journal")
 
@@ -57,6 +58,7 @@ class GroupWriter:
         self._made: set[int] = set()
         """Numbers under which this owner made files: those of another owner are none of its business."""
         self._is_over = not bytes_max
+        self._pause = 0
 
     @property
     def number(self) -> int:
@@ -84,7 +86,7 @@ class GroupWriter:
             if self._spare is None and 4 * current.used > current.size:
                 self._prepare(0)
             return True
-        if size > self._bytes_max - FRAMES_BEGIN or self._is_over:
+        if size > self._bytes_max - FRAMES_BEGIN or self._is_over or self._is_pausing():
             return False
         if current is None and self._preparing is None:
             self._make_first()
@@ -92,8 +94,7 @@ class GroupWriter:
         if spare is None or spare.size - FRAMES_BEGIN < size:
             self._prepare(size)
             return False
-        self._begin(spare)
-        return True
+        return self._begin(spare)
 
     @property
     def room(self) -> int:
@@ -112,7 +113,7 @@ class GroupWriter:
         try:
             current.write(frame, size)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if disk.ran_full(error):
                 raise Unavailable(
                     f"the disk is full; nothing was written path={current.path}", hint=disk.FULL_HINT
                 ) from error
@@ -127,11 +128,15 @@ class GroupWriter:
         """So many entries of the newest frame lie in the file."""
         self._live[self.number] = self._live.get(self.number, 0) + entries
 
-    def _begin(self, file: GroupFile) -> None:
+    def _begin(self, file: GroupFile) -> bool:
+        """Write to this file from now on; False where the disk is too full even for that."""
         before, self._spare = self._current, None
         try:
             file.begin(self._files.log_id, self._random_bytes(SALT_BYTES))
         except OSError as error:
+            if disk.ran_full(error):
+                self._give_up(error)
+                return False
             raise DiskFailed(f"a file of groups could not be begun: {error}") from error
         # Whoever takes the log over marks the files that it finds: so this one must be there before that is asked.
         self._prove_ownership()
@@ -139,6 +144,7 @@ class GroupWriter:
         self._files.keep(file)
         if before is not None and not self._live.get(before.number):
             self._retire(before.number)
+        return True
 
     # -- preparing ----------------------------------------------------------------------------------------
 
@@ -154,7 +160,7 @@ class GroupWriter:
 
     def _prepare(self, size: int) -> None:
         """Have the next file prepared, large enough for a frame of so many bytes."""
-        if (self._preparing is not None and self._preparing.is_alive()) or self._is_over:
+        if (self._preparing is not None and self._preparing.is_alive()) or self._is_over or self._pause:
             return
         before = 0 if self._current is None else self._current.size
         wanted = max(FIRST_BYTES, before * _GROWTH)
@@ -184,9 +190,14 @@ class GroupWriter:
         except OSError as error:
             self._give_up(error)
 
+    def _is_pausing(self) -> bool:
+        """Whether no file is tried for the next groups, because one could not be prepared."""
+        self._pause = max(0, self._pause - 1)
+        return self._pause > 0
+
     def _give_up(self, error: OSError) -> None:
-        """Groups go through the database from now on: just as durable, only slower."""
-        self._is_over = True
+        """Groups go through the database for a while: just as durable, only slower."""
+        self._pause = _PAUSE_GROUPS
         logger.warning(
             "no file of groups could be prepared: %s", error.strerror,
             extra={"action": "group_file_failed", "path": str(self._files.folder)},
