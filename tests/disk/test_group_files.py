@@ -11,7 +11,7 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from holdfast.cli.program import program
 from holdfast.journal.commit import writer
 from holdfast.journal.group_file.group_file import FRAMES_BEGIN, GroupFile
 from holdfast.journal.group_file.group_frame import HEAD_BYTES, SECTOR_BYTES, head_of, padded
+from holdfast.journal.sqlite.filed_groups import FiledGroups
 from holdfast.testing import Fault, FaultyDisk
 
 pytestmark = pytest.mark.disk
@@ -586,27 +587,57 @@ def test_a_follower_in_another_process_gets_every_record(hasty, tmp_path):
             assert reader.stdout.readline() == "all\n"
 
 
-def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(tmp_path, monkeypatch):
+def append_to_files(log: Log, payloads: Iterable[bytes]) -> None:
+    """Append with the next file always ready in time: no group goes through the database."""
+    for payload in payloads:
+        log.topic("t").append(payload)
+        files = log._journal._backend.filed.writer
+        assert files is not None
+        if files._preparing is not None:
+            files._preparing.join()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(nth, tmp_path, monkeypatch):
     """The owner seals, and gives files away, between the reader's look at the database and its look at the files."""
     monkeypatch.setattr(writer, "_LATE_ENTRIES_MAX", 10_000)
-    expected = list(numbered(60))
-    with opened(tmp_path / "log") as log, opened_beside(log) as beside:
-        for payload in expected:
-            log.topic("t").append(payload)
-        files = beside._journal._backend.filed
-        look = files._look
+    looks, look = [], FiledGroups._look
 
-        def late_look(connection: apsw.Connection) -> Any:
-            monkeypatch.setattr(files, "_look", look)
-            connection.execute("SELECT groups FROM log").fetchall()  # the snapshot is taken
+    def late_look(self: FiledGroups, connection: apsw.Connection) -> Any:
+        looks.append(connection.execute("SELECT groups FROM log").fetchall())  # the snapshot is taken
+        if len(looks) == nth:
             log.seal()
             log.topic("t").append(b"behind")
-            return look(connection)
+        return look(self, connection)
 
-        monkeypatch.setattr(files, "_look", late_look)
+    with opened(tmp_path / "log") as log:
+        append_to_files(log, numbered(60))
+        monkeypatch.setattr(FiledGroups, "_look", late_look)
+        with opened(tmp_path / "log", read_only=True) as beside:
+            assert len(looks) >= nth
+            assert beside.problems == ()
+            assert payloads(beside) == [*numbered(60), b"behind"]
+
+
+def test_a_reader_takes_nothing_out_of_a_file_that_was_used_anew(tmp_path, monkeypatch):
+    """It knows the place of a body, and the file has something else there when it comes."""
+    expected = list(numbered(60))
+    with opened(tmp_path / "log") as log, opened_beside(log) as beside:
+        append_to_files(log, expected)
+        assert payloads(beside) == expected  # it has all files open
+        files = beside._journal._backend.filed.files
+        body, places = files.body, []
+
+        def late_body(*place: int) -> bytes | None:
+            if not places:
+                log.seal()
+                append_to_files(log, [b"anew %d" % i + bytes(2500) for i in range(80)])
+            places.append(place)
+            return body(*place)
+
+        monkeypatch.setattr(files, "body", late_body)
         assert payloads(beside)[:60] == expected
-        assert payloads(beside) == [*expected, b"behind"]
-        assert beside.problems == ()
+        assert places
 
 
 def test_a_reader_that_looked_just_before_two_groups_came_sees_no_damage(tmp_path, monkeypatch):
@@ -628,8 +659,8 @@ def test_a_reader_that_looked_just_before_two_groups_came_sees_no_damage(tmp_pat
 
         monkeypatch.setattr(GroupScan, "_is_damaged", two_come_first)
         assert payloads(beside) == [b"0", b"1", b"2"]
-        assert payloads(beside) == [b"0", b"1", b"2"]
-        assert beside.problems == ()
+        log.topic("t").append(b"3")
+        assert payloads(beside) == [b"0", b"1", b"2", b"3"]
 
 
 # -- files come and go ------------------------------------------------------------------------------------
@@ -744,6 +775,23 @@ def test_a_displaced_owner_makes_no_file_in_the_place_of_its_successors(tmp_path
             files._preparing.join()
         new.kill()
     assert killed_copy(tmp_path / "log", tmp_path / "copy")[-1] == b"mine"
+    with pytest.raises(Closed):
+        old.close()
+
+
+def test_a_displaced_owner_begins_no_other_file(tmp_path):
+    """The one that it writes is full, and its next one was prepared before: nobody could mark that one."""
+    old = opened(tmp_path / "log")
+    files = old._journal._backend.filed.writer
+    assert files is not None
+    while files._spare is None:
+        old.topic("t").append(bytes(2000))
+    count = len(payloads(old))
+    (tmp_path / "log" / "LOCK").unlink()
+    with opened(tmp_path / "log") as new:
+        with pytest.raises(Closed, match="taken"):
+            old.topic("t").append(bytes(40_000))
+        assert new.topic("t").append(b"mine").offset == count
     with pytest.raises(Closed):
         old.close()
 
