@@ -30,7 +30,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, help=f"length of one sample; {SECONDS:g} unless told")
     parser.add_argument("--directory", type=Path, help="where to write, on the disk to be measured")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="PART", help="of tables, pipeline, executions: this part alone"
+        "--only",
+        action="append",
+        default=[],
+        metavar="PART",
+        help="of speed, tables, pipeline, executions: this part alone",
     )
     return parser
 

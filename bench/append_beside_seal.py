@@ -8,6 +8,12 @@ log whose roller is quiet, and beside a roller that does not come to rest, in th
 
 That the roller did not rest is shown, not assumed: told is the share of the time in which a seal was under way (the
 slices of the journal that it removes in between not counted), and whether it still lagged behind in the end.
+
+Sealing is in the thread, as it is unless told; beside it, large segments that a child process encodes.
+
+What p99 shows here is the processor, not the disk: with the roller busy the writer waits for a core (and for the
+interpreter's lock) ten times as long as without, while its syncs hardly get longer. So p99 is to be read beside the
+number of cores, and on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ from bench.material import KEYRING, TOPIC
 from bench.measure import PRODUCERS, Bar, Contestant, Measured, Options, Part, Sample
 from holdfast import Keyring, Log
 
-PLAIN_AT_LEAST, SEALED_AT_LEAST, P99_AT_MOST = 0.7, 0.5, 3.0
+PLAIN_AT_LEAST, SEALED_AT_LEAST, P99_AT_MOST = 0.7, 0.5, 2.7
 SMALL_ROWS = 128
 
 
@@ -64,6 +70,7 @@ class Setting:
     rows_max: int = material.QUIET["rows_max"]
     backlog: Path | None = None
     """A closed log with a long tail, to begin with."""
+    seal_in: str = "thread"
 
 
 def part(directory: Path, options: Options) -> Part:
@@ -81,8 +88,9 @@ def part(directory: Path, options: Options) -> Part:
             quiet = Setting(f"append{suffix}", keyring)
             small = Setting(f"append beside small seals{suffix}", keyring, SMALL_ROWS)
             large = Setting(f"append beside large seals{suffix}", keyring, large_rows, path)
-            settings += [quiet, small, large]
-            bars += [Bar(small.name, quiet.name, at_least), Bar(large.name, quiet.name, at_least)]
+            child = Setting(f"append beside large seals in a process{suffix}", keyring, large_rows, path, "process")
+            settings += [quiet, small, large, child]
+            bars += [Bar(each.name, quiet.name, at_least) for each in (small, large, child)]
         busy = {bar.subject: Busyness() for bar in bars}
         contestants = [
             Contestant(setting.name, partial(_append, directory / "log", setting, payloads, busy.get(setting.name)))
@@ -97,7 +105,7 @@ def _append(path: Path, setting: Setting, payloads: Sequence[bytes], busy: Busyn
     if setting.backlog is not None:
         shutil.copytree(setting.backlog, path)
     os.sync()  # or what the copy left dirty, and the sample before, would be written on this sample's time
-    with material.fresh(path, setting.keyring, rows_max=setting.rows_max) as log:
+    with material.fresh(path, setting.keyring, rows_max=setting.rows_max, seal_in=setting.seal_in) as log:
         began = time.perf_counter()
         topic = log.topic(TOPIC)
         appends = [partial(topic.submit, payload) for payload in payloads[:PRODUCERS]]
@@ -117,12 +125,8 @@ def _fill(path: Path, keyring: Keyring | None, payloads: Sequence[bytes], record
 
 
 def _tail_claim(measured: Measured, bar: Bar) -> str:
-    ratio = _p99(measured, bar.subject) / _p99(measured, bar.rival)
+    ratio = measured.latency_ratio(bar.subject, bar.rival, "p99_ms")
     return measure.claim(f"p99 of {bar.subject}, against {bar.rival},", ratio, P99_AT_MOST, "x")
-
-
-def _p99(measured: Measured, name: str) -> float:
-    return statistics.median(sample.p99_ms or 0.0 for sample in measured.samples[name])
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 Measured in one run, 200-byte payloads, encryption on, every group synced:
 
-- 64 asyncio producers and 64 threads of single acknowledged appends, against the fastest rival and against
-  SQLite's own `executemany` of the same rows in groups of 64;
+- 64 asyncio producers and 64 threads of single acknowledged appends, against every rival that is installed and
+  against SQLite's own `executemany` of the same rows in groups of 64;
 - one producer with a window of 256 tickets, and batches of 1000, against `executemany` in the same groups;
 - one producer, one append at a time, against one bare commit;
 - `offer` alone, `import holdfast` alone;
@@ -11,6 +11,14 @@ Measured in one run, 200-byte payloads, encryption on, every group synced:
 
 Fair to say beside the ratios: the journal stores a group as one sealed blob, SQLite's `executemany` stores a
 row per record; that is the design, not an accident. Its group is what arrived during the last sync.
+
+Rivals have two bars each: against their faster Python client, which is what a Python program would use instead, and
+against their own client in C, which shows what the server can do. Both are printed, and both belong into a headline.
+
+The p99.9 of 64 tasks has a bar too, against the p99.9 of the limit in the same run, because milliseconds are the
+disk's. One in about two hundred commits of the limit meets SQLite's checkpoint, so its p99.9 is a checkpoint. Ours was
+one as well, and a longer one: 1.46 x the limit's (8.9 ms against 6.1) when the bar was set. At most 0.75 x is half of
+that, and means that appends do not wait for checkpoints any more.
 """
 
 from __future__ import annotations
@@ -31,12 +39,15 @@ from pathlib import Path
 
 import holdfast
 from bench import limit, measure, rivals
-from bench.measure import PAYLOAD, PRODUCERS, Bar, Contestant, Measured, Options, Sample
+from bench.measure import PAYLOAD, PRODUCERS, Bar, Contestant, Measured, Options, Part, Sample
 from holdfast import Keyring, Log, Settings, Ticket, Topic
 
 TASKS, THREADS = f"journal, {PRODUCERS} tasks", f"journal, {PRODUCERS} threads"
 WINDOW, BATCH, SINGLE = "journal, window 256", "journal, batch 1000", "journal, one by one"
+TOOLS = ("pgbench", "redis-benchmark")
+POSTGRESQL = ("postgresql", "(postgresql, asyncio)")
 SMALL, LARGE = "journal of 10 thousand", "journal of 10 million"
+TASKS_AT_LEAST, WINDOW_AT_LEAST, SINGLE_AT_MOST, P999_AT_MOST = 0.40, 0.65, 2.0, 0.75
 KEYRING = Keyring.generate()
 
 
@@ -165,13 +176,45 @@ def _resident() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def latency_ratio(measured: Measured) -> float:
-    """How much longer one append takes than one bare commit, median against median."""
+def raw_bars() -> list[Bar]:
+    """What is promised against SQLite's own commits of the same rows."""
+    return [Bar(TASKS, limit.name_of(64), TASKS_AT_LEAST), Bar(WINDOW, limit.name_of(256), WINDOW_AT_LEAST)]
 
-    def median(name: str) -> float:
-        return statistics.median(sample.p50_ms or 0 for sample in measured.samples[name])
 
-    return median(SINGLE) / median(limit.name_of(1))
+def latency_claims(measured: Measured) -> list[str]:
+    """What is promised of waiting: of one producer, and of the unluckiest of 64."""
+    single = measured.latency_ratio(SINGLE, limit.name_of(1), "p50_ms")
+    worst = measured.latency_ratio(TASKS, limit.name_of(64), "p999_ms")
+    text = f"p99.9 of {TASKS}, against that of {limit.name_of(64)},"
+    return [
+        measure.claim("one append after the other, against a bare commit,", single, SINGLE_AT_MOST, "x"),
+        measure.claim(text, worst, P999_AT_MOST, "x"),
+    ]
+
+
+def hot(directory: Path, options: Options) -> Part:
+    """The hot paths beside their limits alone, for whoever works on them."""
+    measured = measure.interleave(
+        [limit.contestant(directory, group) for group in (1, 64, 256)] + ours(directory)[:3], options
+    )
+    return Part("the journal", measured, raw_bars(), latency_claims(measured), [limit.name_of(64), limit.name_of(256)])
+
+
+def ours(directory: Path) -> list[Contestant]:
+    """The ways to append, the hot ones first."""
+    ways = {TASKS: tasks, SINGLE: one_by_one, WINDOW: pipelined, THREADS: threads, BATCH: batches}
+    return [Contestant(name, partial(run, directory)) for name, run in ways.items()]
+
+
+def rival_bars(field: rivals.Field, measured: Measured) -> list[Bar]:
+    """Each rival that was measured, from Python and driven from C."""
+    promised = {"postgresql": (5.0, 2.0), "jetstream": (5.0, 5.0), "redis": (2.5, 1.0)}
+    bars = []
+    for name in field.versions:
+        from_python, from_c = promised[name]
+        bars.append(Bar(TASKS, field.fastest(name, measured), from_python))
+        bars += [Bar(TASKS, f"({name}, {tool})", from_c) for tool in TOOLS if f"({name}, {tool})" in measured.samples]
+    return bars
 
 
 def main(options: Options) -> None:
@@ -179,35 +222,22 @@ def main(options: Options) -> None:
     with measure.workspace(options) as directory:
         with rivals.running(directory) as field:
             facts = {**measure.machine(directory), "rivals": field.versions}
-            ours = [
-                Contestant(TASKS, lambda seconds: tasks(directory, seconds)),
-                Contestant(THREADS, lambda seconds: threads(directory, seconds)),
-                Contestant(SINGLE, lambda seconds: one_by_one(directory, seconds)),
-                Contestant(WINDOW, lambda seconds: pipelined(directory, seconds)),
-                Contestant(BATCH, lambda seconds: batches(directory, seconds)),
-            ]
             limits = [limit.contestant(directory, group) for group in (1, 64, 256, 1000)]
-            entered = [*limits, *ours, *field.contestants, *field.natives]
+            entered = [*limits, *ours(directory), *field.contestants, *field.natives]
             measured = measure.interleave(entered, options)
-            names = [field.fastest(name, measured) for name in field.versions]
-        fastest = max(names, key=measured.median, default="no rival")
+            against = rival_bars(field, measured)
         claims = [
-            measure.claim("one append after the other, against a bare commit,", latency_ratio(measured), 2.0, "x"),
+            *latency_claims(measured),
             measure.claim("offer, median,", offers(directory), 2.0, "us"),
             measure.claim("import holdfast, median,", import_cost(), 80.0, "ms"),
             f"group size of the window of 256: {statistics.median(groups):.0f} records",
             *field.absent,
         ]
         grown, remarks = growth(directory, options)
-    bars = [
-        Bar(TASKS, fastest, 5.0),
-        Bar(TASKS, limit.name_of(64), 0.35),
-        Bar(THREADS, fastest, 1.5),
-        Bar(WINDOW, limit.name_of(256), 0.6),
-        Bar(BATCH, limit.name_of(1000), 1.0),
-    ]
+    threaded = [Bar(THREADS, bar.rival, 1.5) for bar in against if bar.rival in POSTGRESQL]
+    bars = [*raw_bars(), Bar(BATCH, limit.name_of(1000), 1.0), *against, *threaded]
     growth_bar = Bar(LARGE, SMALL, 0.75)
-    print("", measure.table(measured, [limit.name_of(64), fastest]), "", sep="\n")
+    print("", measure.table(measured, [limit.name_of(64), *(bar.rival for bar in against)]), "", sep="\n")
     print(*(measure.verdict(measured, bar) for bar in bars), *claims, "", sep="\n")
     print(measure.table(grown, [SMALL]), measure.verdict(grown, growth_bar), *remarks, sep="\n")
     for name, samples in grown.samples.items():

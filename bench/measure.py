@@ -42,6 +42,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Literal
 
 import apsw
 
@@ -55,6 +56,7 @@ MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs"})
 Stamps = Sequence[float]
 AppendTask = Callable[[], Awaitable[object]]
 AppendThread = Callable[[], object]
+Latency = Literal["p50_ms", "p99_ms", "p999_ms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class Sample:
     p50_ms: float | None = None
     p99_ms: float | None = None
     cpu_seconds: float | None = None
+    p999_ms: float | None = None
 
     @property
     def rate(self) -> float:
@@ -137,6 +140,14 @@ class Measured:
         """Median against median."""
         return self.median(subject) / self.median(rival)
 
+    def latency_ratio(self, subject: str, rival: str, which: Latency) -> float:
+        """How much longer one waits than the other, median against median; nothing where it was not measured."""
+        return self._latency(subject, which) / self._latency(rival, which)
+
+    def _latency(self, name: str, which: Latency) -> float:
+        found = [getattr(sample, which) for sample in self.samples[name]]
+        return statistics.median(value for value in found if value is not None)
+
     def ratios_by_round(self, subject: str, rival: str) -> list[float]:
         return [ours / theirs for ours, theirs in zip(self.rates(subject), self.rates(rival), strict=True)]
 
@@ -174,6 +185,7 @@ def sample_of(name: str, stamps: Sequence[Stamps], cpu_seconds: float, rows_per_
         p50_ms=percentile(latencies, 0.50) * 1e3,
         p99_ms=percentile(latencies, 0.99) * 1e3,
         cpu_seconds=cpu_seconds,
+        p999_ms=percentile(latencies, 0.999) * 1e3,
     )
 
 
@@ -294,7 +306,7 @@ def workspace(options: Options) -> Iterator[Path]:
 def table(measured: Measured, references: Sequence[str] = ()) -> str:
     """Plain text: one line per contestant, one ratio column per reference that was measured."""
     present = [name for name in references if name in measured.samples]
-    head = ["contestant", "rows/s", "[min-max]", "p50 ms", "p99 ms", "CPU us/row", "cores"]
+    head = ["contestant", "rows/s", "[min-max]", "p50 ms", "p99 ms", "p99.9 ms", "CPU us/row", "cores"]
     lines = [head + [f"x {name}" for name in present]]
     for name, samples in measured.samples.items():
         lines.append(_line(name, samples) + [f"{measured.ratio(name, other):.2f}" for other in present])
@@ -310,6 +322,7 @@ def _line(name: str, samples: Sequence[Sample]) -> list[str]:
         f"[{min(rates):,.0f}-{max(rates):,.0f}]",
         _median_text([sample.p50_ms for sample in samples], 2),
         _median_text([sample.p99_ms for sample in samples], 2),
+        _median_text([sample.p999_ms for sample in samples], 2),
         _median_text([sample.cpu_us_per_row for sample in samples], 1),
         _median_text([sample.cores for sample in samples], 2),
     ]

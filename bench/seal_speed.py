@@ -144,7 +144,8 @@ APPEND, APPEND_SEALED, IPC = "append typed", "append typed, encrypted", "Arrow I
 def appends(directory: Path, options: Options) -> Part:
     """Typed batches of 10 000 rows, each durable before the next, beside an Arrow IPC file that is synced as often.
 
-    The roller is quiet, as the file has none; appending beside sealing is measured on its own.
+    The roller is quiet, as the file has none; appending beside sealing is measured on its own. The file proves nothing
+    and finds nothing again after a crash: it is what the disk and Arrow allow, not a rival.
     """
     batches = material.typed_batches(10)
     contestants = [
@@ -156,7 +157,7 @@ def appends(directory: Path, options: Options) -> Part:
     mean = sum(batch.nbytes for batch in batches) / len(batches) / TYPED_BATCH
     told = ", ".join(f"{name} {measured.median(name) * mean / 1e6:,.0f}" for name in measured.samples)
     claims = [f"{mean:.0f} bytes of Arrow data per row; MB/s: {told}"]
-    return Part("appending typed batches of 10 000 rows", measured, [Bar(APPEND, IPC, 0.25)], claims, [IPC])
+    return Part("appending typed batches of 10 000 rows", measured, [Bar(APPEND, IPC, 0.5)], claims, [IPC])
 
 
 def _append(

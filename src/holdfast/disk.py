@@ -270,6 +270,14 @@ def empty(path: Path) -> None:
         syscalls.close(descriptor)
 
 
+def size_of(path: Path) -> int:
+    """How large a file is; 0 if it is not there."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
 def free_bytes(path: Path) -> int:
     """What an ordinary user may still write on the file system of this path."""
     status = syscalls.statvfs(path)
@@ -286,6 +294,10 @@ class NewFile:
         self.path = path
         self.size = 0
         self._descriptor = _create_anew(path, mode)
+
+    def fileno(self) -> int:
+        """The open file, to be lent to another process that writes it; `finish` syncs what that has written, too."""
+        return self._descriptor
 
     def write(self, content: bytes | memoryview) -> None:
         """Append bytes."""

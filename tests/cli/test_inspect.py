@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Keyring
+from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.entry_walk import EntryWalk
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from tests.cli.conftest import Run, objects, tamper
@@ -390,7 +391,7 @@ def test_a_tree_out_of_order_does_not_hold_it_up(log: Path, monkeypatch: pytest.
 
     class Stuck:
         def __init__(self, connection: apsw.Connection) -> None:
-            self._real, self.connection = connection, self
+            self._real, self.connection, self.late = connection, self, LateRows()
 
         def execute(self, sql: str, values: tuple[int, ...] = ()) -> apsw.Cursor:
             return self._real.execute(sql, (*values[:-1], 2) if values else ())
@@ -403,7 +404,7 @@ def test_a_tree_out_of_order_does_not_hold_it_up(log: Path, monkeypatch: pytest.
 
     problems: list[holdfast.Corrupt] = []
     backend = SqliteBackend(log / "durable.db", read_only=True)
-    stored = list(EntryWalk(backend, 7, 0, problems, 2**20).newest(None, None))
+    stored = list(EntryWalk(backend, 8, 0, problems, 2**20).newest(None, None))
     backend.close()
     assert [row.entry.seq for row in stored] == [2]
     assert "entries cannot be read seq=3..5" in problems[0].message
@@ -417,7 +418,7 @@ def test_a_forged_body_is_found_by_decoding(run: Run, log: Path) -> None:
     from holdfast.signals import Signal
 
     connection = apsw.Connection(str(log / "durable.db"))
-    entry = Entry._make(connection.execute("SELECT * FROM entries WHERE seq=5").fetchone())
+    entry = Entry._make(connection.execute("SELECT * FROM entries WHERE seq=5").fetchone()[:14])
     log_id = connection.execute("SELECT log_id FROM log").get
     place = Partition(entry.partition_id, "orders", 0, log_id, Signal()).place
     digest = digests.digest(header_of(place, entry), b"forged")

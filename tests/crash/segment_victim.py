@@ -74,6 +74,11 @@ def again_and_again(action: Callable[[Log, int, int], None], log: Log, cycle: in
         raise
 
 
+ACTIONS: tuple[Callable[[Log, int, int], None], ...] = (
+    append_one_by_one, append_batches, append_rows, seal, reconcile,
+)  # fmt: skip
+
+
 def main(directory: str, cycle: int) -> None:
     log = holdfast.open(Path(directory), keyring=KEYRING, settings=SETTINGS)
     # The first seal imports what sealing needs, which takes longer than most victims live.
@@ -81,7 +86,7 @@ def main(directory: str, cycle: int) -> None:
     log.topic(TYPED, schema=SCHEMA).append({"name": f"{cycle}-first-row"})
     log.seal()
     os.write(1, b"ready\n")
-    for action in (append_one_by_one, append_batches, append_rows, seal, reconcile):
+    for action in ACTIONS:
         threading.Thread(target=again_and_again, args=(action, log, cycle), daemon=True).start()
     threading.Event().wait()
 

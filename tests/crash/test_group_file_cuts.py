@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast import Settings
 from holdfast.journal.commit import writer
-from holdfast.journal.group_file.group_file import GroupFile
+from holdfast.journal.groups.preallocated_file import GroupFile
 from tests.harness.cuts import Cut, examine, record
 
 pytestmark = pytest.mark.crash

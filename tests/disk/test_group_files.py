@@ -27,8 +27,8 @@ import holdfast
 from holdfast import Closed, Corrupt, HoldfastError, Keyring, Log, OutcomeUnknown, Record, Settings, Unavailable
 from holdfast.cli.program import program
 from holdfast.journal.commit import writer
-from holdfast.journal.group_file.group_file import FRAMES_BEGIN, GroupFile
-from holdfast.journal.group_file.group_frame import HEAD_BYTES, SECTOR_BYTES, head_of, padded
+from holdfast.journal.groups.group_frame import HEAD_BYTES, SECTOR_BYTES, head_of, padded
+from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile
 from holdfast.journal.sqlite.filed_groups import FiledGroups
 from holdfast.testing import Fault, FaultyDisk
 
@@ -642,7 +642,7 @@ def test_a_reader_takes_nothing_out_of_a_file_that_was_used_anew(tmp_path, monke
 
 def test_a_reader_that_looked_just_before_two_groups_came_sees_no_damage(tmp_path, monkeypatch):
     """It missed the first and then found the second: that is no hole."""
-    from holdfast.journal.group_file.group_scan import GroupScan
+    from holdfast.journal.groups.group_scan import GroupScan
 
     with opened(tmp_path / "log") as log, opened_beside(log) as beside:
         log.topic("t").append(b"0")

@@ -6,6 +6,7 @@ Everything is fixed: clock, randomness, keys and pid; so two runs store the same
 lay the same rows out in other bytes, and two of Arrow the same columns.)
 
     plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired, spaces
+    schema-7/, schema-7-sealed/     the same before there were files of groups, their databases at schema version 7
     schema-6/, schema-6-sealed/     the same before idempotency keys had digests and segments had indexes of their
                                     keys, their databases at schema version 6
     schema-5/, schema-5-sealed/     the same, bound to a store, their databases at schema version 5
@@ -15,6 +16,7 @@ lay the same rows out in other bytes, and two of Arrow the same columns.)
     schema-1/                       a log whose database is at schema version 1; all of these are upgraded in place
     store/, store-sealed/           a store's root with one of each object, but for segment files; and the same, signed
     store-1/                        a root of format 1: the same objects under their old names, nothing signed
+    group-file/, group-file-sealed/ logs as a crash leaves them: their newest groups are in a file alone
     bundle/                         two segments of sealed/, their blocks in one file
     bundle-2/                       the same of segments without indexes of their keys
     table/                          a table of a pipeline, and what must be read of it
@@ -89,13 +91,20 @@ HERE = Path(__file__).parent
 KEYS = {"golden-1": bytes(range(32)), "golden-2": bytes(range(32, 64))}
 FIRST = Keyring({"golden-1": KEYS["golden-1"]})
 ROTATED = Keyring({"golden-2": KEYS["golden-2"], "golden-1": KEYS["golden-1"]})
-SETTINGS = Settings.from_mapping({"segments": {"seal_on_close": False}, "disk": {"free_bytes_min": 0}})
+SETTINGS = Settings.from_mapping(
+    {"journal": {"group_file_bytes": 0}, "segments": {"seal_on_close": False}, "disk": {"free_bytes_min": 0}}
+)
+"""All goes through the database, as it did before there were files of groups; `group-file/` has one."""
+FILED = Settings.from_mapping(
+    {"journal": {"group_file_bytes": "64KiB"}, "segments": {"seal_on_close": False}, "disk": {"free_bytes_min": 0}}
+)
 NARROW = pa.schema([("sensor", pa.string()), ("celsius", pa.float64())])
 WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
 
 RELEASED = (
     "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "schema-4", "schema-4-sealed",
-    "schema-5", "schema-5-sealed", "schema-6", "schema-6-sealed", "store-1", "bundle-2",
+    "schema-5", "schema-5-sealed", "schema-6", "schema-6-sealed",
+    "schema-7", "schema-7-sealed", "store-1", "bundle-2",
     "damaged/database-gone", "damaged/flipped-body", "damaged/format-garbage", "damaged/format-version",
     "damaged/frame-version", "damaged/truncated", "damaged/user-version",
 )  # fmt: skip
@@ -107,6 +116,8 @@ Expected = dict[str, Any]
 def make(target: Path) -> None:
     """Write all golden files into a directory."""
     expected = {name: make_one(target / name) for name in MAKERS}
+    make_group_file(target / "group-file")
+    make_group_file(target / "group-file-sealed", FIRST)
     make_store(target / "store")
     make_signed_store(target / "store-sealed")
     make_bundle(target / "bundle", target / "sealed")
@@ -426,9 +437,35 @@ def make_schema_6(path: Path, keyring: Keyring | None = None) -> Expected:
     return expected
 
 
+def make_group_file(path: Path, keyring: Keyring | None = None) -> None:
+    """A log as a crash leaves it: some of its groups are in a file alone."""
+    clock = ManualClock(seed=2026)
+    running = path.with_name(f"{path.name}-running")
+    with (
+        patch("os.getpid", return_value=4242),
+        holdfast.open(running, settings=FILED, keyring=keyring, clock=clock) as log,
+    ):
+        log.topic("orders", partitions=2)
+        for number in range(3):
+            log.topic("orders").append(b"order %d" % number, key=b"k", partition=number % 2)
+        log.topic("orders").append_batch([b"one", b"two"], partition=1)
+        log.topic("events", schema=NARROW).append([{"sensor": "a", "celsius": 1.5}])
+        shutil.copytree(running, path, ignore=shutil.ignore_patterns("*-shm"))
+    shutil.rmtree(running)
+
+
+def make_schema_7(path: Path, keyring: Keyring | None = None) -> Expected:
+    """The same log before there were files of groups."""
+    expected = make_log(path, keyring)
+    _as_schema(path, 7)
+    return expected
+
+
 MAKERS = {
     "plain": make_log,
     "sealed": lambda path: make_log(path, FIRST),
+    "schema-7": make_schema_7,
+    "schema-7-sealed": lambda path: make_schema_7(path, FIRST),
     "schema-6": undigested(make_schema_6),
     "schema-6-sealed": undigested(make_schema_6, FIRST),
     "schema-5": undigested(as_before(make_schema_5)),

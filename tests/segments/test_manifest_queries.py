@@ -9,6 +9,8 @@ import apsw
 import pytest
 
 from holdfast import Log
+from holdfast.journal.groups.group_files import GroupFiles
+from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.stored_rows import StoredRows
 from holdfast.model.control_rows import EXPIRED, EXPIRING, LOST
 
@@ -39,7 +41,7 @@ def test_no_question_to_the_manifest_scans_a_table(open_log: Callable[..., Log],
         return True
 
     connection.exec_trace = note
-    LOOKS[look](StoredRows(connection, log.path))
+    LOOKS[look](StoredRows(connection, log.path, GroupFiles(log.path / "durable.db"), LateRows()))
     connection.exec_trace = None
     assert asked
     for sql, bindings in asked:

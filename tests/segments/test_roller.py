@@ -8,11 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pyarrow as pa
 import pytest
 
 from holdfast import Full, Unavailable, disk
+from holdfast.journal.journal import Journal
+from holdfast.journal.state.operations import Trim
 from holdfast.segments.sealing.seal import Sealer
 from holdfast.testing.manual_clock import ManualClock
 
@@ -542,3 +545,23 @@ def test_memory_is_bounded_however_long_the_tail_is(tmp_path, keyed):
 @pytest.mark.timeout(1800)
 def test_memory_is_bounded_with_a_tail_of_two_gigabytes(tmp_path):
     assert grown_while_sealing(tmp_path / "log", 2_000, "plain") < 250
+
+
+def test_large_entries_are_trimmed_a_mebibyte_at_a_time(open_log, monkeypatch):
+    """A slice of 64 of them would hold up the appends beside it for many milliseconds."""
+    slices, perform = [], Journal.perform
+
+    def noted(self, operation, *args, **options):
+        if isinstance(operation, Trim):
+            slices.append(operation.slice_max)
+        return perform(self, operation, *args, **options)
+
+    monkeypatch.setattr(Journal, "perform", noted)
+    log = open_log(segments=sealing())
+    for _ in range(12):
+        log.topic("large").append_batch([b"x" * 1000] * 250)
+        log.topic("small").append(b"x")
+    for topic, left in (("large", 12), ("small", 0)):
+        log.seal(topic, timeout=60)
+        eventually(partial(lambda left: tail_entries(log) == left, left))
+    assert slices == [4, 4, 4, 64]

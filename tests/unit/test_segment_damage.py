@@ -364,13 +364,61 @@ def test_a_failing_disk_is_corrupt(small, encrypted, monkeypatch):
 
     with SegmentReader(path, PLACE, facts, opener(encrypted)) as reader:
 
-        def failing(descriptor, count, at):
+        def failing(descriptor, buffers, at):
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(os, "pread", failing)
+        monkeypatch.setattr(os, "preadv", failing)
         with pytest.raises(Corrupt, match="cannot be read") as caught:
             list(reader.batches(0, 2**63))
         assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_read_is_corrupt(small, encrypted, monkeypatch):
+    """A disk that gives some bytes and then an error: nothing of the half that was read is used."""
+    path, _, facts = small
+    import os
+
+    real = os.preadv
+    with SegmentReader(path, PLACE, facts, opener(encrypted)) as reader:
+        given = []
+
+        def failing(descriptor, buffers, at):
+            if given:
+                raise OSError(5, "Input/output error")
+            given.append(real(descriptor, [buffers[0][:10]], at))
+            return given[0]
+
+        monkeypatch.setattr(os, "preadv", failing)
+        with pytest.raises(Corrupt, match="cannot be read: Input/output error"):
+            list(reader.batches(0, 2**63))
+        assert given == [10]
+
+
+def test_short_reads_are_put_together(small, encrypted, monkeypatch):
+    """A disk may give fewer bytes than were asked for, as often as it likes."""
+    path, _, facts = small
+    import os
+
+    real, sizes = os.preadv, [1, 7, 64]
+
+    def short(descriptor, buffers, at):
+        sizes.append(sizes.pop(0))
+        return real(descriptor, [buffers[0][: sizes[0]]], at)
+
+    monkeypatch.setattr(os, "preadv", short)
+    assert read(path, facts, opener(encrypted)).to_batches() == [BATCH]
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_corrupt(small, encrypted):
+    """Truncated behind our back, by whatever: memory that the disk did not fill is never used."""
+    path, content, facts = small
+    for size in (0, 4, 60):
+        path.write_bytes(content)
+        with SegmentReader(path, PLACE, facts, opener(encrypted)) as reader:
+            with path.open("r+b") as file:
+                file.truncate(size)
+            with pytest.raises(Corrupt, match="ends too early"):
+                list(reader.batches(0, 2**63))
 
 
 def test_a_refused_file_is_closed(tmp_path, monkeypatch):

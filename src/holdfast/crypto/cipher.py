@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import msgspec
 from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -96,12 +97,28 @@ class Source(NamedTuple):
         return HKDF(algorithm=SHA256(), length=32, salt=self.salt, info=info).derive(self.master)
 
 
+class Subkeys(msgspec.Struct, frozen=True, array_like=True):
+    """Keys of one cipher that were derived already, for a process that is not to have the master key."""
+
+    scheme: str
+    domain: bytes
+    keys: dict[str, bytes]
+    """By use."""
+
+    def derive(self, use: str) -> bytes:
+        """The key for one use; one that was not handed over is empty, and every primitive refuses that."""
+        return self.keys.get(use, b"")
+
+    def __repr__(self) -> str:
+        return f"Subkeys({self.scheme!r}, {sorted(self.keys)})"  # never the keys
+
+
 class AesGcmCipher:
     """The cipher of one salt: of a key epoch, or of a segment."""
 
     name = "aes-256-gcm-salted"
 
-    def __init__(self, source: Source, *, encrypts: bool, random: Random = SYSTEM_RANDOM) -> None:
+    def __init__(self, source: Source | Subkeys, *, encrypts: bool, random: Random = SYSTEM_RANDOM) -> None:
         _check_domain(source)
         self._key = source.derive("2 aead")
         self._mac_key = source.derive("2 mac")
@@ -111,10 +128,10 @@ class AesGcmCipher:
         self._encrypts = encrypts
         self._random = random
         if encrypts:
-            self._salt_key = source.derive("2 salt")
+            self._salt_key, self._body_key = source.derive("2 salt"), source.derive("2 body")
             # Nobody sees its tags, so one nonce is enough: it serves as a universal hash, three times as fast as
             # BLAKE3, which then makes a random function of it.
-            self._tag = AESGCM(source.derive("2 body")).encrypt
+            self._tag = AESGCM(self._body_key).encrypt
 
     def encrypt(self, plaintext: bytes | memoryview, associated: bytes) -> bytes | memoryview:
         """Encrypt under a key that nothing else has."""
@@ -147,6 +164,13 @@ class AesGcmCipher:
         """Keyed BLAKE3."""
         return digests.keyed_stamp(self._mac_key, message)
 
+    def subkeys(self, *, only_decrypts: bool) -> Subkeys:
+        """This cipher for another process; one that only decrypts can neither encrypt nor make a mac there."""
+        keys = {"2 aead": self._key, "2 commitment": self.commitment}
+        if not only_decrypts:
+            keys |= {"2 mac": self._mac_key, "2 salt": self._salt_key, "2 body": self._body_key}
+        return Subkeys(self.name, self._domain, keys)
+
 
 class CountedCipher:
     """The first scheme: nonce = prefix ‖ counter, under the epoch's own key. It only decrypts.
@@ -156,10 +180,11 @@ class CountedCipher:
 
     name = "aes-256-gcm"
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source | Subkeys) -> None:
         _check_domain(source)
         self._domain = source.domain
-        self._aead = AESGCM(source.derive("1 aead"))
+        self._key = source.derive("1 aead")
+        self._aead = AESGCM(self._key)
         self._mac_key = source.derive("1 mac")
         self.commitment = source.derive("1 commitment")
 
@@ -181,18 +206,23 @@ class CountedCipher:
         """Keyed BLAKE3."""
         return digests.keyed_stamp(self._mac_key, message)
 
+    def subkeys(self, *, only_decrypts: bool) -> Subkeys:
+        """This cipher for another process, which can decrypt with it and nothing else: it never does more here."""
+        assert only_decrypts, "this scheme no longer encrypts"
+        return Subkeys(self.name, self._domain, {"1 aead": self._key, "1 commitment": self.commitment})
+
 
 OwnCipher = AesGcmCipher | CountedCipher
 """Holdfast's own ciphers: a closed set."""
 AnyCipher = OwnCipher | PayloadCipher
 
 
-def encrypting_cipher(source: Source, random: Random) -> OwnCipher:
+def encrypting_cipher(source: Source | Subkeys, random: Random) -> OwnCipher:
     """A cipher for a salt that was never used, in the scheme of today."""
     return AesGcmCipher(source, encrypts=True, random=random)
 
 
-def decrypting_cipher(scheme: str, source: Source) -> OwnCipher:
+def decrypting_cipher(scheme: str, source: Source | Subkeys) -> OwnCipher:
     """The cipher of something that was stored under this scheme; it never encrypts again."""
     check_scheme(scheme)
     return CountedCipher(source) if scheme == CountedCipher.name else AesGcmCipher(source, encrypts=False)
@@ -207,7 +237,7 @@ def check_scheme(scheme: str) -> None:
         )
 
 
-def _check_domain(source: Source) -> None:
+def _check_domain(source: Source | Subkeys) -> None:
     if len(source.domain) != len(JOURNAL):  # a nonce has 12 bytes
         raise Invalid(f"a nonce prefix has the wrong length bytes={len(source.domain)}", hint="give 4 bytes")
 

@@ -95,7 +95,8 @@ class Journal:
                 recovered = recovery.recover(backend, log_id, context.keyring, context.cipher, context.clock)
                 if recovered.problems:
                     raise recovered.problems[0]
-                recovered.row = recovery.take_ownership(backend, recovered, context.clock)
+                files = context.settings.group_file_bytes > 0
+                recovered.row = recovery.take_ownership(backend, recovered, context.clock, files=files)
                 backend.filed.own(recovered.row, context.clock.random_bytes, context.settings.group_file_bytes)
             except BaseException:
                 backend.close_quietly()
@@ -392,6 +393,10 @@ class Journal:
     def message_keys(self) -> MessageKeys:
         """What encrypts and decrypts messages between processes that have this log's keys."""
         return self._state.vault.message_keys
+
+    def disk_bytes(self) -> int:
+        """What the journal takes on the disk: the database, its write-ahead log, files of groups."""
+        return self._backend.disk_bytes()
 
     # -- the manifest -------------------------------------------------------------------------------------
 

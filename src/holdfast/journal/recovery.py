@@ -22,7 +22,7 @@ from holdfast.crypto.vault import PLAIN, Vault
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.backend import Backend, ControlRows
 from holdfast.journal.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
-from holdfast.journal.group_file.group_file import FRAMES_BEGIN
+from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN
 from holdfast.journal.proofs import LOG_ID_BYTES, OK, Proofs
 from holdfast.journal.state.state_digest import SUM_BYTES, total
 from holdfast.journal.state.topic_registry import Topics
@@ -83,8 +83,11 @@ def _empty_row(log_id: bytes, created_us: int, *, is_keyed: bool) -> LogRow:
     )
 
 
-def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogRow:
-    """Start a new epoch, in the transaction that `take_over` began; durable when this returns."""
+def take_ownership(backend: Backend, recovered: Recovered, clock: Clock, *, files: bool) -> LogRow:
+    """Start a new epoch, in the transaction that `take_over` began; durable when this returns.
+
+    With `files` the next group may be in a file of groups.
+    """
     vault, row = recovered.vault, recovered.row
     try:
         backend.filed.insert()
@@ -96,7 +99,8 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock) -> LogR
         # Without keys the epoch is 0, as is the count of key epochs.
         taken = row._replace(
             epoch=row.epoch + 1, key_epochs=vault.epoch, heads=heads,
-            group_file=backend.filed.next_number(), group_position=FRAMES_BEGIN, key_epoch=vault.epoch,
+            group_file=backend.filed.next_number() if files else 0, group_position=FRAMES_BEGIN if files else 0,
+            key_epoch=vault.epoch,
         )  # fmt: skip
         taken = stamped(taken, vault)
         backend.insert_epoch(stamped(EpochRow(taken.epoch, clock.now_us(), os.getpid(), vault.epoch, b""), vault))

@@ -15,7 +15,7 @@ from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit.group import Run, Unit
 from holdfast.journal.commit.space_changes import Saved, SpaceChanges
-from holdfast.journal.group_file.group_frame import FramedEntry
+from holdfast.journal.groups.group_frame import FramedEntry
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
 from holdfast.model import frame

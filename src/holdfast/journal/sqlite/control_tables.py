@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
-from holdfast.journal.group_file.late_rows import LateRows
+from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite import stored_rows
 from holdfast.journal.sqlite.stored_rows import Counts, LastEntry
 from holdfast.model.control_rows import (

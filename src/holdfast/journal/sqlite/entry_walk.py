@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.crypto import digests
 from holdfast.errors import Corrupt
-from holdfast.journal.group_file.group_files import NUMBER_MAX
+from holdfast.journal.groups.group_files import NUMBER_MAX
 from holdfast.journal.sqlite.control_tables import GROUP_FILES_SINCE, SINCE
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS

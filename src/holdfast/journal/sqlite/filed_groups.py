@@ -22,18 +22,17 @@ from typing import TYPE_CHECKING
 import apsw
 
 from holdfast.errors import Closed, Corrupt
-from holdfast.journal.group_file.group_files import NUMBER_MAX, GroupFiles
-from holdfast.journal.group_file.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
-from holdfast.journal.group_file.group_scan import GroupScan
-from holdfast.journal.group_file.group_writer import GroupWriter, fence
-from holdfast.journal.group_file.late_rows import LateRows
+from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
+from holdfast.journal.groups.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
+from holdfast.journal.groups.group_scan import GroupScan
+from holdfast.journal.groups.group_writer import GroupWriter, fence
+from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS
 from holdfast.model.control_rows import HeadRow, LogRow
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
-_FENCE_BYTES = 16
 _PADDING = bytes(SECTOR_BYTES)
 _FILED = f"typeof(file) = 'integer' AND file BETWEEN 1 AND {NUMBER_MAX}"
 _LOOKS_MAX = 8
@@ -97,7 +96,7 @@ class FiledGroups:
             row = backend.connection.execute(_NEXT_PLACE).fetchone()
         if row is not None and isinstance(row[0], bytes):
             self.files.log_id = row[0]
-            fence(self.files, random_bytes(_FENCE_BYTES))
+            fence(self.files, random_bytes)
             self.late = self._look(backend.connection)
 
     def next_number(self) -> int:

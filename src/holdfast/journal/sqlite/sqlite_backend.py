@@ -22,9 +22,10 @@ from typing import NoReturn
 
 import apsw
 
+from holdfast import disk
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
-from holdfast.journal.group_file.late_rows import LateRows
+from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
 from holdfast.journal.sqlite.control_tables import NEWEST, Tables
 from holdfast.journal.sqlite.filed_groups import FiledGroups
@@ -206,6 +207,12 @@ class SqliteBackend:
         self.filed.files.close()
         if failed is not None:
             self._raise(failed)
+
+    def disk_bytes(self) -> int:
+        """The size of the database, its write-ahead log and the files of groups."""
+        files = self.filed.files
+        paths = (self.path, self.path.with_name(self.path.name + "-wal"), *map(files.path, files.numbers()))
+        return sum(disk.size_of(path) for path in paths)
 
     def check_open(self) -> None:
         """Raise why nothing can be read any more."""

@@ -17,8 +17,8 @@ import apsw
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
-from holdfast.journal.group_file.group_files import NUMBER_MAX, GroupFiles
-from holdfast.journal.group_file.late_rows import LateRows
+from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
+from holdfast.journal.groups.late_rows import LateRows
 from holdfast.model.control_rows import (
     ITEM_KEY_BYTES_MAX,
     SHIPPING_TEXT_BYTES_MAX,

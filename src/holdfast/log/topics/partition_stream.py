@@ -91,7 +91,7 @@ class Stream:
 
     def batches(
         self, start: int, end: int, times: Times = ALWAYS, *, reverse: bool = False,
-        columns: Collection[str] | None = None, key: WantedKey | None = None,
+        columns: Collection[str] | None = None, key: WantedKey | None = None, to_the_end: bool = False,
     ) -> Iterator[tuple[bytes, pa.RecordBatch]]:  # fmt: skip
         """The same as record batches, each with the fingerprint of its schema (empty for raw records)."""
         tail: list[TailPiece] = []
@@ -109,7 +109,7 @@ class Stream:
             yield from self._tail_batches(tail, times, reverse, key)
             tail, size = [], 0
             schema = piece.row.schema if any(piece.row.schema) else b""
-            for batch in self._segment_batches(piece, times, reverse, columns, key):
+            for batch in self._segment_batches(piece, times, reverse, columns, key, to_the_end):
                 yield schema, batch
         yield from self._tail_batches(tail, times, reverse, key)
 
@@ -287,7 +287,7 @@ class Stream:
 
     def _segment_batches(
         self, piece: SegmentPiece, times: Times, reverse: bool, columns: Collection[str] | None,
-        key: WantedKey | None = None,
+        key: WantedKey | None = None, to_the_end: bool = False,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         row = piece.row
         if row.state == LOST:
@@ -297,7 +297,7 @@ class Stream:
         path = self._manifest.path(self.partition, row)
         try:
             with self._manifest.open(self.partition, row) as reader:
-                yield from _batches(reader, piece, times, reverse, columns, key)
+                yield from _batches(reader, piece, times, reverse, columns, key, to_the_end)
             return
         except FileNotFoundError:
             self._check_kept(piece, path)
@@ -309,7 +309,7 @@ class Stream:
             damage.hint = self._way_on(row)
             raise
         # It was compacted meanwhile: the same records are in a longer file.
-        yield from self._segment_batches(piece._replace(row=longer), times, reverse, columns, key)
+        yield from self._segment_batches(piece._replace(row=longer), times, reverse, columns, key, to_the_end)
 
     def _gone(self, row: SegmentRow, what: str) -> Corrupt:
         partition = self.partition
@@ -326,7 +326,7 @@ class Stream:
 
 def _batches(
     reader: SegmentReader, piece: SegmentPiece, times: Times, reverse: bool, columns: Collection[str] | None,
-    key: WantedKey | None,
+    key: WantedKey | None, to_the_end: bool,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """A part of a segment; with a key, only rows that have it."""
     # A column that came with a later version of the schema is not there yet.
@@ -334,8 +334,8 @@ def _batches(
     start, end = piece.start, piece.end
     if key is None:
         yield from reader.batches(
-            start, end, columns=present, since=times.since, until=times.until, reverse=reverse
-        )  # fmt: skip
+            start, end, columns=present, since=times.since, until=times.until, reverse=reverse, to_the_end=to_the_end
+        )
         return
     if reader.encrypted_with is None:
         # A plain file gives single columns: most parts are passed over without their payloads.

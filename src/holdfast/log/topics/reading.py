@@ -38,6 +38,8 @@ class Span(NamedTuple):
     stream: Stream
     start: int
     end: int
+    to_the_end: bool = False
+    """Whether the reader will hardly stop before the end: it has no limits."""
 
 
 class Shape(Protocol[Item]):
@@ -178,10 +180,12 @@ class Reading(Generic[Item]):
 
     def _iterate_batches(self) -> Iterator[pa.RecordBatch]:
         left, room = self._limit, self._bytes_max
+        to_the_end = left is None and room is None
         spent = 0
         for span in self._spans:
             number = span.stream.partition.number
-            for batch in self._shape.batches(span, self._times, self._reverse, self._key):
+            wanted = span._replace(to_the_end=to_the_end)
+            for batch in self._shape.batches(wanted, self._times, self._reverse, self._key):
                 taken = batch if left is None else batch.slice(0, left)
                 if room is not None:
                     taken = _fitting(taken, room - spent, always=not spent)

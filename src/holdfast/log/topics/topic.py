@@ -304,9 +304,8 @@ class _Raw:
     def batches(
         self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
     ) -> Iterator[pa.RecordBatch]:
-        from holdfast.segments.file.selection import add_partition
+        from holdfast.segments.file.selection import PartitionColumn
 
-        schema = self.schema()
-        number = span.stream.partition.number
+        partition = PartitionColumn(span.stream.partition.number, self.schema())
         for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse, key=key):
-            yield add_partition(batch, number, schema)
+            yield partition.added(batch)

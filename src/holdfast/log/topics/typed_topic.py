@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+_ROWS_AT_ONCE = 1024
+"""Rows that are made dicts at once."""
+
 
 class TypedTopic(AnyTopic[Row]):
     """One typed topic of an open log; get it with `log.topic(name, schema=…)`.
@@ -256,6 +259,13 @@ class TypedTopic(AnyTopic[Row]):
         return versions(self._journal, self.name)[-1]
 
 
+def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches in parts: a row costs microseconds as a dict, and whoever wants a few should not pay for thousands."""
+    for batch in batches:
+        for at in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            yield batch.slice(at, _ROWS_AT_ONCE)
+
+
 class _Typed:
     """How rows of a typed topic are read."""
 
@@ -273,9 +283,9 @@ class _Typed:
     def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Row]:
         from holdfast.model import plain_arrays
 
-        for batch in self.batches(span, times, reverse, key):
+        for part in _small(self.batches(span, times, reverse, key)):
             try:
-                found = plain_arrays.rows(batch)
+                found = plain_arrays.rows(part)
             except (OverflowError, ValueError):  # Arrow's times go further than Python's
                 raise Invalid(
                     f"a row has a time that no datetime can hold topic={self._topic}",
@@ -297,14 +307,15 @@ class _Typed:
     def batches(
         self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
     ) -> Iterator[pa.RecordBatch]:
-        from holdfast.segments.file.selection import add_partition
+        from holdfast.segments.file.selection import PartitionColumn
         from holdfast.segments.manifest.schema_versions import version
         from holdfast.segments.typed.declared_rows import restore
 
-        schema = self.schema()
-        number = span.stream.partition.number
-        found = span.stream.batches(span.start, span.end, times, reverse=reverse, columns=self._columns, key=key)
+        partition = PartitionColumn(span.stream.partition.number, self.schema())
+        found = span.stream.batches(
+            span.start, span.end, times, reverse=reverse, columns=self._columns, key=key, to_the_end=span.to_the_end
+        )
         for fingerprint, batch in found:
             stored = version(self._journal, self._topic, fingerprint)
             restored = restore(batch, stored, self._newest, columns=self._columns)
-            yield add_partition(restored, number, schema)
+            yield partition.added(restored)

@@ -21,6 +21,12 @@ from holdfast.segments.file.unproven_footer import TooLarge, UnprovenFooter
 _READ_BYTES_MAX = 4 * GROUP_BYTES_MAX
 """The most that is read or unpacked for one row group: what a shape allows, one oversized record, and some."""
 
+STEP_ROWS = 65_536
+"""Rows that a reader decodes at once."""
+TYPED_STEP_ROWS = 131_072
+"""The same for typed rows that are read to the end: a whole row group of the default shape. Raw records are few long
+columns, which Arrow's threads cannot share, and come slower in such steps."""
+
 
 class GroupDecoding:
     """The row groups of one file; without `unproven` its footer is trusted."""
@@ -86,10 +92,12 @@ class GroupDecoding:
         """A row group in pieces of at most so many rows: a reader that stops early has not decoded the rest."""
         self._file.hold(pieces)
         try:
-            if self._unproven is None:
-                yield from self._parquet.iter_batches(rows, row_groups=[group], columns=names)
-            else:
+            if self._unproven is not None:
                 yield from self._weighed(self._unproven, group, names, pieces, rows)
+            elif rows < self.rows(group):
+                yield from self._parquet.iter_batches(rows, row_groups=[group], columns=names)
+            else:  # one step: each of Arrow's threads decodes whole columns, and none waits for others in between
+                yield from self._parquet.read_row_group(group, columns=names).to_batches()
         finally:
             self._file.hold([])
 

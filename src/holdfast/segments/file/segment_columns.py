@@ -31,12 +31,12 @@ RAW_SCHEMA = pa.schema(
 )
 """The columns of raw records."""
 
-_TYPED_FIRST = (pa.field("_offset", pa.int64(), nullable=False), pa.field("_time", TIME, nullable=False))
+TYPED_FIRST = (pa.field("_offset", pa.int64(), nullable=False), pa.field("_time", TIME, nullable=False))
 
 
 def typed_schema(user_schema: pa.Schema) -> pa.Schema:
     """Offset and time, then the user's columns; metadata of the schema as a whole is left out, that of fields kept."""
-    names = [field.name for field in (*_TYPED_FIRST, *user_schema)]
+    names = [field.name for field in (*TYPED_FIRST, *user_schema)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise Invalid(
@@ -46,7 +46,7 @@ def typed_schema(user_schema: pa.Schema) -> pa.Schema:
         reason = content_digest.unsupported(field.type)
         if reason is not None:
             raise Invalid(f"a column cannot be stored column={field.name}: {reason}", hint="use another type")
-    return pa.schema([*_TYPED_FIRST, *user_schema])
+    return pa.schema([*TYPED_FIRST, *user_schema])
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:

@@ -35,7 +35,7 @@ from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.encrypted_parts import EncryptedParts, FindKey
 from holdfast.segments.file.footer import BadFooter, Footer, Group, Part, UnknownVersion
-from holdfast.segments.file.group_decoding import GroupDecoding
+from holdfast.segments.file.group_decoding import STEP_ROWS, TYPED_STEP_ROWS, GroupDecoding
 from holdfast.segments.file.key_places import IndexedRows, KeyCheck, blobs, indexes
 from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
 from holdfast.segments.file.proven_footer import read_footer
@@ -56,9 +56,6 @@ ROW_GROUP_BYTES_MAX = 256 * 2**20
 
 _GROUPS_AHEAD = 2
 """Row groups that are announced to where the bytes come from, while one is read."""
-
-_BATCH_ROWS = 65_536
-"""Rows that are decoded at once of a plain row group."""
 
 
 class SegmentReader:
@@ -169,15 +166,18 @@ class SegmentReader:
         until: int | None = None,
         reverse: bool = False,
         share: tuple[int, int] = (0, 1),
+        to_the_end: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Records with start <= offset < end and since <= time <= until (microseconds), in the order of offsets.
 
         Offset and time always come along; `columns` chooses the others. With `reverse` the last record comes first.
         `share` (k, n) takes the k-th of n even parts of the row groups: n readers read a segment together, each once.
+        `to_the_end` says that the caller will hardly stop early: typed rows are then decoded in larger steps.
         """
         wanted = Wanted(
-            max(start, self.head.first), min(end, self._footer.end), self._names(columns), since, until, reverse, share
-        )
+            max(start, self.head.first), min(end, self._footer.end), self._names(columns), since, until, reverse, share,
+            to_the_end,
+        )  # fmt: skip
         if wanted.start >= wanted.end:
             return iter(())
         return self._batches(wanted)
@@ -216,7 +216,7 @@ class SegmentReader:
         """Records of plain row groups, in pieces: a reader that stops early has not decoded the rest."""
         for group, pieces in self._fetched(groups, wanted.names):
             with self._as_corrupt(self._firsts[group]):
-                batches = self._decode_rows(group, wanted.names, pieces)
+                batches = self._decode_rows(group, wanted, pieces)
                 yield from reversed(list(batches)) if wanted.reverse else batches
 
     def _shared(self, share: tuple[int, int]) -> range:
@@ -281,10 +281,11 @@ class SegmentReader:
         with self._as_corrupt(self._firsts[group]):
             return self._one_batch(self._decoding.whole(group, names, pieces), names)
 
-    def _decode_rows(self, group: int, names: list[str], pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
-        schema = pa.schema([self._logical.field(name) for name in names])
+    def _decode_rows(self, group: int, wanted: Wanted, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([self._logical.field(name) for name in wanted.names])
         at, end = self._firsts[group], self._firsts[group + 1]
-        for batch in self._decoding.steps(group, names, pieces, _BATCH_ROWS):
+        rows = TYPED_STEP_ROWS if wanted.to_the_end and self._footer.shape != footers.RAW else STEP_ROWS
+        for batch in self._decoding.steps(group, wanted.names, pieces, rows):
             columns = [decoded(batch.column(field.name), field.type) for field in schema]
             if at + batch.num_rows > end or not has_ends(columns[0], at):
                 raise Damaged("has a row group whose offsets are not dense")

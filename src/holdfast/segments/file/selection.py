@@ -29,6 +29,7 @@ class Wanted(NamedTuple):
     until: int | None
     reverse: bool
     share: tuple[int, int]
+    to_the_end: bool
 
     def meets(self, first: int, rows: int, time_min: int, time_max: int) -> bool:
         """Whether a span of records may hold any that are asked for."""
@@ -88,8 +89,20 @@ def with_partition(schema: pa.Schema, name: str) -> pa.Schema:
     return pa.schema([pa.field(name, pa.int32(), nullable=False), *schema])
 
 
-def add_partition(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
-    """A partition's batch in such a schema."""
-    count = batch.num_rows
-    numbers = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(pack("<i", number) * count)])
-    return pa.RecordBatch.from_arrays([numbers, *batch.columns], schema=schema)
+class PartitionColumn:
+    """The column with a partition's number, in such a schema; made once for all batches of a reading."""
+
+    def __init__(self, number: int, schema: pa.Schema) -> None:
+        self._number, self._schema = number, schema
+        self._column = _repeated(number, 0)
+
+    def added(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of the partition, with the column."""
+        if len(self._column) < batch.num_rows:
+            self._column = _repeated(self._number, batch.num_rows)
+        numbers = self._column.slice(0, batch.num_rows)
+        return pa.RecordBatch.from_arrays([numbers, *batch.columns], schema=self._schema)
+
+
+def _repeated(number: int, count: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(pack("<i", number) * count)])

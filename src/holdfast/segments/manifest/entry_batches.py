@@ -7,10 +7,10 @@ it says is `Corrupt`, with its place.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import pyarrow as pa
 
-from holdfast.journal.entry_reader import Reader
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.entry import Entry
@@ -20,18 +20,39 @@ from holdfast.segments.manifest.schema_versions import version
 from holdfast.segments.typed.tail_batches import BATCH_BYTES, RawGathering, typed_batch
 
 
+class Opener(Protocol):
+    """Who proves and opens entries: a reader of the journal, or a process that was handed some."""
+
+    def body(self, entry: Entry) -> bytes:
+        """The body of an entry, proved and opened; raises if it is not what was written."""
+
+    def malformed(self, entry: Entry, reason: object) -> Exception:
+        """What to raise if a body is not what its header says."""
+
+
 def batches_of(
-    journal: Journal, partition: Partition, reader: Reader, entries: Iterator[Entry], fingerprint: bytes
+    journal: Journal, partition: Partition, reader: Opener, entries: Iterator[Entry], fingerprint: bytes
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Entries of one schema as record batches, and that schema."""
-    if not fingerprint:
+    return stored_batches(stored_columns(journal, partition, fingerprint), reader, entries)
+
+
+def stored_columns(journal: Journal, partition: Partition, fingerprint: bytes) -> pa.Schema | None:
+    """The columns that typed entries hold; None for raw ones."""
+    return version(journal, partition.topic, fingerprint).stored if fingerprint else None
+
+
+def stored_batches(
+    stored: pa.Schema | None, reader: Opener, entries: Iterator[Entry]
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Entries as record batches, and their schema; `stored` as above."""
+    if stored is None:
         return RAW_SCHEMA, _raw(reader, entries)
-    stored = version(journal, partition.topic, fingerprint).stored
     target = typed_schema(stored)
     return target, _typed(reader, entries, stored, target)
 
 
-def _raw(reader: Reader, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
+def _raw(reader: Opener, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
     gathering: RawGathering | None = None
     for entry in entries:
         gathering = gathering or RawGathering(entry.first)
@@ -47,7 +68,7 @@ def _raw(reader: Reader, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
         yield gathering.take()
 
 
-def _typed(reader: Reader, entries: Iterator[Entry], stored: pa.Schema, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _typed(reader: Opener, entries: Iterator[Entry], stored: pa.Schema, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     for entry in entries:
         try:
             batch = typed_batch(reader.body(entry), entry.first, stored, target)

@@ -183,10 +183,8 @@ class Retention:
         return 0 if partition.shipping_state.is_doubtful else partition.settled
 
     def used_bytes(self, partitions: Sequence[Partition]) -> int:
-        """What the log takes on the disk: segments, the database and its write-ahead log."""
-        database = self._journal.path
-        files = (database, database.with_name(database.name + "-wal"))
-        return sum(map(self._size, partitions)) + sum(path.stat().st_size for path in files if path.exists())
+        """What the log takes on the disk: segments and the journal's files."""
+        return sum(map(self._size, partitions)) + self._journal.disk_bytes()
 
     def _size(self, partition: Partition) -> int:
         """Bytes of a partition's live segments; only what has changed since the last call is looked at."""

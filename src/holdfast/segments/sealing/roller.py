@@ -32,6 +32,8 @@ from holdfast.signals import Signal
 _RETRY_S, _RETRY_MAX_S = 1.0, 60.0
 _SLEEP_S = 3600.0
 _TRIM_DELAY_S = 1.0
+_TRIM_BYTES = 2**20
+"""What a commit removes beside appends: they wait for it, half a millisecond for a mebibyte."""
 
 logger = logging.getLogger("holdfast.segments")
 
@@ -64,9 +66,10 @@ class Roller:
         self._lock = Lock()
         self._requests: list[Request] = []
         self._pace = Pace(journal, settings.idle_ratio, clock, self._is_urgent)
-        self._sealer = Sealer(journal, manifest, settings, clock, self._pace, lambda: self._cancel)
         self._untrimmed: dict[Partition, float] = {}
         """Partitions with a few entries to be trimmed, and when to do it at the latest."""
+        self._entry_bytes: dict[Partition, int] = {}
+        """How large the entries were that a partition's last segment was made of."""
         self._unmeasured: list[Partition] = []
         """Partitions whose tails were there when the log was opened and have not been measured yet."""
         self._retry: dict[Partition, tuple[float, float]] = {}
@@ -78,6 +81,7 @@ class Roller:
         """Keeps the manifest objects in the log's own directory; None where they are on a store."""
         self.counters = Counters()
         self._stopping = self._cancel = False
+        self._sealer = Sealer(journal, manifest, settings, clock, self._pace, lambda: self._cancel, self.counters)
         self._thread = Thread(target=self._work, name="holdfast-roller", daemon=True)
 
     def start(self) -> None:
@@ -92,6 +96,11 @@ class Roller:
         self._thread.join(timeout / 2)
         self._cancel = True
         self._thread.join(timeout / 2)
+        self._sealer.kill_process()  # which has ended, unless the thread is stuck
+
+    def forget(self) -> None:
+        """In a forked child: the thread is the parent's, and so is the process that it has."""
+        self._sealer.forget_process()
 
     @property
     def running(self) -> bool:
@@ -141,6 +150,7 @@ class Roller:
         except BaseException:
             logger.critical("the roller stopped because of a defect", extra={"action": "roller_died"}, exc_info=True)
         finally:
+            self._sealer.stop_process()
             self._release_all()
 
     def _measure_all(self) -> bool:
@@ -239,6 +249,7 @@ class Roller:
         if partition.sealed.sealed_offset >= until:  # else what is left is as old as it was
             partition.tail_since = began
         if sealed is not None:
+            self._entry_bytes[partition] = sealed.entry_bytes
             self.counters.sealed(sealed.rows, sealed.size, self._clock.monotonic() - began)
         self._settle_requests()
         self._pace.rest()
@@ -295,7 +306,7 @@ class Roller:
     def _trim(self, partition: Partition) -> None:
         """Remove from the journal what lies in segments, a slice per commit."""
         while not self._cancel:
-            trim = Trim(partition, self._settings.trim_entries)
+            trim = Trim(partition, self._trim_slice(partition))
             try:
                 if not self._trimmable(partition):
                     self._untrimmed.pop(partition, None)
@@ -309,6 +320,12 @@ class Roller:
                 return
             self.counters.trimmed -= trim.change.entries
             self._pace.rest()
+
+    def _trim_slice(self, partition: Partition) -> int:
+        """How many entries one commit removes: fewer large ones, while somebody may wait for it."""
+        few = _TRIM_BYTES // max(1, self._entry_bytes.get(partition, 0))
+        most = self._settings.trim_entries
+        return most if self._is_urgent() else max(1, min(most, few))
 
     def _trimmable(self, partition: Partition) -> int:
         """Entries below the watermark, counted up to one slice."""

@@ -55,7 +55,8 @@ def _check_columns(found: pa.Schema, from_stored: TopicSchema) -> None:
             continue
         if column.name not in from_stored.names:
             raise Corrupt(f"stored rows have a column that their schema has not column={column.name[:100]!r}")
-        if arrow_types.loose(column.type) != arrow_types.loose(from_stored.stored.field(column.name).type):
+        kind = from_stored.stored.field(column.name).type
+        if column.type != kind and arrow_types.loose(column.type) != arrow_types.loose(kind):
             raise Corrupt(f"stored rows have another type than their schema column={column.name!r}")
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from holdfast.errors import Invalid
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.schema import TopicSchema
-from holdfast.segments.file.segment_columns import typed_schema
+from holdfast.segments.file.segment_columns import TYPED_FIRST
 from holdfast.segments.file.selection import with_partition
 
 
@@ -51,6 +51,6 @@ def joined(head: bytes, message: pa.Buffer) -> memoryview:
 
 def result_schema(newest: TopicSchema, columns: Collection[str] | None) -> pa.Schema:
     """The columns of results: partition, offset and time, then those of the topic that are wanted."""
+    # Declared types, not stored ones: views, seconds and `date64` lie in files in a plainer form, and come back.
     wanted = [field for field in newest.declared if columns is None or field.name in columns]
-    plain = typed_schema(pa.schema(wanted)) if wanted else typed_schema(pa.schema([]))
-    return with_partition(plain, "_partition")
+    return with_partition(pa.schema([*TYPED_FIRST, *wanted]), "_partition")

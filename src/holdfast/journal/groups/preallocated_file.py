@@ -24,15 +24,15 @@ from pathlib import Path
 from blake3 import blake3
 
 from holdfast import disk
-from holdfast.journal.group_file.group_frame import SECTOR_BYTES
+from holdfast.journal.groups.group_frame import SECTOR_BYTES
 
 FRAMES_BEGIN = 2 * SECTOR_BYTES
 SALT_BYTES = 16
 _MAGIC, _VERSION = b"hfgroups", 1
 _HEAD = struct.Struct("<8sIQ16s16s")
 _DIGEST_BYTES = 16
-_FENCE_BYTES = 16
-_UNFENCED = bytes(_FENCE_BYTES)
+FENCE_BYTES = 16
+_UNFENCED = bytes(FENCE_BYTES)
 _ZEROS = bytes(2**20)
 
 
@@ -147,7 +147,7 @@ class GroupFile:
 
     def is_fenced(self) -> bool:
         """Whether somebody else has taken the log over."""
-        return os.pread(self._descriptor, _FENCE_BYTES, SECTOR_BYTES) != _UNFENCED
+        return os.pread(self._descriptor, FENCE_BYTES, SECTOR_BYTES) != _UNFENCED
 
     # -- readers ------------------------------------------------------------------------------------------
 

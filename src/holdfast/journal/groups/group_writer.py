@@ -19,8 +19,8 @@ from threading import Thread
 
 from holdfast import disk
 from holdfast.errors import Closed, Unavailable
-from holdfast.journal.group_file.group_file import FRAMES_BEGIN, SALT_BYTES, GroupFile, Spoiled
-from holdfast.journal.group_file.group_files import GroupFiles, unreadable
+from holdfast.journal.groups.group_files import GroupFiles, unreadable
+from holdfast.journal.groups.preallocated_file import FENCE_BYTES, FRAMES_BEGIN, SALT_BYTES, GroupFile, Spoiled
 from holdfast.model.control_rows import DiskFailed
 
 FIRST_BYTES = 128 * 2**10
@@ -60,13 +60,15 @@ class GroupWriter:
 
     @property
     def number(self) -> int:
-        """The file that is being written, or that will be the first."""
+        """The file that is being written, or that will be the first; 0 where there will be none."""
         return self._first if self._current is None else self._current.number
 
     @property
     def used(self) -> int:
         """Where the next frame would begin in it."""
-        return FRAMES_BEGIN if self._current is None else self._current.used
+        if self._current is None:
+            return FRAMES_BEGIN if self._first else 0
+        return self._current.used
 
     @property
     def salt(self) -> bytes:
@@ -212,7 +214,7 @@ class GroupWriter:
     def remove_unused(self) -> None:
         """Remove what an earlier owner left and nobody needs."""
         for number in self._files.numbers():
-            if number < self._first and not self._live.get(number):
+            if not self._live.get(number):
                 disk.discard(self._files.path(number))
 
     def close(self) -> None:
@@ -229,13 +231,13 @@ class GroupWriter:
                 disk.discard(self._files.path(number))
 
 
-def fence(files: GroupFiles, token: bytes) -> None:
+def fence(files: GroupFiles, random_bytes: Callable[[int], bytes]) -> None:
     """Before a log is recovered, with its database locked: whoever still writes into its files must stop."""
     for number in files.numbers():
         try:
             file = GroupFile.open(files.path(number), number, files.log_id, write=True)
             if file is not None:
-                file.fence(token)
+                file.fence(random_bytes(FENCE_BYTES))
         except Spoiled:
             pass  # nobody writes there; the scan tells
         except OSError as error:

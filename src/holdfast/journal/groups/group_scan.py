@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast.errors import Corrupt
-from holdfast.journal.group_file.group_file import FRAMES_BEGIN, GroupFile, Spoiled
-from holdfast.journal.group_file.group_files import GroupFiles
-from holdfast.journal.group_file.group_frame import (
+from holdfast.journal.groups.group_files import GroupFiles
+from holdfast.journal.groups.group_frame import (
     HEAD_BYTES,
     SECTOR_BYTES,
     Control,
@@ -27,7 +26,8 @@ from holdfast.journal.group_file.group_frame import (
     head_of,
     starts,
 )
-from holdfast.journal.group_file.late_rows import LateRows
+from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile, Spoiled
 
 _PIECE_BYTES = 2**20
 
@@ -158,4 +158,6 @@ def _damage(files: GroupFiles, doubt: _Doubt) -> Corrupt:
         f"a group cannot be read, and later ones can file={doubt.file} position={doubt.position}"
         f" group={doubt.group} found={doubt.found}",
         path=path,
+        hint="put the newest copy of the whole directory back; of what was copied piece by piece while its owner wrote,"
+        " holdfast rebuild takes in what is there",
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast import disk
 from holdfast.errors import Unavailable
-from holdfast.journal.group_file.group_file import GroupFile, Spoiled
+from holdfast.journal.groups.preallocated_file import GroupFile, Spoiled
 
 _FOLDER = "groups"
 _DIGITS = 20
