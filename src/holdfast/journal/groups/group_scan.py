@@ -48,6 +48,8 @@ class GroupScan:
         self.files = files
         self._began: tuple[int, int, int] | None = None
         self._late = LateRows()
+        self._is_lent = False
+        """Somebody reads what was found so far: it must not change any more."""
         self._at = (0, 0)
         self._doubt: _Doubt | None = None
         self._clean: set[int] = set()
@@ -58,6 +60,7 @@ class GroupScan:
         began = (groups, file, position)
         if began != self._began:
             self._began, self._late, self._at = began, LateRows(), (file, position)
+            self._is_lent = False
             self._clean = set()
         if file <= 0 or self._late.damage is not None:
             return self._late
@@ -67,6 +70,7 @@ class GroupScan:
             if doubt is not None and doubt[:3] == before[:3]:
                 self._late.damage = _damage(self.files, doubt)
                 break
+        self._is_lent = True
         return self._late
 
     def _go_on(self, groups: int) -> _Doubt | None:
@@ -83,6 +87,8 @@ class GroupScan:
         for framed in control.entries:
             entries.append(framed.filed(number, at))
             at += framed.size
+        if self._is_lent:
+            self._late, self._is_lent = self._late.copy(), False
         self._late.add(control.row, control.heads, entries)
         self._at = (number, position + head.size)
 

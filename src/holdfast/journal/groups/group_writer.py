@@ -81,7 +81,7 @@ class GroupWriter:
         """Whether a frame of so many bytes can be written now; if not, a file that could take it is prepared."""
         current = self._current
         if current is not None and current.room >= size:
-            if self._spare is None and 2 * current.used > current.size:
+            if self._spare is None and 4 * current.used > current.size:
                 self._prepare(0)
             return True
         if size > self._bytes_max - FRAMES_BEGIN or self._is_over:

@@ -40,6 +40,14 @@ class LateRows:
             self._by_partition.setdefault(entry.partition_id, []).append(entry)
         self.row = row
 
+    def copy(self) -> LateRows:
+        """The same, to be added to while others read this one."""
+        other = LateRows()
+        other.row, other.damage = self.row, self.damage
+        other.heads, other.entries = dict(self.heads), list(self.entries)
+        other._by_partition = {number: list(entries) for number, entries in self._by_partition.items()}
+        return other
+
     def last(self, partition_id: int) -> FiledEntry | None:
         """The newest entry of a partition."""
         found = self._by_partition.get(partition_id)
