@@ -28,6 +28,7 @@ def test_every_state_after_a_cut_holds_what_was_acknowledged(tmp_path, some, is_
     cuts = life(tmp_path / "disk", notes)
     assert len(cuts) > 300
     assert cuts[-1].promise
+    assert sum("/groups/" in cut.name and cut.op == "sync" for cut in cuts) > 20, "plain groups go through files"
     sample = [*some(cuts[10:-1], 30, full=110), *some(cuts[:10], 4), cuts[-1]]
     assert examine(sample, partial(look, notes=notes), tmp_path / "states", 6) > (
         2 * len(sample) if is_sampled else 300

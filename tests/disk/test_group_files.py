@@ -5,13 +5,14 @@ Most tests copy the directory of an open log, which is what a killed process lea
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from click.testing import CliRunner, Result
 from tests.disk.test_displaced import owner
 
 import holdfast
-from holdfast import Closed, Corrupt, HoldfastError, Keyring, Log, OutcomeUnknown, Record, Settings, Unavailable
+from holdfast import Closed, Corrupt, HoldfastError, Keyring, Log, OutcomeUnknown, Record, Settings, Unavailable, disk
 from holdfast.cli.program import program
 from holdfast.journal.commit import writer
 from holdfast.journal.groups.group_frame import HEAD_BYTES, SECTOR_BYTES, head_of, padded
-from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN
+from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile
+from holdfast.journal.sqlite.filed_groups import FiledGroups
 from holdfast.testing import Fault, FaultyDisk
 
 pytestmark = pytest.mark.disk
@@ -105,7 +107,8 @@ def test_a_copy_of_an_open_log_has_every_acknowledged_record(left, kind, tmp_pat
     copy = shutil.copytree(source, tmp_path / "log")
     assert len(frames(filed(copy)[0])) == len(PAYLOADS)
     with opened(copy, read_only=True, keyring=keyring) as log:
-        assert payloads(log) == PAYLOADS and log.problems == ()
+        assert payloads(log) == PAYLOADS
+        assert log.problems == ()
         assert log.marks("t")[0].durable == len(PAYLOADS)
     with opened(copy, keyring=keyring) as log:
         assert payloads(log) == PAYLOADS
@@ -208,7 +211,8 @@ def test_a_torn_last_group_is_gone_and_nothing_else(left, kind, tmp_path):
         copy = shutil.copytree(source, tmp_path / str(number))
         patch(filed(copy)[0], place, damage)
         with opened(copy, read_only=True, keyring=keyring) as log:
-            assert payloads(log) == PAYLOADS[:-1] and log.problems == (), place - at
+            assert payloads(log) == PAYLOADS[:-1], place - at
+            assert log.problems == ()
         if number % 3 == 0:
             with opened(copy, keyring=keyring) as log:
                 assert log.topic("t").append(b"on").offset == len(PAYLOADS) - 1
@@ -224,6 +228,28 @@ def test_bytes_behind_the_last_group_do_not_matter(left, tmp_path):
         assert payloads(log) == PAYLOADS
 
 
+def test_a_payload_cannot_pass_for_a_group(tmp_path):
+    """One that looks like the heads of later groups, at the edges of sectors, in a group that a power cut tore."""
+    forged = struct.pack("<4sIQQ16s16s", b"hfg1", 100, 2**40, 0, bytes(16), bytes(16))
+    with opened(tmp_path / "log") as log:
+        log.topic("t").append(b"M" * 9000)
+        edge = -filed(log.path)[0].read_bytes().index(b"MMMM") % SECTOR_BYTES
+        payload = bytearray(9000)
+        for sector in range(13):  # the part before the payload may be some bytes longer or shorter this time
+            at = edge + sector * SECTOR_BYTES + sector - 6
+            payload[max(0, at) : max(0, at) + len(forged)] = forged
+        log.topic("t").append(bytes(payload))
+        copy = crashed(log, tmp_path / "copy")
+    data = filed(copy)[0].read_bytes()
+    assert [
+        at for at in range(frames(filed(copy)[0])[1][0] + 1, len(data)) if data[at : at + 56] == forged and not at % 512
+    ]
+    at, _ = frames(filed(copy)[0])[-1]
+    patch(filed(copy)[0], at + 8500, b"torn")
+    with opened(copy) as log:
+        assert payloads(log) == [b"M" * 9000]
+
+
 @pytest.mark.parametrize("what", ["head", "control", "body", "zeros", "beginning"])
 def test_a_damaged_group_with_later_ones_behind_it_is_corrupt(left, what, tmp_path):
     """An owner is refused, and nothing is lost by that; whoever reads is told."""
@@ -236,7 +262,7 @@ def test_a_damaged_group_with_later_ones_behind_it_is_corrupt(left, what, tmp_pa
     patch(file, place, bytes(size) if what == "zeros" else bytes([data[place] ^ 1]))
     spoiled = file.read_bytes()
     for _ in range(2):
-        with pytest.raises(Corrupt, match="groups? "):
+        with pytest.raises(Corrupt, match=r"groups? "):
             opened(copy)
     with opened(copy, read_only=True) as log:
         assert log.problems
@@ -384,7 +410,9 @@ def test_bodies_of_negative_length_do_not_ask_for_memory(left, tmp_path):
         assert payloads(log) == PAYLOADS[:-1]
 
 
-@pytest.mark.parametrize("control,bodies", [(2**32 - 1, 0), (64 * 2**20, 0), (100, 2**64 - 1), (0, 0), (100, 2**40)])
+@pytest.mark.parametrize(
+    ("control", "bodies"), [(2**32 - 1, 0), (64 * 2**20, 0), (100, 2**64 - 1), (0, 0), (100, 2**40)]
+)
 def test_hostile_lengths_are_no_frame(left, control, bodies, tmp_path):
     """A head that promises more than there can be is where a power cut struck."""
     copy = shutil.copytree(left("plain")[0], tmp_path / "log")
@@ -443,7 +471,8 @@ def test_what_is_no_file_of_groups_is_refused_or_passed_over(left, what, tmp_pat
                     again = crashed(log, tmp_path / "again")
                     log.topic("t").append(b"on")
         except (Corrupt, Unavailable) as error:
-            assert what not in {"names", "not a folder"} and error.hint
+            assert what not in {"names", "not a folder"}
+            assert error.hint
         else:
             assert read_only or again.exists()
             if what == "not a folder":
@@ -550,7 +579,8 @@ def test_a_follower_in_another_process_gets_every_record(hasty, tmp_path):
         log.topic("t").append(next(payloads))
         command = [sys.executable, "-c", READER, str(log.path), str(count)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
-            assert reader.stdout is not None and reader.stdout.readline() == "reading\n"
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "reading\n"
             for i, payload in enumerate(payloads):
                 log.topic("t").append(payload)
                 if i % 15 == 14:
@@ -558,27 +588,57 @@ def test_a_follower_in_another_process_gets_every_record(hasty, tmp_path):
             assert reader.stdout.readline() == "all\n"
 
 
-def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(tmp_path, monkeypatch):
+def append_to_files(log: Log, payloads: Iterable[bytes]) -> None:
+    """Append with the next file always ready in time: no group goes through the database."""
+    for payload in payloads:
+        log.topic("t").append(payload)
+        files = log._journal._backend.filed.writer
+        assert files is not None
+        if files._preparing is not None:
+            files._preparing.join()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(nth, tmp_path, monkeypatch):
     """The owner seals, and gives files away, between the reader's look at the database and its look at the files."""
     monkeypatch.setattr(writer, "_LATE_ENTRIES_MAX", 10_000)
-    expected = list(numbered(60))
-    with opened(tmp_path / "log") as log, opened_beside(log) as beside:
-        for payload in expected:
-            log.topic("t").append(payload)
-        files = beside._journal._backend.filed
-        look = files._look
+    looks, look = [], FiledGroups._look
 
-        def late_look(connection: apsw.Connection) -> Any:
-            monkeypatch.setattr(files, "_look", look)
-            connection.execute("SELECT groups FROM log").fetchall()  # the snapshot is taken
+    def late_look(self: FiledGroups, connection: apsw.Connection) -> Any:
+        looks.append(connection.execute("SELECT groups FROM log").fetchall())  # the snapshot is taken
+        if len(looks) == nth:
             log.seal()
             log.topic("t").append(b"behind")
-            return look(connection)
+        return look(self, connection)
 
-        monkeypatch.setattr(files, "_look", late_look)
+    with opened(tmp_path / "log") as log:
+        append_to_files(log, numbered(60))
+        monkeypatch.setattr(FiledGroups, "_look", late_look)
+        with opened(tmp_path / "log", read_only=True) as beside:
+            assert len(looks) >= nth
+            assert beside.problems == ()
+            assert payloads(beside) == [*numbered(60), b"behind"]
+
+
+def test_a_reader_takes_nothing_out_of_a_file_that_was_used_anew(tmp_path, monkeypatch):
+    """It knows the place of a body, and the file has something else there when it comes."""
+    expected = list(numbered(60))
+    with opened(tmp_path / "log") as log, opened_beside(log) as beside:
+        append_to_files(log, expected)
+        assert payloads(beside) == expected  # it has all files open
+        files = beside._journal._backend.filed.files
+        body, places = files.body, []
+
+        def late_body(*place: int) -> bytes | None:
+            if not places:
+                log.seal()
+                append_to_files(log, [b"anew %d" % i + bytes(2500) for i in range(80)])
+            places.append(place)
+            return body(*place)
+
+        monkeypatch.setattr(files, "body", late_body)
         assert payloads(beside)[:60] == expected
-        assert payloads(beside) == [*expected, b"behind"]
-        assert beside.problems == ()
+        assert places
 
 
 def test_a_reader_that_looked_just_before_two_groups_came_sees_no_damage(tmp_path, monkeypatch):
@@ -600,7 +660,8 @@ def test_a_reader_that_looked_just_before_two_groups_came_sees_no_damage(tmp_pat
 
         monkeypatch.setattr(GroupScan, "_is_damaged", two_come_first)
         assert payloads(beside) == [b"0", b"1", b"2"]
-        assert payloads(beside) == [b"0", b"1", b"2"] and beside.problems == ()
+        log.topic("t").append(b"3")
+        assert payloads(beside) == [b"0", b"1", b"2", b"3"]
 
 
 # -- files come and go ------------------------------------------------------------------------------------
@@ -719,54 +780,118 @@ def test_a_displaced_owner_makes_no_file_in_the_place_of_its_successors(tmp_path
         old.close()
 
 
+def test_a_displaced_owner_begins_no_other_file(tmp_path):
+    """The one that it writes is full, and its next one was prepared before: nobody could mark that one."""
+    old = opened(tmp_path / "log")
+    files = old._journal._backend.filed.writer
+    assert files is not None
+    while files._spare is None:
+        old.topic("t").append(bytes(2000))
+    count = len(payloads(old))
+    (tmp_path / "log" / "LOCK").unlink()
+    with opened(tmp_path / "log") as new:
+        with pytest.raises(Closed, match="taken"):
+            old.topic("t").append(bytes(40_000))
+        assert new.topic("t").append(b"mine").offset == count
+    with pytest.raises(Closed):
+        old.close()
+
+
+def test_a_takeover_between_the_look_and_the_write_is_noticed_after_the_sync(tmp_path, monkeypatch):
+    """The successor did not see the group: so it is not acknowledged."""
+    old = opened(tmp_path / "log")
+    old.topic("t").append(b"seen")
+    write, successors = GroupFile.write, []
+
+    def late_write(self: GroupFile, *args: Any) -> None:
+        if not successors:
+            (tmp_path / "log" / "LOCK").unlink()
+            successors.append(opened(tmp_path / "log"))
+        write(self, *args)
+
+    monkeypatch.setattr(GroupFile, "write", late_write)
+    with pytest.raises((OutcomeUnknown, Closed)):
+        old.topic("t").append(b"unseen")
+    with successors[0] as new:
+        assert new.topic("t").append(b"mine").offset == 1
+        assert payloads(new) == [b"seen", b"mine"]
+    with pytest.raises(Closed):
+        old.close()
+
+
 # -- a disk that fails ------------------------------------------------------------------------------------
 
 
 def test_a_failed_sync_of_a_file_stops_the_writer(tmp_path):
     """The outcome is unknown, then everything is refused; nothing is written any more."""
     (tmp_path / "disk").mkdir()
-    with FaultyDisk(tmp_path / "disk") as disk:
+    with FaultyDisk(tmp_path / "disk") as faulty:
         log = opened(tmp_path / "disk" / "log")
         log.topic("t").append(b"safe")
-        disk.arm(Fault(1, "fsync"))
+        faulty.arm(Fault(1, "fsync"))
         with pytest.raises(OutcomeUnknown):
             log.topic("t").append(b"perhaps")
-        assert [step.name for step in disk.failed] == [f"log/groups/{1:020d}"]
-        disk.disarm()
-        steps = disk.steps
+        assert [step.name for step in faulty.failed] == [f"log/groups/{1:020d}"]
+        faulty.disarm()
+        steps = faulty.steps
         with pytest.raises(Closed) as caught:
             log.topic("t").append(b"no")
         assert caught.value.reason == "poisoned"
         with pytest.raises(Closed):
             log.close()
-        assert [step for step in disk.log[steps:] if step.op in ("write", "sync")] == []
+        assert [step for step in faulty.log[steps:] if step.op in ("write", "sync")] == []
 
 
-@pytest.mark.parametrize("kind", ["enospc", "eio"])
-def test_appends_go_on_where_no_file_can_be_made(kind, tmp_path):
-    """The first one or the next one: groups go through the database, and half a file takes no room from it."""
+@pytest.mark.parametrize("nth", [1, 3])
+def test_appends_go_on_where_no_file_can_be_made(nth, tmp_path, monkeypatch):
+    """The first one or a later one: groups go through the database, and half a file takes no room from it."""
+    synced, sync_directory = [], disk.sync_directory
+
+    def full(path: Path) -> None:
+        if path.name == "groups":  # the last step of making one
+            synced.append(set(filed(path.parent)))
+            if len(synced) == nth:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        sync_directory(path)
+
+    monkeypatch.setattr(disk, "sync_directory", full)
+    with opened(tmp_path / "log") as log:
+        for i, payload in enumerate(numbered(90)):
+            assert log.topic("t").append(payload).offset == i
+        assert len(synced) == nth
+        assert set(filed(log.path)) <= synced[nth - 2 if nth > 1 else 0]
+        assert len(filed(log.path)) == nth - 1
+        assert payloads(log) == list(numbered(90))
+        copy = crashed(log, tmp_path / "copy")
+    with opened(copy) as log:
+        assert payloads(log) == list(numbered(90))
+
+
+def test_a_full_disk_keeps_groups_in_files_and_appends_go_on(hasty, tmp_path):
+    """The database has no room for what is in files alone: that waits; so it does where the log is closed then."""
     (tmp_path / "disk").mkdir()
-    for nth in (1, 3):
-        path = tmp_path / "disk" / f"log-{nth}"
-        with FaultyDisk(tmp_path / "disk") as disk:
-            seen: list[str] = []
+    with FaultyDisk(tmp_path / "disk") as faulty:
+        log = opened(tmp_path / "disk" / "log")
+        log.topic("t").append(b"0")
+        for i in range(1, 4):
+            log.topic("t").append(b"%d" % i)
+        full = Fault(1, "enospc", op="write", sticky=True)
 
-            def strike(number: int, op: str, name: str) -> None:
-                if op == "open" and "/groups/0" in name and name not in seen:
-                    seen.append(name)
-                    if len(seen) == nth:
-                        disk.arm(Fault(1, kind, op="write"))
+        def strike(number: int, op: str, name: str) -> None:
+            faulty.arm(full) if "durable.db" in name else faulty.disarm()
 
-            with opened(path) as log:
-                disk.on_step = strike
-                for i, payload in enumerate(numbered(90)):
-                    assert log.topic("t").append(payload).offset == i
-                disk.on_step = None
-                disk.disarm()
-                assert payloads(log) == list(numbered(90))
-                copy = crashed(log, tmp_path / f"copy-{kind}-{nth}")
-        with opened(copy) as log:
-            assert payloads(log) == list(numbered(90))
+        faulty.on_step = strike
+        for i in range(4, 20):
+            assert log.topic("t").append(b"%d" % i).offset == i
+        assert payloads(log) == [b"%d" % i for i in range(20)]
+        copy = crashed(log, tmp_path / "copy")
+        with pytest.raises(Unavailable, match="while closing"):  # SQLite had no room for its last checkpoint
+            log.close()
+        faulty.on_step = None
+        faulty.disarm()
+        for path in (copy, tmp_path / "disk" / "log"):
+            with opened(path) as again:
+                assert payloads(again) == [b"%d" % i for i in range(20)]
 
 
 def test_a_group_larger_than_any_file_goes_through_the_database(tmp_path):

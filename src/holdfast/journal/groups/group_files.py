@@ -76,7 +76,7 @@ class GroupFiles:
             file = self._open.get(number) or self.file(number)
         except Spoiled:
             return None
-        if file is None:
+        if file is None or not (0 <= size <= file.size and 0 <= position <= file.size):
             return None
         try:
             data = file.read(position, size)

@@ -27,7 +27,7 @@ from holdfast.journal.groups.group_frame import SECTOR_BYTES, Frame, FramedEntry
 from holdfast.journal.groups.group_scan import GroupScan
 from holdfast.journal.groups.group_writer import GroupWriter, fence
 from holdfast.journal.groups.late_rows import LateRows
-from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS
+from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, FILED_PLACES, NEXT_PLACE
 from holdfast.model.control_rows import HeadRow, LogRow
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ _LOOKS_MAX = 8
 _FIRST_MAX = NUMBER_MAX // 2
 _MOVED_MAX = 2**20
 """Bodies of so many bytes are moved into the database when a log is closed: it is all there is to a small one then."""
-_NEXT_PLACE = "SELECT log_id, groups, group_file, group_position FROM log WHERE id=1"
 
 
 class FiledGroups:
@@ -74,7 +73,7 @@ class FiledGroups:
 
     def _look(self, connection: apsw.Connection) -> LateRows:
         try:
-            row = connection.execute(_NEXT_PLACE).fetchone()
+            row = connection.execute(NEXT_PLACE).fetchone()
         except (apsw.SQLError, apsw.CorruptError):  # of an older version; or damaged, as others will find
             return LateRows()
         if row is None or [type(value) for value in row] != [bytes, int, int, int]:
@@ -93,7 +92,7 @@ class FiledGroups:
         backend = self._backend
         backend.run("BEGIN IMMEDIATE")
         with backend.translated():
-            row = backend.connection.execute(_NEXT_PLACE).fetchone()
+            row = backend.connection.execute(NEXT_PLACE).fetchone()
         if row is not None and isinstance(row[0], bytes):
             self.files.log_id = row[0]
             fence(self.files, random_bytes)
@@ -214,8 +213,9 @@ class FiledGroups:
     def _move_bodies(self) -> Counter[int]:
         """Inside a transaction: bring bodies out of files into the database; returns of which files how many."""
         with self._backend.translated():
-            sql = f"SELECT seq, file, position, size FROM entries WHERE {_FILED}"
-            filed = list(self._backend.connection.execute(sql))
+            filed = list(self._backend.connection.execute(f"{FILED_PLACES} WHERE {_FILED}"))
+        if any(None in place for place in filed):  # as below
+            return Counter()
         bodies = [(self.files.body(*place), seq) for seq, *place in filed]
         if any(body is None for body, _ in bodies):  # whoever reads it will say so
             return Counter()
