@@ -147,7 +147,7 @@ def _trim_before_watermark(patch: pytest.MonkeyPatch) -> None:
 
     def trim_all(backend, operation) -> None:
         removed = backend.trim_entries(operation.partition.id, operation.partition.durable, operation.slice_max)
-        operation.change = operation.change._replace(entries=-removed.total())
+        operation.change = operation.change._replace(entries=-len(removed))
 
     def trim_then_commit(self: Sealer, partition, *rest) -> None:
         self._journal.perform(Trim(partition, 1000))

@@ -28,6 +28,7 @@ import holdfast
 from holdfast import Closed, Corrupt, HoldfastError, Keyring, Log, OutcomeUnknown, Record, Settings, Unavailable, disk
 from holdfast.cli.program import program
 from holdfast.journal.commit import writer
+from holdfast.journal.groups.group_files import GroupFiles
 from holdfast.journal.groups.group_frame import HEAD_BYTES, SECTOR_BYTES, head_of, padded
 from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile
 from holdfast.journal.sqlite.filed_groups import FiledGroups
@@ -682,6 +683,94 @@ def test_the_number_of_files_stays_bounded(tmp_path):
     with opened(copy) as log:
         assert payloads(log, "idle") == [b"alone"]
         assert payloads(log) == list(numbered(400))
+
+
+def test_idle_partitions_keep_no_files(tmp_path):
+    """A little of each of them in every file: it moves into the database, and files come back all the same."""
+    settings = Settings.from_mapping(
+        {
+            "journal": {"group_file_bytes": "64KiB"},
+            "segments": {"rows_max": 40, "idle_ratio": 0, "seal_on_close": False},
+        }
+    )
+    with opened(tmp_path / "log", settings=settings) as log:
+        for i, payload in enumerate(numbered(600, size=1000)):
+            log.topic("t").append(payload)
+            if i % 10 == 0:
+                log.topic(f"idle{i % 30}").append(b"%d" % i)
+        log.seal("t")
+        assert len(filed(log.path)) <= 10, "of some 15 that were written"
+        copy = crashed(log, tmp_path / "copy")
+        assert sum(len(payloads(log, f"idle{n}")) for n in (0, 10, 20)) == 60
+    with opened(copy) as log:
+        assert [int(p) for n in (0, 10, 20) for p in payloads(log, f"idle{n}")] == [
+            i for n in (0, 10, 20) for i in range(n, 600, 30)
+        ]
+        assert payloads(log) == list(numbered(600, size=1000))
+
+
+def test_a_reader_finds_a_body_that_moved_meanwhile(tmp_path, monkeypatch):
+    """It was in a file when the reader looked, and in the database when it came for it."""
+    body, gone = GroupFiles.body, []
+
+    def gone_once(files: GroupFiles, *place: int) -> bytes | None:
+        gone.append(place)
+        return None if gone.count(place) == 1 else body(files, *place)
+
+    with opened(tmp_path / "log") as log:
+        for payload in PAYLOADS:
+            log.topic("t").append(payload)
+        monkeypatch.setattr(GroupFiles, "body", gone_once)
+        assert payloads(log) == PAYLOADS
+        monkeypatch.undo()
+
+
+def test_what_an_owner_finds_is_durable_before_it_is_believed(tmp_path, monkeypatch):
+    """A group that was written and not synced when its owner was killed: whoever shows it has made it durable first."""
+    (tmp_path / "disk").mkdir()
+    path = tmp_path / "disk" / "log"
+    with FaultyDisk(tmp_path / "disk") as disk_:
+        killed = opened(path)
+        killed.topic("t").append(b"synced")
+        monkeypatch.setattr(GroupFile, "sync", lambda file: None)
+        killed.topic("t").append(b"not synced")
+        monkeypatch.undo()
+        (path / "LOCK").unlink()
+        with opened(path) as log:
+            assert payloads(log) == [b"synced", b"not synced"]
+            states = list(disk_.snapshot().states(limit=12))
+        with pytest.raises(Closed):
+            killed.topic("t").append(b"displaced")
+        with pytest.raises(Closed):
+            killed.close()
+    for number, state in enumerate(states):
+        copy = state.materialise(tmp_path / f"cut-{number}")
+        with opened(copy / "log") as log:
+            assert payloads(log) == [b"synced", b"not synced"], state.describe()
+
+
+def test_a_refused_group_does_not_come_back(tmp_path):
+    """Of its frame everything but the padding was written before the disk was full: refused is refused."""
+    with opened(tmp_path / "log") as log:
+        topic = log.topic("t")
+        topic.append(b"before")
+        write = disk.write_at
+
+        def all_but_padding(descriptor: int, buffers: Any, position: int) -> None:
+            if len(buffers) == 1:  # what takes a frame back
+                write(descriptor, buffers, position)
+                return
+            write(descriptor, buffers[:-1], position)
+            raise OSError(errno.ENOSPC, "no space left")
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(disk, "write_at", all_but_padding)
+            with pytest.raises(Unavailable, match="full"):
+                topic.append(b"refused")
+        copy = crashed(log, tmp_path / "copy")
+        assert topic.append(b"after").offset == 1
+    with opened(copy) as log:
+        assert payloads(log) == [b"before"]
 
 
 def test_a_small_log_is_one_database_after_a_good_end(tmp_path):

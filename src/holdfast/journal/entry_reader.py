@@ -21,6 +21,7 @@ from holdfast.model.record_columns import BadFrame, Columns
 
 _PAGE_ENTRIES = 256
 _PAGE_BYTES = 4 * 2**20
+_LOOKS = 3
 
 Decrypt = Callable[[int, bytes, bytes], bytes]
 """Key epoch, body and header in, body out; raises NotAuthentic."""
@@ -107,11 +108,14 @@ class Reader:
         What was read before damage is met is returned first; the next page begins with the damage.
         """
         page: list[Entry] = []
-        try:
-            self._fill(page, start, end, page_entries, descending)
-        except Corrupt:
-            if not page:
-                raise
+        for _ in range(_LOOKS):  # a body may have been moved from a file into the database just then
+            try:
+                self._fill(page, start, end, page_entries, descending)
+            except Corrupt:
+                if not page:
+                    raise
+            if page:
+                break
         if not page:
             raise self._corrupt("entries are missing", end - 1 if descending else start)
         return page

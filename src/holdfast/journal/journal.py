@@ -396,7 +396,7 @@ class Journal:
 
     def disk_bytes(self) -> int:
         """What the journal takes on the disk: the database, its write-ahead log, files of groups."""
-        return self._backend.disk_bytes()
+        return self._backend.filed.disk_bytes()
 
     # -- the manifest -------------------------------------------------------------------------------------
 

@@ -50,8 +50,8 @@ def trim(backend: Backend, operation: Trim) -> None:
     """Remove the next slice of entries below the watermark."""
     partition = operation.partition
     removed = backend.trim_entries(partition.id, partition.sealed.sealed_offset, operation.slice_max)
-    operation.files = removed
-    operation.change = Change(entries=-removed.total())
+    operation.bodies = removed
+    operation.change = Change(entries=-len(removed))
 
 
 def expire(backend: Backend, vault: Vault, operation: Expire) -> None:

@@ -83,6 +83,8 @@ class Writer:
         self.poison: Closed | None = None
         self.failure: HoldfastError | None = None
         """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
+        self._fold_at = _LATE_ENTRIES_MAX
+        """When so many entries are in files alone, their rows are brought into the database."""
         self._in_doubt = False
         """A commit was asked for and has not answered."""
         self.due = Signal()
@@ -106,8 +108,10 @@ class Writer:
             while (group := self._queue.take()) is not None:
                 self._commit(group)
                 self._queue.complete(group)
-                if len(self._backend.filed.late.entries) >= _LATE_ENTRIES_MAX:
+                if len(self._backend.filed.late.entries) >= self._fold_at:
                     self._spare_if_full(self._backend.filed.fold)
+                if self._backend.filed.has_remains():
+                    self._spare_if_full(self._backend.filed.move_remains)
                 if self._backend.checkpoint(self._settings.checkpoint_bytes):
                     self.counters.checkpoints += 1
             self._spare_if_full(self._backend.filed.leave)
@@ -118,8 +122,10 @@ class Writer:
         """Bring groups out of files into the database; a full or locked one gets them later: they are durable."""
         try:
             tidy()
+            self._fold_at = _LATE_ENTRIES_MAX
         except Unavailable as error:
             self._backend.rollback()
+            self._fold_at = len(self._backend.filed.late.entries) + _LATE_ENTRIES_MAX
             logger.warning("groups stay in files: %s", error.message, extra={"action": "groups_stay_in_files"})
 
     # -- one group ----------------------------------------------------------------------------------------
@@ -390,8 +396,8 @@ class Writer:
                     self.commits.seals.notify()
                 case Expire(partition=partition, watermark=watermark) if watermark is not None:
                     partition.seal(watermark, 0)
-                case Trim(files=files) if self._backend.filed.writer is not None:
-                    self._backend.filed.writer.trimmed(files)
+                case Trim(bodies=bodies):
+                    self._backend.filed.trimmed(bodies)
 
     # -- when it goes wrong -------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ meanwhile, and whoever asked finds its records in a segment.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -86,6 +87,14 @@ class GroupFiles:
             return data
         self.forget(number)
         return None
+
+    def sync(self, file: GroupFile) -> None:
+        """Make durable what was read of a file, whoever wrote it."""
+        try:
+            file.sync()
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EINVAL):  # nobody writes where that is the answer
+                raise unreadable(file.path, error) from error
 
     def close(self) -> None:
         """Let go of all files; a reader that is still at it keeps the one that it reads."""

@@ -50,6 +50,8 @@ class GroupScan:
         self._late = LateRows()
         self._is_lent = False
         """Somebody reads what was found so far: it must not change any more."""
+        self._unsynced: set[int] = set()
+        """Files in which something was found since."""
         self._at = (0, 0)
         self._doubt: _Doubt | None = None
         self._clean: set[int] = set()
@@ -70,8 +72,19 @@ class GroupScan:
             if doubt is not None and doubt[:3] == before[:3]:
                 self._late.damage = _damage(self.files, doubt)
                 break
+        self._sync()
         self._is_lent = True
         return self._late
+
+    def _sync(self) -> None:
+        """What was found may have been written by an owner that was killed before its sync: make it durable.
+
+        Else a reader would show, and the next owner's database name, what a power cut may still take away.
+        """
+        for number in self._unsynced:
+            if (file := self.files.file(number)) is not None:
+                self.files.sync(file)
+        self._unsynced.clear()
 
     def _go_on(self, groups: int) -> _Doubt | None:
         """Take what is there since; returns where something seems to be missing."""
@@ -89,6 +102,7 @@ class GroupScan:
             at += framed.size
         if self._is_lent:
             self._late, self._is_lent = self._late.copy(), False
+        self._unsynced.add(number)
         self._late.add(control.row, control.heads, entries)
         self._at = (number, position + head.size)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
+from typing import NamedTuple
 
 from holdfast import disk
 from holdfast.errors import Closed, Unavailable
@@ -24,10 +25,23 @@ from holdfast.model.control_rows import DiskFailed
 
 FIRST_BYTES = 128 * 2**10
 _GROWTH = 4
+_FILES_KEPT = 4
+_MOVED_MAX = 2**20
+"""Beyond so many files, what is left in one is moved into the database if it has no more bytes than this."""
 _PAUSE_GROUPS = 1000
 """After so many groups a file is tried again, if one could not be prepared."""
 
 logger = logging.getLogger("holdfast.journal")
+
+
+class Held(NamedTuple):
+    """Entries in a file, and the bytes of their bodies."""
+
+    entries: int
+    bytes: int
+
+
+_NOTHING = Held(0, 0)
 
 
 class GroupWriter:
@@ -37,7 +51,7 @@ class GroupWriter:
         self,
         files: GroupFiles,
         random_bytes: Callable[[int], bytes],
-        live: Mapping[int, int],
+        live: Mapping[int, Held],
         first: int,
         bytes_max: int,
         prove_ownership: Callable[[], None],
@@ -47,7 +61,7 @@ class GroupWriter:
         self._bytes_max = bytes_max
         self._random_bytes = random_bytes
         self._live = dict(live)
-        """How many entries lie in each file."""
+        """What lies in each file."""
         self._next = self._first = first
         self._current: GroupFile | None = None
         self._spare: GroupFile | None = None
@@ -114,6 +128,7 @@ class GroupWriter:
             current.write(frame, size)
         except OSError as error:
             if disk.ran_full(error):
+                self._take_back(current)
                 raise Unavailable(
                     f"the disk is full; nothing was written path={current.path}", hint=disk.FULL_HINT
                 ) from error
@@ -124,9 +139,17 @@ class GroupWriter:
             raise DiskFailed(f"a file of groups could not be synced: {error}") from error
         self.check_owned()
 
-    def add(self, entries: int) -> None:
-        """So many entries of the newest frame lie in the file."""
-        self._live[self.number] = self._live.get(self.number, 0) + entries
+    def _take_back(self, current: GroupFile) -> None:
+        """A frame of which a part could not be written must not count, however much of it is there."""
+        try:
+            current.erase()
+        except OSError as error:
+            raise DiskFailed(f"a file of groups could not be written: {error}") from error
+
+    def add(self, entries: int, size: int) -> None:
+        """So many entries of the newest frame lie in the file, with bodies of so many bytes."""
+        before = self._live.get(self.number, _NOTHING)
+        self._live[self.number] = Held(before.entries + entries, before.bytes + size)
 
     def _begin(self, file: GroupFile) -> bool:
         """Write to this file from now on; False where the disk is too full even for that."""
@@ -142,7 +165,7 @@ class GroupWriter:
         self._prove_ownership()
         self._current = self._mine[file.number] = file
         self._files.keep(file)
-        if before is not None and not self._live.get(before.number):
+        if before is not None and self._is_empty(before.number):
             self._retire(before.number)
         return True
 
@@ -205,12 +228,23 @@ class GroupWriter:
 
     # -- coming back --------------------------------------------------------------------------------------
 
-    def trimmed(self, counts: Mapping[int, int]) -> None:
-        """So many entries of these files are gone, durably."""
-        for number, count in counts.items():
-            self._live[number] = self._live.get(number, 0) - count
-            if self._live[number] <= 0 and number != self.number:
+    def trimmed(self, gone: Mapping[int, Held]) -> None:
+        """What of these files is gone, durably."""
+        for number, (entries, size) in gone.items():
+            before = self._live.get(number, _NOTHING)
+            left = self._live[number] = Held(before.entries - entries, before.bytes - size)
+            if left.entries <= 0 and number != self.number:
                 self._retire(number)
+
+    def nearly_empty(self) -> int | None:
+        """A file with so little left in it that this is better moved; what is idle would keep it for long."""
+        if len(self._live) <= _FILES_KEPT:
+            return None
+        fits = (number for number, held in self._live.items() if held.bytes <= _MOVED_MAX and number != self.number)
+        return next(fits, None)
+
+    def _is_empty(self, number: int) -> bool:
+        return self._live.get(number, _NOTHING).entries <= 0
 
     def _retire(self, number: int) -> None:
         """Nothing lies in this file any more."""
@@ -225,7 +259,7 @@ class GroupWriter:
     def remove_unused(self) -> None:
         """Remove what an earlier owner left and nobody needs."""
         for number in self._files.numbers():
-            if not self._live.get(number):
+            if self._is_empty(number):
                 disk.discard(self._files.path(number))
 
     def close(self) -> None:
@@ -237,7 +271,7 @@ class GroupWriter:
         self._empty.clear()
         self._mine.clear()
         for number in self._files.numbers():
-            if not self._live.get(number) and (number < self._first or number in self._made):
+            if self._is_empty(number) and (number < self._first or number in self._made):
                 self._files.forget(number)
                 disk.discard(self._files.path(number))
 

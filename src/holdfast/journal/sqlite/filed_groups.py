@@ -14,18 +14,18 @@ whether it is still the owner. So a group that it acknowledged is always found.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
 import apsw
 
+from holdfast import disk
 from holdfast.errors import Closed, Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
 from holdfast.journal.groups.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
 from holdfast.journal.groups.group_scan import GroupScan
-from holdfast.journal.groups.group_writer import GroupWriter, fence
+from holdfast.journal.groups.group_writer import GroupWriter, Held, fence
 from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, FILED_PLACES, NEXT_PLACE
 from holdfast.model.control_rows import HeadRow, LogRow
@@ -54,6 +54,8 @@ class FiledGroups:
         self.writer: GroupWriter | None = None
         """The way to this owner's files; None before it owns them."""
         self._epoch = 0
+        self._remains: int | None = None
+        """A file with little left in it."""
 
     def found(self, connection: apsw.Connection) -> LateRows:
         """For whoever only reads: what is durable in files and not in the database as its transaction sees it.
@@ -81,6 +83,12 @@ class FiledGroups:
         with self._scanning:
             self.files.log_id, *place = row
             return self._scan.late(*place)
+
+    def disk_bytes(self) -> int:
+        """The size of the files, the database and its write-ahead log."""
+        database = self._backend.path
+        paths = (database, database.with_name(database.name + "-wal"), *map(self.files.path, self.files.numbers()))
+        return sum(disk.size_of(path) for path in paths)
 
     # -- owning -------------------------------------------------------------------------------------------
 
@@ -110,8 +118,8 @@ class FiledGroups:
     def own(self, row: LogRow, random_bytes: Callable[[int], bytes], bytes_max: int) -> None:
         """Prepare to write files of this owner's own; what earlier ones left and nobody needs is removed."""
         with self._backend.translated():
-            sql = f"SELECT file, count(*) FROM entries WHERE {_FILED} GROUP BY file"
-            live = dict(self._backend.connection.execute(sql))
+            sql = f"SELECT file, count(*), sum(size) FROM entries WHERE {_FILED} GROUP BY file"
+            live = {number: Held(*held) for number, *held in self._backend.connection.execute(sql)}
         self._epoch, self.files.log_id = row.epoch, row.log_id
         self.writer = GroupWriter(self.files, random_bytes, live, row.group_file, bytes_max, self._prove_ownership)
         self.writer.remove_unused()
@@ -158,7 +166,7 @@ class FiledGroups:
             filed.append(framed.filed(file, at))
             at += framed.size
         self.late.add(frame.row, frame.heads, filed)
-        self.writer.add(len(filed))
+        self.writer.add(len(filed), sum(framed.size for framed in frame.entries))
 
     # -- into the database --------------------------------------------------------------------------------
 
@@ -203,21 +211,50 @@ class FiledGroups:
             backend.begin()
             self._check_epoch()
             is_little = filed + sum(entry.size for entry in self.late.entries) <= _MOVED_MAX
-            moved = self._move_bodies() if is_little else Counter[int]()
+            moved = self._move_bodies(_FILED) if is_little else []
             if row is not None:
                 backend.store_log(row, row.epoch)
             backend.commit()
-            self.writer.trimmed(moved)
+            self.trimmed(moved)
         self.writer.close()
 
-    def _move_bodies(self) -> Counter[int]:
-        """Inside a transaction: bring bodies out of files into the database; returns of which files how many."""
+    # -- out of files -------------------------------------------------------------------------------------
+
+    def trimmed(self, bodies: Sequence[tuple[int, int]]) -> None:
+        """Bodies left these files, each of so many bytes (0: it was in none), durably."""
+        gone: dict[int, Held] = {}
+        for file, size in bodies:
+            if file:
+                before = gone.get(file, Held(0, 0))
+                gone[file] = Held(before.entries + 1, before.bytes + size)
+        if gone and self.writer is not None:
+            self.writer.trimmed(gone)
+            self._remains = self.writer.nearly_empty()
+
+    def has_remains(self) -> bool:
+        """Whether there is a file with so little left in it that this is better moved into the database."""
+        return self._remains is not None
+
+    def move_remains(self) -> None:
+        """Move it, so that the file can be used anew: a partition that is idle must not keep it from that."""
+        number, self._remains = self._remains, None
+        row = self.late.row
+        self._backend.begin()
+        self._check_epoch()
+        moved = self._move_bodies(f"{_FILED} AND file={number}")
+        if row is not None:
+            self._backend.store_log(row, row.epoch)
+        self._backend.commit()
+        self.trimmed(moved)
+
+    def _move_bodies(self, where: str) -> list[tuple[int, int]]:
+        """Inside a transaction: bring bodies out of files into the database; returns the file and size of each."""
         with self._backend.translated():
-            filed = list(self._backend.connection.execute(f"{FILED_PLACES} WHERE {_FILED}"))
+            filed = list(self._backend.connection.execute(f"{FILED_PLACES} WHERE {where}"))
         if any(None in place for place in filed):  # as below
-            return Counter()
+            return []
         bodies = [(self.files.body(*place), seq) for seq, *place in filed]
         if any(body is None for body, _ in bodies):  # whoever reads it will say so
-            return Counter()
+            return []
         self._backend.run_many("UPDATE entries SET body=?, file=0, position=0, size=0 WHERE seq=?", bodies)
-        return Counter(file for _, file, _, _ in filed)
+        return [(file, size) for _, file, _, size in filed]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import NoReturn
 
 import apsw
 
-from holdfast import disk
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
 from holdfast.journal.groups.late_rows import LateRows
@@ -208,12 +206,6 @@ class SqliteBackend:
         if failed is not None:
             self._raise(failed)
 
-    def disk_bytes(self) -> int:
-        """The size of the database, its write-ahead log and the files of groups."""
-        files = self.filed.files
-        paths = (self.path, self.path.with_name(self.path.name + "-wal"), *map(files.path, files.numbers()))
-        return sum(disk.size_of(path) for path in paths)
-
     def check_open(self) -> None:
         """Raise why nothing can be read any more."""
         if self._closed is not None:
@@ -309,12 +301,12 @@ class SqliteBackend:
         """Add entries."""
         self.run_many(f"INSERT INTO entries ({ENTRY_COLUMNS}, body, schema) VALUES ({_marks(Entry)})", entries)
 
-    def trim_entries(self, partition_id: int, upto: int, slice_max: int) -> Counter[int]:
-        """Remove a slice of a partition's oldest entries below an offset; returns of which files how many."""
+    def trim_entries(self, partition_id: int, upto: int, slice_max: int) -> list[tuple[int, int]]:
+        """Remove a slice of a partition's oldest entries below an offset; returns the file and size of each."""
         oldest = "SELECT seq FROM entries WHERE partition_id=? AND first_offset<? ORDER BY first_offset LIMIT ?"
-        sql = f"DELETE FROM entries WHERE seq IN ({oldest}) RETURNING file"
+        sql = f"DELETE FROM entries WHERE seq IN ({oldest}) RETURNING file, size"
         with self.translated():
-            return Counter(file for (file,) in self.connection.execute(sql, (partition_id, upto, slice_max)))
+            return list(self.connection.execute(sql, (partition_id, upto, slice_max)))
 
     def insert_heads(self, heads: Sequence[HeadRow]) -> None:
         """Add the heads of new partitions."""

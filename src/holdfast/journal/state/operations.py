@@ -106,13 +106,13 @@ class Seal:
 class Trim:
     """Operation: remove a slice of the entries that lie in segments already."""
 
-    __slots__ = ("change", "files", "partition", "slice_max")
+    __slots__ = ("bodies", "change", "partition", "slice_max")
 
     def __init__(self, partition: Partition, slice_max: int) -> None:
         self.partition = partition
         self.slice_max = slice_max
-        self.files: Mapping[int, int] = {}
-        """How many of them had their bodies in which file of groups."""
+        self.bodies: Sequence[tuple[int, int]] = ()
+        """In which file of groups their bodies were (0: in none), and how large."""
         self.change = NO_CHANGE
 
 
