@@ -750,21 +750,18 @@ def test_what_an_owner_finds_is_durable_before_it_is_believed(tmp_path, monkeypa
 
 
 def test_a_refused_group_does_not_come_back(tmp_path):
-    """Of its frame everything but the padding was written before the disk was full: refused is refused."""
+    """Of its frame everything but the last byte was written before the disk was full: refused is refused."""
     with opened(tmp_path / "log") as log:
         topic = log.topic("t")
         topic.append(b"before")
         write = disk.write_at
 
-        def all_but_padding(descriptor: int, buffers: Any, position: int) -> None:
-            if len(buffers) == 1:  # what takes a frame back
-                write(descriptor, buffers, position)
-                return
-            write(descriptor, buffers[:-1], position)
+        def all_but_a_byte(descriptor: int, buffers: Any, position: int) -> None:
+            write(descriptor, [*buffers[:-1], buffers[-1][:-1]], position)
             raise OSError(errno.ENOSPC, "no space left")
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(disk, "write_at", all_but_padding)
+            patched.setattr(disk, "write_at", all_but_a_byte)
             with pytest.raises(Unavailable, match="full"):
                 topic.append(b"refused")
         copy = crashed(log, tmp_path / "copy")

@@ -3,7 +3,7 @@
     56 bytes    magic, length of the control part, number of the group, length of the bodies, salt of the file, digest
     control     the log's own row, heads, entries without their bodies (msgpack)
     bodies      of the entries, one behind the other
-    padding     up to the next sector, so that no durable frame shares one with a later write
+    a gap       up to the next sector, so that no durable frame shares one with a later write; whatever was there stays
 
 The digest covers everything before it and the control part; each body is covered by its entry's own digest. So a frame
 that was torn by a power cut is told from a whole one, and nothing is hashed twice. The salt is random and known to

@@ -127,8 +127,7 @@ class GroupWriter:
         try:
             current.write(frame, size)
         except OSError as error:
-            if disk.ran_full(error):
-                self._take_back(current)
+            if disk.ran_full(error):  # at most a part of it is there, and no part of a frame counts
                 raise Unavailable(
                     f"the disk is full; nothing was written path={current.path}", hint=disk.FULL_HINT
                 ) from error
@@ -138,13 +137,6 @@ class GroupWriter:
         except OSError as error:
             raise DiskFailed(f"a file of groups could not be synced: {error}") from error
         self.check_owned()
-
-    def _take_back(self, current: GroupFile) -> None:
-        """A frame of which a part could not be written must not count, however much of it is there."""
-        try:
-            current.erase()
-        except OSError as error:
-            raise DiskFailed(f"a file of groups could not be written: {error}") from error
 
     def add(self, entries: int, size: int) -> None:
         """So many entries of the newest frame lie in the file, with bodies of so many bytes."""

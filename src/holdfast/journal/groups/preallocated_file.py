@@ -137,10 +137,6 @@ class GroupFile:
         disk.write_at(self._descriptor, buffers, self.used)
         self.used += size
 
-    def erase(self) -> None:
-        """Let there be no frame behind the last one."""
-        disk.write_at(self._descriptor, [bytes(SECTOR_BYTES)], self.used)
-
     def sync(self) -> None:
         """Make what was written durable; never tried again when it failed."""
         disk.syscalls.fdatasync(self._descriptor)

@@ -23,7 +23,7 @@ import apsw
 from holdfast import disk
 from holdfast.errors import Closed, Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
-from holdfast.journal.groups.group_frame import SECTOR_BYTES, Frame, FramedEntry, encoded, padded
+from holdfast.journal.groups.group_frame import Frame, FramedEntry, encoded, padded
 from holdfast.journal.groups.group_scan import GroupScan
 from holdfast.journal.groups.group_writer import GroupWriter, Held, fence
 from holdfast.journal.groups.late_rows import LateRows
@@ -33,7 +33,6 @@ from holdfast.model.control_rows import HeadRow, LogRow
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
-_PADDING = bytes(SECTOR_BYTES)
 _FILED = f"typeof(file) = 'integer' AND file BETWEEN 1 AND {NUMBER_MAX}"
 _LOOKS_MAX = 8
 _FIRST_MAX = NUMBER_MAX // 2
@@ -149,7 +148,7 @@ class FiledGroups:
         whole = padded(len(start) + size)
         if not entries or whole > self.writer.room:
             return None
-        return Frame(row, heads, entries, [start, *bodies, _PADDING[: whole - len(start) - size]], whole)
+        return Frame(row, heads, entries, [start, *bodies], whole)
 
     def check_owned(self) -> None:
         """Before a group is written to a file: this log must still be ours."""
