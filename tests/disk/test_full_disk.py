@@ -16,7 +16,8 @@ from holdfast.errors import HoldfastError
 
 pytestmark = pytest.mark.disk
 
-SETTINGS = Settings.from_mapping({"disk": {"free_bytes_min": 0}, "segments": {"seal_on_close": False}})
+SECTIONS = {"disk": {"free_bytes_min": 0}, "segments": {"seal_on_close": False}}
+SETTINGS = Settings.from_mapping(SECTIONS)
 ROOM = "free space"
 
 
@@ -92,7 +93,9 @@ def test_appends_meet_a_full_disk(small: Path) -> None:
 
 def test_sealing_meets_a_full_disk(small: Path) -> None:
     """A segment that finds no room: the same, and the records stay."""
-    with holdfast.open(small / "log", settings=SETTINGS) as log:
+    # A file of groups that is prepared meanwhile, and finds no room, would leave what it had taken.
+    settings = Settings.from_mapping({**SECTIONS, "journal": {"group_file_bytes": 0}})
+    with holdfast.open(small / "log", settings=settings) as log:
         topic = log.topic("orders")
         topic.append(os.urandom(512 * 1024))
         fill(small, leave=64 * 1024)
