@@ -56,7 +56,7 @@ class LogRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else; counters that came later, only once one of them counts."""
-        later = self[12:18] if self.group_file else self[12:16] if self.spaces else self[12:15]
+        later = self[12:18] if self.group_file or self.group_position else self[12:16] if self.spaces else self[12:15]
         return digests.canonical("log", *self[:12], *(later if any(later) else ()), self.key_epoch)
 
 
