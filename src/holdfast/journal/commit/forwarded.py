@@ -120,6 +120,7 @@ class Forwarded:
         than one item is no main thread.
         """
         self.group = group
+        group.is_plain = False
         group.forwarded.append(self)
 
     def add(self, group: Group, item: ForwardedRows | ForwardedUnit) -> None:
@@ -142,7 +143,7 @@ class Forwarded:
         if not run.extras and any(row[2] is not None for row in rows):
             run.extras = True
         if not run.keyed and any(row[3] is not None for row in rows):
-            run.keyed, group.plain = True, False
+            run.keyed = True
         self._places.append(_Rows(run, len(run.rows), rows))
         run.rows.extend(rows)
 

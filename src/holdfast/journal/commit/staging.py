@@ -53,6 +53,7 @@ class Staging:
         self._backend = backend
         self._vault = state.vault
         self._partitions = state.topics.by_id
+        self.key_epoch = state.vault.epoch
         self._group = before.groups + 1
         self._keys_before = before.keys
         self.next_seq = before.next_seq
@@ -84,8 +85,8 @@ class Staging:
 
     @property
     def is_plain(self) -> bool:
-        """Whether records are all there is: no unit, no change of a space, no idempotency key."""
-        return not (self.units or self.keys) and self._spaces is None
+        """Whether records are all there is: no unit, no change of a space or a session, no idempotency key."""
+        return not (self.units or self.keys) and self._spaces is None and self.sessions is None
 
     def snapshot(self, spaces: Sequence[bytes] = ()) -> Snapshot:
         """What `restore` needs to take back what comes after; of spaces only these change."""
@@ -158,11 +159,11 @@ class Staging:
 
     def _pack(self, run: Run, columns: Columns | Encoded, fresh: dict[bytes, Keyed] | None) -> None:
         """Make an entry of a run, behind those of its partition that are there already."""
-        partition, seq, vault = run.partition, self.next_seq, self._vault
+        partition, seq = run.partition, self.next_seq
         first, link, before = self.heads.get(partition) or (partition.durable, partition.link, 0)
         kind, schema, time_min, time_max, plain = _packed(columns)
         count = len(columns)
-        place = (first, count, self._group, kind, PLAIN_CODEC, vault.epoch, time_min, time_max, link)
+        place = (first, count, self._group, kind, PLAIN_CODEC, self.key_epoch, time_min, time_max, link)
         head = header(partition.place, seq, *place, schema)
         body = cast("bytes", self.encrypt(plain, head))  # of a plain typed entry any buffer: all that follows takes one
         digest = digests.digest(head, body)
@@ -199,7 +200,7 @@ class Staging:
         rows = []
         for partition, (next_offset, link, _) in self.heads.items():
             topic_id = topics[partition.topic]
-            row = HeadRow(partition.id, topic_id, partition.number, next_offset, link, self._vault.epoch, b"")
+            row = HeadRow(partition.id, topic_id, partition.number, next_offset, link, self.key_epoch, b"")
             rows.append(stamped(row, self._vault))
         return rows
 

@@ -28,6 +28,7 @@ from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unav
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import manifest_changes
 from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
+from holdfast.journal.commit.next_row import next_row
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.session_commits import SessionCommits
 from holdfast.journal.commit.staging import Staging
@@ -36,9 +37,7 @@ from holdfast.journal.journal_stats import Counters
 from holdfast.journal.state.commit_counts import Commits
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import (
-    NO_CHANGE,
     AddSchema,
-    Change,
     ChangeSpace,
     CreateTopic,
     Expire,
@@ -168,10 +167,10 @@ class Writer:
         self._in_doubt = False
         self._state.row = row
         self._digest.accept()
-        if staging.sessions is not None:
-            self._sessions.accept(group, staging.sessions)
         if not staging.is_plain:
             staging.spaces.accept()
+            if staging.sessions is not None:
+                self._sessions.accept(group, staging.sessions)
             for unit in staging.units:
                 self._publish(unit)
         if staging.heads:
@@ -199,7 +198,7 @@ class Writer:
     def _fits_file(self, group: Group) -> bool:
         """Whether a file of groups takes this one: records without idempotency keys, and nothing else."""
         files = self._backend.filed.writer
-        if files is None or not (group.plain or all(map(_is_plain, group.items))):
+        if files is None or not (group.is_plain or all(map(_is_plain, group.items))):
             return False
         return files.has_place(
             _FRAME_BYTES + group.bytes + _RECORD_BYTES * group.records + _ITEM_BYTES * len(group.items)
@@ -219,7 +218,7 @@ class Writer:
         if group.forwarded:
             staging.sessions = self._sessions.stage(group)
         heads = staging.head_rows(self._topics.ids)
-        row = stamped(self._next_row(staging, heads), self._vault)
+        row = self._next_row(staging, heads)
         filed = self._backend.filed
         frame = filed.framed(row, heads, *staging.framed(), staging.sessions)
         if frame is None:
@@ -346,60 +345,25 @@ class Writer:
             self._broken[unit.scope] = error
 
     def _store(self, staging: Staging) -> LogRow:
-        staging.spaces.store()
+        if not staging.is_plain:
+            staging.spaces.store()
         if staging.sessions is not None:
             self._backend.store_sessions(staging.sessions.rows, staging.sessions.gone)
         heads = staging.head_rows(self._topics.ids)
         if heads:
             self._backend.store_heads(heads)
-        row = stamped(self._next_row(staging, heads), self._vault)
+        row = self._next_row(staging, heads)
         if staging.keys:
             self._backend.trim_keys(row.keys - self._settings.idempotency_keys_max, _KEYS_TRIMMED_PER_GROUP)
         self._backend.store_log(row, row.epoch)
         return row
 
     def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
-        """The log's row with this group in it."""
-        old, files = self._state.row, self._backend.filed.writer
+        """The log's row with this group in it, stamped."""
+        files = self._backend.filed.writer
         stamps: dict[Vouched, bytes] = {("head", head.partition_id): head.stamp for head in heads}
-        sessions, session_sum = old.sessions, old.session_sum
-        if staging.sessions is not None:
-            sessions, session_sum = staging.sessions.count, staging.sessions.sum
-        if staging.is_plain:  # what most of them are
-            return LogRow._make((
-                *old[:7], old.entries + staging.next_seq - old.next_seq, staging.next_seq, old.groups + 1, old.keys,
-                self._digest.propose(stamps), *old[12:16], 0 if files is None else files.number,
-                0 if files is None else files.used, sessions, session_sum, self._vault.epoch, b"",
-            ))  # fmt: skip
-        changes = [
-            op.change for unit in staging.units for op in unit.operations if not isinstance(op, (Run, ChangeSpace))
-        ]
-        change = _sum(changes) if changes else NO_CHANGE
-        stamps = {**change.stamps, **staging.spaces.stamps, **stamps}
-        return LogRow(
-            old.log_id,
-            old.created_us,
-            old.keyed,
-            old.epoch,
-            old.key_epochs + change.key_epochs,
-            old.topics + change.topics,
-            old.partitions + change.partitions,
-            old.entries + staging.next_seq - old.next_seq + change.entries,
-            staging.next_seq,
-            old.groups + 1,
-            old.keys + len(staging.keys),
-            self._digest.propose(stamps),
-            old.segments + change.segments,
-            old.schemas + change.schemas,
-            old.policies + change.policies,
-            old.spaces + staging.spaces.added,
-            0 if files is None else files.number,
-            0 if files is None else files.used,
-            sessions,
-            session_sum,
-            self._vault.epoch,
-            b"",
-        )
+        place = (0, 0) if files is None else (files.number, files.used)
+        return stamped(next_row(self._state.row, staging, stamps, self._digest.propose, place), self._vault)
 
     def _apply(self, operation: Operation, staging: Staging) -> None:
         backend, vault = self._backend, self._vault
@@ -502,11 +466,3 @@ def _unknown(poison: Closed) -> OutcomeUnknown:
     unknown = OutcomeUnknown("the commit failed and may or may not be durable", hint=poison.hint)
     unknown.__cause__ = poison
     return unknown
-
-
-def _sum(changes: list[Change]) -> Change:
-    stamps: dict[Vouched, bytes] = {}
-    for change in changes:
-        stamps.update(change.stamps)
-    counts = [sum(column) for column in zip(*(change[:-1] for change in changes), strict=True)]
-    return Change._make([*counts, stamps])
