@@ -90,3 +90,12 @@ class Counters:
     def histogram(self) -> Histogram:
         """Commit latencies so far."""
         return Histogram(BOUNDS, tuple(self.buckets), self.seconds)
+
+    def stats(self, depth: tuple[int, int], *, dropped: int, refused: int, poisoned: str | None = None) -> JournalStats:
+        """The journal at this moment, with so many records and bytes in its queue."""
+        return JournalStats(
+            queue_records=depth[0], queue_bytes=depth[1], records_total=self.records, bytes_total=self.bytes,
+            groups_total=self.groups, entries_total=self.entries, repeats_total=self.repeats,
+            offered_dropped_total=dropped, refused_total=refused, failed_groups_total=self.failed_groups,
+            checkpoints_total=self.checkpoints, commit_seconds=self.histogram(), poisoned=poisoned,
+        )  # fmt: skip
