@@ -47,6 +47,9 @@ class Owner(Protocol):
     def journal(self) -> Journal:
         """Its journal."""
 
+    def settle(self, timeout: float) -> None:
+        """The process ends: make durable, seal and ship what is there, and go on."""
+
     def close(self, timeout: float, *, hand_over: bool) -> None:
         """Close it; with `hand_over` somebody else goes on with sealing and shipping."""
 
@@ -77,6 +80,8 @@ class Membership:
         self._host: Host | None = None
         self._lock = Lock()
         self._is_over = False
+        self._is_paused = False
+        """Nobody becomes the owner here at the moment: the process is about to fork."""
         self.log_id = b""
         """Known once somebody has opened the log."""
 
@@ -136,7 +141,7 @@ class Membership:
         with self._lock:
             if self._host is not None and not self._host.is_alive:
                 self._give_up()
-            if self._is_over or self._host is not None or not directory.try_to_own(shared=True):
+            if self._is_over or self._is_paused or self._host is not None or not directory.try_to_own(shared=True):
                 return False
             owner = self._open_owner(directory)
             host = Host(owner.journal, self._path, lambda hello: self._greet(owner.journal, hello), self._clock)
@@ -189,15 +194,37 @@ class Membership:
         """Stop being the owner, if we are: others take over, and the last one closes the log as any owner would."""
         with self._lock:
             self._is_over = True
+        if not self._let_go(timeout, lambda host: host.others(session) > 0):
+            self._close_if_unowned(timeout)
+
+    def pause(self, timeout: float) -> None:
+        """Own nothing until `resume`; whoever else shares the log may take it over, and we go on as its client."""
+        with self._lock:
+            self._is_paused = True
+        self._let_go(timeout, lambda host: True)
+
+    def resume(self) -> None:
+        """This member may own the log again."""
+        self._is_paused = False
+
+    def settle(self, timeout: float) -> None:
+        """The process ends: seal and ship what is there, if we are the owner, and go on."""
+        owner = self._owner
+        if owner is not None:
+            owner.settle(timeout)
+
+    def _let_go(self, timeout: float, hand_over: Callable[[Host], bool]) -> bool:
+        """Stop being the owner; False if we are not. With `hand_over` the next one goes on where we stop."""
+        with self._lock:
             host, owner = self._host, self._owner
             self._host = self._owner = None
-        if host is None or owner is None:
-            self._close_if_unowned(timeout)
-            return
-        others = host.others(session)
-        if not host.drain(timeout):
-            host.stop(timeout)
-        owner.close(timeout, hand_over=others > 0)
+            if host is None or owner is None:
+                return False
+            is_handed_over = hand_over(host)
+            if not host.drain(timeout):
+                host.stop(timeout)
+            owner.close(timeout, hand_over=is_handed_over)
+            return True
 
     def _close_if_unowned(self, timeout: float) -> None:
         """The owner may have handed over to us when we were leaving: then the log is closed by us."""
