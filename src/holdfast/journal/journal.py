@@ -463,9 +463,15 @@ class Journal:
             refused_total=self._queue.refused,
             failed_groups_total=counters.failed_groups,
             checkpoints_total=counters.checkpoints,
-            commit_seconds=counters.histogram(),
+            commit_seconds=counters.commits.histogram(),
+            append_seconds=counters.appends.histogram(),
             poisoned=None if poison is None else poison.message,
         )
+
+    @property
+    def counters(self) -> Counters | None:
+        """What is counted of commits; None of a handle that only reads."""
+        return None if self._writer is None else self._writer.counters
 
     def close(self, timeout: float) -> None:
         """Drain, stop the writer, close the database; raises if something accepted was not stored."""

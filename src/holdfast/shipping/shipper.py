@@ -258,7 +258,7 @@ class Shipper:
             segments_total=counters.segments,
             objects_total=counters.objects,
             bytes_total=counters.bytes,
-            put_seconds=counters.histogram(),
+            put_seconds=counters.durations.histogram(),
             resolved_total=counters.resolved,
             retries=counters.retries,
             lag_records=0 if is_fenced else left,

@@ -450,6 +450,8 @@ class Queue:
             group = self._open
             if self._asleep:
                 self._rouse()
+        if not group.records:  # its first one: the caps of a new group are zero, so it comes this way
+            group.since = self._clock.monotonic()
         group.records_cap = min(settings.group_records_max, settings.queue_records_max - self._pending_records)
         group.bytes_cap = min(settings.group_bytes_max, settings.queue_bytes_max - self._pending_bytes)
         return group

@@ -156,9 +156,10 @@ class Writer:
             self._publish_heads(staging, started)
             self.commits.publish(row.next_seq - 1, staging.bytes)
         group.finish()
-        seconds = self._clock.monotonic() - started
+        now = self._clock.monotonic()
         entries = row.next_seq - before.next_seq
-        self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, seconds)
+        queued = now - group.since if group.records else None
+        self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, now - started, queued)
 
     def _commit_to_database(self, group: Group, staging: Staging) -> LogRow:
         """Store a group of anything, with all that is in files alone; returns the log's row."""

@@ -24,10 +24,11 @@ from holdfast.journal.state.partition import Partition
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.local_root import Publishing
 from holdfast.segments.sealing.pace import Pace
-from holdfast.segments.sealing.seal import Cancelled, Sealer
+from holdfast.segments.sealing.seal import Cancelled, Sealed, Sealer
 from holdfast.segments.segment_settings import SegmentSettings
 from holdfast.segments.segment_stats import Counters
 from holdfast.signals import Signal
+from holdfast.telemetry import spans
 
 _RETRY_S, _RETRY_MAX_S = 1.0, 60.0
 _SLEEP_S = 3600.0
@@ -229,7 +230,7 @@ class Roller:
         self._pace.begin()
         self.sealing = frozenset({(partition.id, partition.sealed.segments)})
         try:
-            sealed = self._sealer.seal(partition)
+            sealed = self._seal_told(partition)
             if self.publishing is not None:
                 self.publishing.publish(partition)
         except Cancelled:
@@ -250,7 +251,7 @@ class Roller:
             partition.tail_since = began
         if sealed is not None:
             self._entry_bytes[partition] = sealed.entry_bytes
-            self.counters.sealed(sealed.rows, sealed.size, self._clock.monotonic() - began)
+            self._note_sealed(partition, sealed, self._clock.monotonic() - began)
         self._settle_requests()
         self._pace.rest()
         try:
@@ -258,6 +259,27 @@ class Roller:
         except Unavailable as error:  # the database could not be read just now
             self.counters.last_error = error.message
         return True
+
+    def _seal_told(self, partition: Partition) -> Sealed | None:
+        about: dict[str, str | int] = {
+            "holdfast.topic": partition.topic, "holdfast.partition": partition.number,
+            "holdfast.offset": partition.sealed.sealed_offset,
+        }  # fmt: skip
+        with spans.span(spans.SEAL, about) as span:
+            sealed = self._sealer.seal(partition)
+            if sealed is not None:
+                span.set_attribute("holdfast.records", sealed.rows)
+                span.set_attribute("holdfast.bytes", sealed.size)
+            return sealed
+
+    def _note_sealed(self, partition: Partition, sealed: Sealed, seconds: float) -> None:
+        self.counters.sealed(sealed.rows, sealed.size, seconds)
+        logger.info(
+            "sealed %d records in %.3f s topic=%s partition=%d", sealed.rows, seconds, partition.topic,
+            partition.number,
+            extra={"action": "sealed", "topic": partition.topic, "partition": partition.number, "records": sealed.rows,
+                   "bytes": sealed.size, "seconds": seconds},
+        )  # fmt: skip
 
     def _settle_requests(self) -> None:
         """Wake those whose partitions are sealed."""
