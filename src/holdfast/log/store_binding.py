@@ -237,7 +237,12 @@ def _refuse_stranded(journal: Journal) -> None:
     if shipping is not None and shipping.fenced and not journal.read_only:
         from holdfast.shipping.shipping_marks import fenced_by
 
-        journal.hold("fenced", fenced_by(journal))
+        fenced = fenced_by(journal)
+        journal.hold("fenced", fenced)
+        if fenced is not None:
+            logger.error(
+                "this log can only be read: %s (%s)", fenced.message, fenced.hint, extra={"action": "fenced"}
+            )  # fmt: skip
 
 
 def _has_shipped(journal: Journal) -> bool:

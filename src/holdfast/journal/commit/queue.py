@@ -415,10 +415,15 @@ class Queue:
 
     def tail_is_long(self) -> bool:
         """Whether the tail is on its way to its limit, so that something should be sealed."""
-        return 2 * (self.tail_bytes + self.tail_bytes_found) >= self._settings.tail_bytes_max
+        return 2 * self.tail_size >= self._settings.tail_bytes_max
+
+    @property
+    def tail_size(self) -> int:
+        """Bytes that are durable and not sealed."""
+        return self.tail_bytes + self.tail_bytes_found
 
     def _tail_is_full(self) -> bool:
-        return self.tail_bytes + self.tail_bytes_found >= self._settings.tail_bytes_max
+        return self.tail_size >= self._settings.tail_bytes_max
 
     def full(self, message: str) -> Full:
         """Why there is no room."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
 
 from holdfast.clock import Clock
@@ -30,6 +31,7 @@ from holdfast.journal.commit import manifest_changes
 from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.staging import Staging
+from holdfast.journal.commit.tail_alarm import TailAlarm
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
 from holdfast.journal.state.commit_counts import Commits
@@ -52,6 +54,7 @@ from holdfast.journal.state.state_digest import StateDigest, Vouched
 from holdfast.model.control_rows import HeadRow, LogRow, stamped
 from holdfast.model.record_columns import Encoded
 from holdfast.signals import Signal
+from holdfast.telemetry.burst import Burst
 
 _KEYS_TRIMMED_PER_GROUP = 1000
 _NEVER = 2**63
@@ -80,6 +83,9 @@ class Writer:
         self._broken: dict[str, HoldfastError] = {}
         """Causal scopes in which a unit failed, with the cause."""
         self.counters = Counters()
+        self._tail_alarm = TailAlarm(settings.tail_bytes_max)
+        self._refused = Burst()
+        """Groups of which nothing was stored."""
         self.poison: Closed | None = None
         self.failure: HoldfastError | None = None
         """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
@@ -126,7 +132,8 @@ class Writer:
         except Unavailable as error:
             self._backend.rollback()
             self._fold_at = len(self._backend.filed.late.entries) + _LATE_ENTRIES_MAX
-            logger.warning("groups stay in files: %s", error.message, extra={"action": "groups_stay_in_files"})
+            with suppress(Exception):
+                logger.warning("groups stay in files: %s", error.message, extra={"action": "groups_stay_in_files"})
 
     # -- one group ----------------------------------------------------------------------------------------
 
@@ -146,6 +153,8 @@ class Writer:
             self._refuse(group, error)
             return
         self._in_doubt = False
+        if self._refused.count:
+            self._note_recovery()
         self._state.row = row
         self._digest.accept()
         staging.spaces.accept()
@@ -223,8 +232,12 @@ class Writer:
             is_due = is_due or begins or full
             added += size
         self._queue.tail_moved(added)
-        if is_due or self._queue.tail_is_long():
+        is_long = self._queue.tail_is_long()
+        if is_due or is_long:
             self.due.notify()
+        if is_long or self._tail_alarm.is_told:
+            with suppress(Exception):
+                self._tail_alarm.look(self._queue.tail_size)
 
     def _stage(self, item: Run | Unit, staging: Staging) -> None:
         if isinstance(item, Run):
@@ -412,7 +425,17 @@ class Writer:
             if isinstance(item, Unit) and item.scope is not None:
                 self._broken[item.scope] = error
         group.finish(error)
-        logger.error("group refused: %s", error.message, extra={"action": "group_refused", "records": group.records})
+        if self._refused.again(self._clock.monotonic()):
+            with suppress(Exception):  # what an application's handler raises must not end this thread
+                logger.error(
+                    "appends fail, nothing of them was written: %s (%s)", error.message, error.hint,
+                    extra={"action": "group_refused", "records": group.records, "groups": self._refused.count},
+                )  # fmt: skip
+
+    def _note_recovery(self) -> None:
+        groups = self._refused.over()
+        with suppress(Exception):
+            logger.info("appends are stored again after %d refused groups", groups, extra={"action": "group_stored"})
 
     def _die(self, error: BaseException, group: Group | None) -> None:
         reason = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
@@ -422,13 +445,13 @@ class Writer:
         poison.__cause__ = error if poison is not error else error.__cause__
         self.poison = self.failure = poison
         self._backend.abandon()
-        logger.critical("journal poisoned: %s", reason, extra={"action": "poisoned", "reason": reason}, exc_info=error)
         abandoned = self._queue.abandon(poison)
         if group is not None and not group.done:
             group.finish(_unknown(poison) if self._in_doubt else poison)
         for waiting in abandoned:
             waiting.finish(poison)
         self._topics.ring_all()
+        logger.critical("journal poisoned: %s", reason, extra={"action": "poisoned", "reason": reason}, exc_info=error)
 
 
 def _is_plain_batch(unit: Unit) -> bool:
