@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Thread
 
 from holdfast.clock import Clock
@@ -28,11 +27,11 @@ from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import manifest_changes
+from holdfast.journal.commit.commit_alarms import CommitAlarms
 from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.session_commits import SessionCommits
 from holdfast.journal.commit.staging import Staging
-from holdfast.journal.commit.tail_alarm import TailAlarm
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
 from holdfast.journal.state.commit_counts import Commits
@@ -55,7 +54,6 @@ from holdfast.journal.state.state_digest import StateDigest, Vouched
 from holdfast.model.control_rows import HeadRow, LogRow, stamped
 from holdfast.model.record_columns import Encoded
 from holdfast.signals import Signal
-from holdfast.telemetry.burst import Burst
 
 _KEYS_TRIMMED_PER_GROUP = 1000
 _NEVER = 2**63
@@ -85,9 +83,7 @@ class Writer:
         self._broken: dict[str, HoldfastError] = {}
         """Causal scopes in which a unit failed, with the cause."""
         self.counters = Counters()
-        self._tail_alarm = TailAlarm(settings.tail_bytes_max)
-        self._refused = Burst()
-        """Groups of which nothing was stored."""
+        self._alarms = CommitAlarms(clock, settings.tail_bytes_max)
         self.poison: Closed | None = None
         self.failure: HoldfastError | None = None
         """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
@@ -134,8 +130,7 @@ class Writer:
         except Unavailable as error:
             self._backend.rollback()
             self._fold_at = len(self._backend.filed.late.entries) + _LATE_ENTRIES_MAX
-            with suppress(Exception):
-                logger.warning("groups stay in files: %s", error.message, extra={"action": "groups_stay_in_files"})
+            self._alarms.stay_in_files(error)
 
     # -- one group ----------------------------------------------------------------------------------------
 
@@ -157,8 +152,8 @@ class Writer:
             self._refuse(group, error)
             return
         self._in_doubt = False
-        if self._refused.count:
-            self._note_recovery()
+        if self._alarms.is_refusing:
+            self._alarms.stored()
         self._state.row = row
         self._digest.accept()
         staging.spaces.accept()
@@ -248,9 +243,8 @@ class Writer:
         is_long = self._queue.tail_is_long()
         if is_due or is_long:
             self.due.notify()
-        if is_long or self._tail_alarm.is_told:
-            with suppress(Exception):
-                self._tail_alarm.look(self._queue.tail_size)
+        if is_long or self._alarms.is_tail_long:
+            self._alarms.tail(self._queue.tail_size)
 
     def _stage(self, item: Run | Unit, staging: Staging) -> None:
         if isinstance(item, Run):
@@ -445,17 +439,7 @@ class Writer:
         if group.forwarded:
             self._sessions.reject(group, error)
         group.finish(error)
-        if self._refused.again(self._clock.monotonic()):
-            with suppress(Exception):  # what an application's handler raises must not end this thread
-                logger.error(
-                    "appends fail, nothing of them was written: %s (%s)", error.message, error.hint,
-                    extra={"action": "group_refused", "records": group.records, "groups": self._refused.count},
-                )  # fmt: skip
-
-    def _note_recovery(self) -> None:
-        groups = self._refused.over()
-        with suppress(Exception):
-            logger.info("appends are stored again after %d refused groups", groups, extra={"action": "group_stored"})
+        self._alarms.refused(group.records, error)
 
     def _die(self, error: BaseException, group: Group | None) -> None:
         reason = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
