@@ -28,6 +28,7 @@ from holdfast.segments.segment_settings import DiskSettings, ReconcileSettings, 
 from holdfast.shipping.shipping_settings import PROFILES, ShippingSettings
 from holdfast.store.store_settings import StoreSettings
 from holdfast.suggestions import meant
+from holdfast.telemetry.telemetry_settings import TelemetrySettings
 
 _PREFIX = "HOLDFAST_"
 _FILE = "holdfast.toml"
@@ -53,6 +54,7 @@ class Settings(msgspec.Struct, frozen=True):
     publish: PublishSettings = PublishSettings()
     channels: ChannelSettings = ChannelSettings()
     executions: ExecutionSettings = ExecutionSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Settings:

@@ -522,6 +522,11 @@ class Journal:
         poisoned = None if poison is None else poison.message
         return counters.stats(queue.depth(), dropped=queue.drops.total, refused=queue.refused, poisoned=poisoned)
 
+    @property
+    def counters(self) -> Counters | None:
+        """What is counted of commits; None of a handle that only reads."""
+        return None if self._writer is None else self._writer.counters
+
     def close(self, timeout: float) -> None:
         """Drain, stop the writer, close the database; raises if something accepted was not stored."""
         failure: HoldfastError | None = None

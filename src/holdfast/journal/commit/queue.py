@@ -456,10 +456,15 @@ class Queue:
 
     def tail_is_long(self) -> bool:
         """Whether the tail is on its way to its limit, so that something should be sealed."""
-        return 2 * (self.tail_bytes + self.tail_bytes_found) >= self._settings.tail_bytes_max
+        return 2 * self.tail_size >= self._settings.tail_bytes_max
+
+    @property
+    def tail_size(self) -> int:
+        """Bytes that are durable and not sealed."""
+        return self.tail_bytes + self.tail_bytes_found
 
     def _tail_is_full(self) -> bool:
-        return self.tail_bytes + self.tail_bytes_found >= self._settings.tail_bytes_max
+        return self.tail_size >= self._settings.tail_bytes_max
 
     def full(self, message: str) -> Full:
         """Why there is no room."""
@@ -491,6 +496,8 @@ class Queue:
             group = self._open
             if self._asleep:
                 self._rouse()
+        if not group.records:  # its first one: the caps of a new group are zero, so it comes this way
+            group.since = self._clock.monotonic()
         group.records_cap = min(settings.group_records_max, settings.queue_records_max - self._pending_records)
         group.bytes_cap = min(settings.group_bytes_max, settings.queue_bytes_max - self._pending_bytes)
         return group

@@ -286,7 +286,7 @@ class SqliteBackend:
             self.abandon()
             self.close()
         except Exception:
-            logger.debug("closing after a failed open", exc_info=True)
+            logger.debug("closing after a failed open", exc_info=True, extra={"action": "open_failed"})
 
     def leak(self) -> None:
         """In a forked child: keep the parent's connections from ever being closed here."""
