@@ -25,7 +25,7 @@ def alarm(place: str) -> None:
 
 
 def settings() -> dict[str, dict[str, object]]:
-    known = {field for field in holdfast.Settings().store.__struct_fields__}
+    known = set(holdfast.Settings().store.__struct_fields__)
     return {**AWAY, "store": {key: value for key, value in AWAY["store"].items() if key in known}}
 
 

@@ -39,7 +39,11 @@ def test_every_call_has_an_action_and_the_page_has_it_with_its_level() -> None:
     """And the page has no other."""
     calls = list(logged())
     assert len(calls) > 100
-    bare = [call.place for call in calls if not call.actions and not call.place.startswith("holdfast/reconcile/reconcile_pass")]
+    bare = [
+        call.place
+        for call in calls
+        if not call.actions and not call.place.startswith("holdfast/reconcile/reconcile_pass")
+    ]
     assert not bare
     found: dict[str, set[str]] = {}
     for call in calls:
