@@ -97,10 +97,7 @@ class SessionsMachine(RuleBasedStateMachine):
         rows = [(b"%d.%d" % (self.sent, n), self.clock.now_us(), None, None) for n in range(count)]
         self.sent += 1
         item, sessions = ForwardedRows(self.partition, rows, 20), self.log._journal.sessions
-        if floor:
-            sent = sessions.put(name, number, floor, [item], 20)
-        else:
-            sent = sessions.produce(name, number, item, 20)
+        sent = sessions.put(name, number, floor, [item], 20) if floor else sessions.produce(name, number, item, 20)
         assert sent.wait(20)
         (outcome,) = sent.outcomes()
         if outcome.error is not None:
