@@ -112,7 +112,7 @@ class Forwarded:
     @property
     def is_lost(self) -> bool:
         """Whether a signal struck before any group knew of it; asked with the queue's lock held."""
-        return self.group is None
+        return self.group is None or not any(one is self for one in self.group.forwarded)
 
     def wait(self, timeout: float) -> bool:
         """Wait for the outcome, whatever it is; whether it is known."""
