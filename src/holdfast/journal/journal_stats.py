@@ -114,3 +114,13 @@ class Counters:
         self.commits.add(seconds)
         if queued_seconds is not None:
             self.appends.add(queued_seconds)
+
+    def stats(self, depth: tuple[int, int], *, dropped: int, refused: int, poisoned: str | None = None) -> JournalStats:
+        """The journal at this moment, with so many records and bytes in its queue."""
+        return JournalStats(
+            queue_records=depth[0], queue_bytes=depth[1], records_total=self.records, bytes_total=self.bytes,
+            groups_total=self.groups, entries_total=self.entries, repeats_total=self.repeats,
+            offered_dropped_total=dropped, refused_total=refused, failed_groups_total=self.failed_groups,
+            checkpoints_total=self.checkpoints, commit_seconds=self.commits.histogram(),
+            append_seconds=self.appends.histogram(), poisoned=poisoned,
+        )  # fmt: skip

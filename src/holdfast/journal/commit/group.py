@@ -240,6 +240,7 @@ class Group:
         "done",
         "error",
         "forwarded",
+        "is_plain",
         "items",
         "offered",
         "records",
@@ -257,6 +258,8 @@ class Group:
         """What sessions sent, whose records are among the items."""
         self.records = 0
         self.bytes = 0
+        self.is_plain = True
+        """Nothing but runs of records without idempotency keys, and none that a session sent."""
         self.offered = 0
         """Records among them for which nobody holds a ticket."""
         self.since = 0.0
@@ -283,6 +286,7 @@ class Group:
     def add(self, item: Run | Unit) -> None:
         """Put a batch or a unit in its place; records that come later are packed behind it."""
         self.runs.clear()
+        self.is_plain = False
         self.items.append(item)
 
     def is_done(self) -> bool:
