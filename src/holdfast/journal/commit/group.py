@@ -9,7 +9,7 @@ is it `done`, and never again changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.state.operations import ChangeSpace, Control
@@ -17,6 +17,9 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Receipt
 from holdfast.model.record_columns import Columns, Encoded, Row
 from holdfast.signals import Signal
+
+if TYPE_CHECKING:
+    from holdfast.journal.commit.forwarded import Forwarded
 
 
 class Run:
@@ -236,22 +239,31 @@ class Group:
         "bytes_cap",
         "done",
         "error",
+        "forwarded",
+        "is_plain",
         "items",
         "offered",
         "records",
         "records_cap",
         "runs",
         "signal",
+        "since",
     )  # fmt: skip
 
     def __init__(self, records_cap: int, bytes_cap: int) -> None:
         self.items: list[Run | Unit] = []
         self.runs: dict[Partition, Run] = {}
         """The run of each partition that still takes records."""
+        self.forwarded: list[Forwarded] = []
+        """What sessions sent, whose records are among the items."""
         self.records = 0
         self.bytes = 0
+        self.is_plain = True
+        """Nothing but runs of records without idempotency keys, and none that a session sent."""
         self.offered = 0
         """Records among them for which nobody holds a ticket."""
+        self.since = 0.0
+        """When its first record was queued, for those who measure."""
         self.records_cap = records_cap
         self.bytes_cap = bytes_cap
         self.acked = False
@@ -274,6 +286,7 @@ class Group:
     def add(self, item: Run | Unit) -> None:
         """Put a batch or a unit in its place; records that come later are packed behind it."""
         self.runs.clear()
+        self.is_plain = False
         self.items.append(item)
 
     def is_done(self) -> bool:
@@ -288,6 +301,10 @@ class Group:
         # Runs point here; pointing back any longer would leave cycles that only the collector frees.
         self.items = []
         self.runs = {}
+        if self.forwarded:
+            for one in self.forwarded:
+                one.release()
+            self.forwarded = []
         self.done = True
         self.signal.notify()
 

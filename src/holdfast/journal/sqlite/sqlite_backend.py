@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from time import sleep
 from typing import NoReturn
 
 import apsw
@@ -40,6 +41,7 @@ from holdfast.model.control_rows import (
     PolicyRow,
     SchemaRow,
     SegmentRow,
+    SessionRow,
     ShipmentRow,
     ShippingRow,
     SpaceRow,
@@ -49,8 +51,10 @@ from holdfast.model.control_rows import (
 from holdfast.model.entry import Entry
 
 _READERS_KEPT = 8
+_PAUSE_S = 0.001
 _LOG = ", ".join(LogRow._fields)
 _KEY = ", ".join(KeyRow._fields)
+_SESSION = ", ".join(SessionRow._fields)
 _SHIPPING = ", ".join(ShippingRow._fields)
 _LOG_CHANGES = ", ".join(f"{name}=?" for name in LogRow._fields)
 
@@ -65,14 +69,17 @@ class SqliteBackend:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, beside: bool = False) -> None:
         self.path = path
         self._readers: list[apsw.Connection] = []
         self._readers_lock = Lock()
+        self._lent = 0
+        """Connections that somebody reads with at this moment."""
+        self._is_suspended = False
         self._closed: Closed | None = None
         self._wal_pages = 0
         self._data_version: object = None
-        self._access = ReadOnlyAccess(path) if read_only else None
+        self._access = ReadOnlyAccess(path, beside=beside) if read_only else None
         self._reopenings = 0
         """How often the files had been replaced."""
         self.connection = open_writer(path) if self._access is None else self._access.connect()
@@ -112,12 +119,18 @@ class SqliteBackend:
         """
         for is_last in (False, False, True):
             with self._readers_lock:
+                self._wait_while_suspended()
                 if self._closed is not None:
                     raise self._closed.again()
                 self._reopen_if_replaced()
                 access = self._access
                 kept = self._readers.pop() if self._readers else None
-            connection = kept or (open_reader(self.path) if access is None else access.connect())
+                self._lent += 1
+            try:
+                connection = kept or (open_reader(self.path) if access is None else access.connect())
+            except BaseException:
+                self._return()
+                raise
             try:
                 connection.execute("BEGIN")
                 if access is not None:
@@ -125,6 +138,7 @@ class SqliteBackend:
                 break
             except apsw.Error as error:
                 close_quietly(connection)
+                self._return()
                 if is_last or access is None or not isinstance(error, apsw.ReadOnlyError):
                     self._raise(error)
                 with self._readers_lock:
@@ -148,7 +162,7 @@ class SqliteBackend:
     def _reopen(self) -> None:
         """Of a handle that only reads: choose the way to the files again; under the lock."""
         assert self._access is not None
-        access = ReadOnlyAccess(self.path)
+        access = ReadOnlyAccess(self.path, beside=self._access.beside)
         fresh = access.connect()
         for connection in (*self._readers, self.connection):
             close_quietly(connection)
@@ -163,16 +177,59 @@ class SqliteBackend:
                 connection.execute("COMMIT")
         except apsw.Error:
             close_quietly(connection)
+            self._return()
             return
         with self._readers_lock:
             if self._closed is None and access is self._access and len(self._readers) < _READERS_KEPT:
                 self._readers.append(connection)
+                self._lent -= 1
                 return
         close_quietly(connection)
+        self._return()
+
+    def _return(self) -> None:
+        with self._readers_lock:
+            self._lent -= 1
+
+    # -- around a fork ------------------------------------------------------------------------------------
+
+    def suspend(self, timeout: float) -> None:
+        """Of a handle that only reads: close all connections, once nobody reads; what is not given back in time stays.
+
+        SQLite knows in each process which locks it has; a child that inherited that would believe to have them, too.
+        """
+        with self._readers_lock:
+            self._is_suspended = True
+        tries = int(timeout / _PAUSE_S)
+        while self._lent and tries:
+            sleep(_PAUSE_S)
+            tries -= 1
+        with self._readers_lock:
+            for connection in (*self._readers, self.connection):
+                close_quietly(connection)
+            self._readers = []
+
+    def resume(self) -> None:
+        """Read on."""
+        with self._readers_lock:
+            if self._is_suspended and self._closed is None and self._access is not None:
+                self.connection = self._access.connect()
+                self._reopenings += 1  # another connection counts what others committed from anew
+            self._is_suspended = False
+
+    def _wait_while_suspended(self) -> None:
+        """Whoever wants to read while the process forks waits for the moment that this takes; under the lock."""
+        while self._is_suspended:
+            self._readers_lock.release()
+            try:
+                sleep(_PAUSE_S)
+            finally:
+                self._readers_lock.acquire()
 
     def has_changed(self) -> bool:
         """Whether another process has committed anything since this was asked last."""
         with self.translated(), self._readers_lock:
+            self._wait_while_suspended()
             if self._closed is None:
                 self._reopen_if_replaced()
             try:
@@ -229,7 +286,7 @@ class SqliteBackend:
             self.abandon()
             self.close()
         except Exception:
-            logger.debug("closing after a failed open", exc_info=True)
+            logger.debug("closing after a failed open", exc_info=True, extra={"action": "open_failed"})
 
     def leak(self) -> None:
         """In a forked child: keep the parent's connections from ever being closed here."""
@@ -281,9 +338,14 @@ class SqliteBackend:
         if taken != mode:
             raise DiskFailed(f"the database keeps another journal than it was told journal_mode={taken}")
 
+    @property
+    def wal_bytes(self) -> int:
+        """How long the write-ahead log was after the last commit."""
+        return self._wal_pages * PAGE_BYTES
+
     def checkpoint(self, wal_bytes: int) -> int:
         """Fold the write-ahead log into the database once it is that large; returns the pages it had."""
-        if self._wal_pages * PAGE_BYTES < wal_bytes:
+        if self.wal_bytes < wal_bytes:
             return 0
         pages = self._wal_pages
         try:
@@ -405,6 +467,17 @@ class SqliteBackend:
         with self.translated():
             return self._rows.segments(partition_id, start, stop)
 
+    def store_sessions(self, rows: Sequence[SessionRow], gone: Sequence[bytes]) -> None:
+        """Put sessions, over those with the same name, and forget others."""
+        if gone:
+            self.run_many("DELETE FROM sessions WHERE name=?", [(name,) for name in gone])
+        self.run_many(
+            f"INSERT INTO sessions ({_SESSION}) VALUES ({_marks(SessionRow)}) ON CONFLICT (name) DO UPDATE SET"
+            " last=excluded.last, floor=excluded.floor, used_us=excluded.used_us, answers=excluded.answers,"
+            " key_epoch=excluded.key_epoch",
+            rows,
+        )
+
     def insert_keys(self, rows: Sequence[KeyRow]) -> None:
         """Remember idempotency keys."""
         self.run_many(f"INSERT INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", rows)
@@ -487,7 +560,7 @@ def _torn(access: ReadOnlyAccess) -> Unavailable:
 
 _Stored = (
     LogRow | Entry | KeyRow | WatermarkRow | SegmentRow | SchemaRow | PolicyRow | ShippingRow | ShipmentRow | SpaceRow
-    | ItemRow
+    | ItemRow | SessionRow
 )  # fmt: skip
 
 
