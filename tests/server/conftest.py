@@ -60,7 +60,7 @@ class Server:
         self.token: str | None = None
 
     def ask(
-        self, method: str, path: str, body: bytes | str | None | dict[str, Any] | list[Any] = None,
+        self, method: str, path: str, body: bytes | str | dict[str, Any] | list[Any] | None = None,
         headers: dict[str, str] | None = None, *, token: str | None = None, timeout: float = PATIENCE,
     ) -> Reply:  # fmt: skip
         sent = dict(headers or {})
@@ -139,9 +139,8 @@ def serve() -> Iterator[Serve]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for the tests of a file; without tokens, in a hurry with heartbeats and members."""
     with serving() as start:
-        yield start(
-            tmp_path_factory.mktemp("served") / "log", heartbeat_ms=200, member_timeout_ms=2000, body_bytes_max=1_000_000,
-        )  # fmt: skip
+        directory = tmp_path_factory.mktemp("served") / "log"
+        yield start(directory, heartbeat_ms=200, member_timeout_ms=2000, body_bytes_max=1_000_000)
 
 
 def events(stream: Any) -> Iterator[tuple[str, str, str]]:

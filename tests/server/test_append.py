@@ -1,4 +1,4 @@
-"""Appending over HTTP: what is answered with 200 is durable, whatever form the body has; what is wrong writes nothing."""
+"""Appending over HTTP: what is answered with 200 is durable, in whatever form; what is wrong writes nothing."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def guarded(tmp_path_factory):
 
 
 def test_without_a_token_nothing_but_health_is_answered(guarded):
-    server, tokens = guarded
+    server, _ = guarded
     for path in ("/v1", "/v1/topics", "/v1/topics/orders/records", "/metrics", "/v1/stats", "/v1/topics/nothere"):
         reply = server.get(path)
         assert (reply.status, reply.kind) == (401, "Denied"), path
@@ -288,9 +288,11 @@ def test_patterns_mean_what_they_say(pattern, topic, matches):
 @pytest.mark.parametrize(
     ("host", "origin", "site", "refused"),
     [
-        ("localhost:7474", None, None, None), ("127.0.0.1", None, "same-origin", None), ("[::1]:7474", None, "none", None),
+        ("localhost:7474", None, None, None), ("127.0.0.1", None, "same-origin", None),
+        ("[::1]:7474", None, "none", None),
         ("localhost:7474", "http://localhost:7474", None, None), ("LOCALHOST", None, None, None),
-        ("evil.example:7474", None, None, WrongHost), (None, None, None, WrongHost), ("localhost.evil.example", None, None, WrongHost),
+        ("evil.example:7474", None, None, WrongHost), (None, None, None, WrongHost),
+        ("localhost.evil.example", None, None, WrongHost),
         ("127.0.0.1.evil.example", None, None, WrongHost), ("localhost:7474", "http://evil.example", None, Denied),
         ("localhost:7474", "null", None, Denied), ("localhost:7474", "http://localhost:8080", None, Denied),
         ("localhost:7474", None, "cross-site", Denied), ("localhost:7474", None, "same-site", Denied),
