@@ -30,6 +30,8 @@ from holdfast.journal.entry_reader import Reader, entries_after
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters, JournalStats
 from holdfast.journal.remembered_keys import RememberedKeys
+from holdfast.journal.session_access import SessionAccess
+from holdfast.journal.sessions.session_table import SessionLimits, SessionTable
 from holdfast.journal.space_access import SpaceAccess
 from holdfast.journal.state.commit_counts import Commits
 from holdfast.journal.state.journal_state import JournalState
@@ -70,9 +72,13 @@ class Journal:
         self.clock = clock
         self.problems = tuple(recovered.problems)
         self._backend = backend
-        self._state = JournalState(
-            recovered.row, recovered.vault, recovered.topics, Spaces(recovered.vault, recovered.spaces)
+        limits = SessionLimits(
+            settings.sessions_max, settings.session_answers_max, round(settings.session_expiry_ms * 1000)
         )
+        sessions = SessionTable(recovered.vault, limits)
+        sessions.restore(recovered.sessions)
+        spaces = Spaces(recovered.vault, recovered.spaces)
+        self._state = JournalState(recovered.row, recovered.vault, recovered.topics, spaces, sessions)
         self._closed: Closed | None = None
         queue = Queue(settings, clock)
         self._writer = Writer(backend, self._state, queue, settings, clock) if owned else None
@@ -83,6 +89,7 @@ class Journal:
         self._queue = queue
         self.submit, self.offer, self.put_runs = queue.submit, queue.offer, queue.put_runs
         self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
+        self.sessions = SessionAccess(self._backend, self._state, queue, self.clock, owned=self._writer is not None)
         self.spaces = SpaceAccess(self._backend, self._state, queue, self.settings, learns=self._writer is not None)
 
     @classmethod
@@ -92,7 +99,9 @@ class Journal:
             backend = open_backend(path)
             try:
                 backend.filed.take_over(context.clock.random_bytes)
-                recovered = recovery.recover(backend, log_id, context.keyring, context.cipher, context.clock)
+                recovered = recovery.recover(
+                    backend, log_id, context.keyring, context.cipher, context.clock, sessions=True
+                )
                 if recovered.problems:
                     raise recovered.problems[0]
                 files = context.settings.group_file_bytes > 0

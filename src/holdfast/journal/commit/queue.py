@@ -21,7 +21,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Full, HoldfastError, Unavailable
+from holdfast.journal.commit.forwarded import Forwarded
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
+from holdfast.journal.commit.session_commits import Sending
 from holdfast.journal.commit.ticket import Ticket
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.partition import Partition
@@ -39,7 +41,7 @@ class Queue:
     def __init__(self, settings: JournalSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._lock = allocate_lock()
+        self.lock = self._lock = allocate_lock()
         self._wake = allocate_lock()
         self._wake.acquire()
         self._asleep = AWAKE
@@ -228,6 +230,23 @@ class Queue:
             elif self._asleep == IDLE:
                 self._rouse()
         return unit
+
+    def put_forwarded(self, sending: Sending, timeout: float) -> Forwarded:
+        """Add all that a session sends under one number to one group; or what is known about that number."""
+        with self._lock:
+            known = sending.known()  # before it waits for room …
+            if known is None:
+                group = self._admit(sending.records, sending.size, timeout)
+                known = sending.known()  # … and after: somebody else may have sent it meanwhile
+            if known is not None:
+                return known
+            forwarded = sending.place(group)
+            group.records += sending.records
+            group.bytes += sending.size
+            group.acked = True
+            if self._asleep:
+                self._rouse()
+            return forwarded
 
     def end_gathering(self, gathering: Gathering, reason: HoldfastError) -> Unit | None:
         """Let it take no more parts; the last unit that it has, for whoever waits for the end of it."""
