@@ -9,25 +9,22 @@ from __future__ import annotations
 import warnings
 from asyncio import to_thread
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import UTC, datetime
 from threading import RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from holdfast.arguments import seconds, whole
 from holdfast.caller import in_coroutine
 from holdfast.errors import Closed, Invalid, NotFound, OutcomeUnknown, Unavailable
-from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Operation
 from holdfast.log.topics.following import has_ended
 from holdfast.remote.consuming.member_session import MemberSession, MemberState, position_text
 from holdfast.remote.http.exchange import Pauses, monotonic
 from holdfast.remote.own_thread import awaited, begin
-from holdfast.remote.wire.group_message import Consumed
-from holdfast.remote.writing.outgoing_groups import ConsumedOperation
+from holdfast.remote.refused_verbs import refuse
 from holdfast.remote.writing.remote_journal import RemoteJournal
 
 if TYPE_CHECKING:
@@ -284,12 +281,9 @@ class RemoteConsumer(Generic[Item]):
             hint="handle it again, or handle it in a transaction with tx.consumed(consumer)",
         )
 
-    def commit_operations(self) -> RemoteCommitting | None:
-        """For transactions: the position of what was given out so far."""
-        with self._lock:
-            self._require_uncontested()
-            consumed = Consumed(self.topic, self.name, self._session.id, position_text(self._given))
-        return RemoteCommitting(ConsumedOperation(consumed))
+    def commit_operations(self) -> NoReturn:
+        """Not over HTTP: a transaction and a position become durable together only in the log's own process."""
+        refuse("consumed")
 
     # -- the end ------------------------------------------------------------------------------------------
 
@@ -352,25 +346,6 @@ class RemoteCommitTicket:
 
     def __repr__(self) -> str:
         return f"RemoteCommitTicket(done={self.done})"
-
-
-class RemoteCommitting:
-    """A position on its way into a transaction."""
-
-    records = 0
-    size = 0
-
-    def __init__(self, operation: ConsumedOperation) -> None:
-        self.operations: Sequence[Operation] = (operation,)
-
-    def queued(self, ticket: UnitTicket) -> None:
-        """It is on its way."""
-
-    def stored(self) -> None:
-        """It is durable."""
-
-    def failed(self) -> None:
-        """It was not sent, and never will be."""
 
 
 def _checked_limit(limit: int) -> int:

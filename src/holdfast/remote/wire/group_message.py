@@ -52,19 +52,10 @@ class SpaceChange(msgspec.Struct, array_like=True, tag="space", frozen=True):
     drop: bool = False
 
 
-class Consumed(msgspec.Struct, array_like=True, tag="consumed", frozen=True):
-    """How far a member of a consumer, which lives in the server, has consumed."""
-
-    topic: str
-    consumer: str
-    member: str
-    position: str
-
-
 class Unit(msgspec.Struct, array_like=True, tag="unit", frozen=True):
     """What is durable together or not at all."""
 
-    operations: list[RecordsRun | RowsRun | SpaceChange | Consumed]
+    operations: list[RecordsRun | RowsRun | SpaceChange]
     alone: bool
     """Whether it is a batch: an entry, or one for each partition."""
 
@@ -82,6 +73,7 @@ class GroupMessage(msgspec.Struct, array_like=True, frozen=True):
 class RunOutcome(msgspec.Struct, array_like=True):
     """Where a run is; -1 where it has no place of its own."""
 
+    partition: int
     first: int = -1
     seq: int = -1
     repeated: bool = False
@@ -89,8 +81,6 @@ class RunOutcome(msgspec.Struct, array_like=True):
     """Index, partition, offset and seq of records that were stored before."""
     refused: list[tuple[int, ErrorBody]] = []
     """Index of records whose idempotency key stands for something else."""
-    slots: list[int] | None = None
-    error: ErrorBody | None = None
 
 
 class ItemOutcome(msgspec.Struct, array_like=True):
@@ -104,8 +94,6 @@ class GroupOutcome(msgspec.Struct, array_like=True):
     """What became of a group, item by item."""
 
     items: list[ItemOutcome]
-    repeated: bool = False
-    """Whether it was written by an earlier request of the same number."""
 
 
 _group = msgspec.msgpack.Decoder(GroupMessage)

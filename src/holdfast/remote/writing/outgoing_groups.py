@@ -16,7 +16,6 @@ from holdfast.model import frame
 from holdfast.model.record_columns import Columns, Encoded
 from holdfast.remote.wire.error_message import ErrorBody, raised
 from holdfast.remote.wire.group_message import (
-    Consumed,
     Item,
     ItemOutcome,
     RecordsRun,
@@ -27,17 +26,6 @@ from holdfast.remote.wire.group_message import (
 )
 
 _SPACE = b"space/"
-_CONSUMED = b"consumed/"
-
-
-class ConsumedOperation(ChangeSpace):
-    """A position that is committed with a transaction; to the queue it is a change of a space like any other."""
-
-    __slots__ = ("consumed",)
-
-    def __init__(self, consumed: Consumed) -> None:
-        super().__init__(_CONSUMED + f"{consumed.topic}/{consumed.consumer}/{consumed.member}".encode())
-        self.consumed = consumed
 
 
 def item_of(queued: Run | QueuedUnit) -> Item:
@@ -47,11 +35,9 @@ def item_of(queued: Run | QueuedUnit) -> Item:
     return Unit([_operation(operation) for operation in queued.operations], queued.alone)
 
 
-def _operation(operation: Operation) -> RecordsRun | RowsRun | SpaceChange | Consumed:
+def _operation(operation: Operation) -> RecordsRun | RowsRun | SpaceChange:
     if isinstance(operation, Run):
         return _rows(operation, operation.columns) if isinstance(operation.columns, Encoded) else _records(operation)
-    if isinstance(operation, ConsumedOperation):
-        return operation.consumed
     assert isinstance(operation, ChangeSpace)  # a client has no others
     puts = [(key, body) for key, _, body in operation.puts]
     return SpaceChange(operation.name.removeprefix(_SPACE).decode(), puts, list(operation.deletes), operation.drop)
@@ -97,21 +83,24 @@ def _fill_item(item: Run | QueuedUnit, outcome: ItemOutcome, partitions: dict[st
 
 def _fill_run(run: Run, told: RunOutcome, parts: tuple[Partition, ...]) -> None:
     count = len(run)
-    if told.error is not None:
-        run.error = error_in(told.error)
-        return
     indexes = {place[0] for place in told.repeats} | {place[0] for place in told.refused}
-    if not all(0 <= index < count for index in indexes) or (told.first < 0 and len(indexes) < count):
+    numbers = {told.partition, *(place[1] for place in told.repeats)}
+    if not all(0 <= index < count for index in indexes) or not all(0 <= number < len(parts) for number in numbers):
+        raise ValueError("an answer names records or partitions that are not there")
+    if told.first < 0 and len(indexes) < count:
         raise ValueError("an answer has no place for a record")
-    if told.slots is not None and len(told.slots) != count:
-        raise ValueError("an answer has no place for a record")
-    run.first, run.seq, run.repeated, run.slots = told.first, told.seq, told.repeated, told.slots
+    if told.repeated:
+        run.partition = parts[told.partition]
+    run.first, run.seq, run.repeated = told.first, told.seq, told.repeated
     for index, number, offset, seq in told.repeats:
-        if not 0 <= number < len(parts):
-            raise ValueError("an answer names a partition that is not there")
         run.repeats[index] = (parts[number], offset, seq)
     for index, error in told.refused:
         run.repeats[index] = error_in(error)
+    if indexes:
+        run.slots, kept = [], 0
+        for index in range(count):
+            run.slots.append(kept)
+            kept += index not in indexes
 
 
 def fail(item: Run | QueuedUnit, error: HoldfastError) -> None:
@@ -131,7 +120,7 @@ def ends_of(queued: Sequence[Run | QueuedUnit]) -> list[tuple[Partition, int]]:
     """Behind which offsets the records are that were written just now."""
     runs = [run for item in queued for run in ([item] if isinstance(item, Run) else item.runs())]
     return [
-        (run.partition, run.first + (len(run) if run.slots is None else max(run.slots, default=-1) + 1))
+        (run.partition, run.first + len(run) - len(run.repeats))
         for run in runs
         if run.first >= 0 and run.error is None and not run.repeated
     ]
