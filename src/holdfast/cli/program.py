@@ -31,7 +31,7 @@ from holdfast.suggestions import meant
 VERBS = (
     "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
     "migrate-root", "compact", "publish", "unpublish", "inspect", "keys", "consumer", "channel", "execution",
-    "spark", "config",
+    "spark", "serve", "token", "config",
 )  # fmt: skip
 
 _TOGETHER = {"unpublish": "publish"}

@@ -117,7 +117,7 @@ class TokenFile:
         self.path = path
 
     def read(self) -> tuple[StoredToken, ...]:
-        """All tokens; none where there is no file. Raises Invalid, Corrupt or Unavailable where it cannot be believed."""
+        """All tokens, none where there is no file; Invalid, Corrupt or Unavailable where it cannot be believed."""
         try:
             content, mode = disk.read_small_file(self.path, _FILE_BYTES_MAX)
         except FileNotFoundError:

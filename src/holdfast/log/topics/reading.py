@@ -154,7 +154,13 @@ class Reading(Generic[Item]):
     @property
     def position(self) -> str:
         """How far this reading got, to go on from later: `read(start=position)`, backwards `read(end=position)`."""
-        return msgspec.json.encode({str(number): at for number, at in sorted(self._positions.items())}).decode()
+        return position_text(self._positions)
+
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """Where its span begins and ends, as positions: with them a later reading gives no more than this one would."""
+        spans = [(s.stream.partition.number, s.start, s.end) for s in self._spans]
+        return position_text({n: start for n, start, _ in spans}), position_text({n: end for n, _, end in spans})
 
     @property
     def exhausted(self) -> bool:
@@ -243,6 +249,11 @@ def _fitting(batch: pa.RecordBatch, room: int, *, always: bool) -> pa.RecordBatc
         middle = (low + high + 1) // 2
         low, high = (middle, high) if batch.slice(0, middle).nbytes <= room else (low, middle - 1)
     return batch.slice(0, low)
+
+
+def position_text(positions: Mapping[int, int]) -> str:
+    """Partitions and offsets as a short text."""
+    return msgspec.json.encode({str(number): at for number, at in sorted(positions.items())}).decode()
 
 
 def parse_position(text: str) -> Mapping[int, int]:
