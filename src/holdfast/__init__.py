@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.reader.settled_reading import SettledReading, read
     from holdfast.recovery.rebuild import rebuild
     from holdfast.recovery.restore import restore
+    from holdfast.remote.connecting import connect
     from holdfast.settings import Settings
 
 __version__ = "0.1.0"
@@ -72,6 +73,7 @@ _HOMES = {
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
     "compact": "compaction.compact_root",
+    "connect": "remote.connecting",
     "execution_id": "execution.journal.execution_id:derived_id",
     "open": "log.open_log:open_log",
     "publish_tables": "log.table_verbs",
@@ -114,6 +116,7 @@ __all__ = [
     "TypedTopic",
     "Unavailable",
     "compact",
+    "connect",
     "execution_id",
     "open",
     "publish_tables",

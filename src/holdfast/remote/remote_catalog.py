@@ -106,7 +106,7 @@ class RemoteCatalog:
         return self._handle(self._put(name, declared, count, key, whole(first_offset, "first_offset")))
 
     def _state(self, name: str) -> TopicState:
-        answer = self._exchange.ask(Question("GET", ("v1", "topics", check_name(name))), self._timeout)
+        answer = self._exchange.ask(Question("GET", ("v1", "client", "topics", check_name(name))), self._timeout)
         return TopicState.parse(answer.body)
 
     def _put(
@@ -123,7 +123,8 @@ class RemoteCatalog:
         question = Question(
             "PUT", ("v1", "topics", name), body=msgspec.json.encode(body), headers={"Content-Type": JSON}
         )
-        return TopicState.parse(self._exchange.ask(question, self._timeout).body)
+        self._exchange.ask(question, self._timeout)
+        return self._state(name)
 
     def _handle(self, state: TopicState) -> AnyRemoteTopic:
         with self._lock:

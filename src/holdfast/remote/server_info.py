@@ -37,7 +37,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     @classmethod
     def ask(cls, exchange: Exchange, timeout: float) -> ServerInfo:
         """Ask it."""
-        answer = exchange.ask(Question("GET", ("v1",)), timeout)
+        answer = exchange.ask(Question("GET", ("v1", "client")), timeout)
         try:
             info = msgspec.json.decode(answer.body, type=cls)
             bytes.fromhex(info.log)

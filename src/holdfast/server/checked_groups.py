@@ -1,9 +1,9 @@
 """Groups that clients sent, checked item by item, as what the journal takes under a session's number.
 
 What `remote/wire` decoded is only well formed. Here each item is held against the log: the topic is there and of the
-right kind, the caller may append to it, the partition exists, nothing is larger than a record or a batch may be, and rows
-are valid Arrow of a version of the topic's schema. An item that does not fit raises `ItemRefused` with its number; then
-nothing of the whole group is written. Keys of users' items are hidden here, where the log's keys are.
+right kind, the caller may append to it, the partition exists, nothing is larger than a record or a batch may be, and
+rows are valid Arrow of a version of the topic's schema. An item that does not fit raises `ItemRefused` with its number;
+then nothing of the whole group is written. Keys of users' items are hidden here, where the log's keys are.
 """
 
 from __future__ import annotations

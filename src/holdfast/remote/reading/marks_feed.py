@@ -14,7 +14,7 @@ from holdfast.errors import Closed, HoldfastError, Unavailable
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.remote.http.exchange import Exchange, Pauses, Question, monotonic
-from holdfast.remote.reading.topic_state import MarksRow, TopicState, apply, marks_of
+from holdfast.remote.reading.topic_state import MarksRow, TopicState, apply
 from holdfast.remote.writing.remote_journal import RemoteJournal
 
 _WAIT_S = 20.0
@@ -47,7 +47,7 @@ class MarksFeed:
     def refresh(self) -> None:
         """Ask how far the topic is now, and which versions its schema has."""
         timeout = self._journal.settings.ack_timeout_ms / 1000
-        answer = self._exchange.ask(Question("GET", ("v1", "topics", self.topic)), timeout)
+        answer = self._exchange.ask(Question("GET", ("v1", "client", "topics", self.topic)), timeout)
         state = TopicState.parse(answer.body)
         if state.schemas:
             self._journal.schemas[self.topic] = state.schema_rows()
@@ -89,9 +89,10 @@ class MarksFeed:
     def _wait_for_news(self) -> None:
         began = monotonic()
         query = (("wait", f"{_WAIT_S:g}"), ("known", self._known))
-        answer = self._exchange.ask(Question("GET", ("v1", "topics", self.topic, "marks"), query), _WAIT_S + 10)
-        self._known = answer.headers.get("holdfast-marks", "")
-        moved = self._take_up(marks_of(answer.body))
+        answer = self._exchange.ask(Question("GET", ("v1", "client", "topics", self.topic), query), _WAIT_S + 10)
+        state = TopicState.parse(answer.body)
+        self._known = state.tag
+        moved = self._take_up(state.marks)
         if not moved and monotonic() - began < _LOOK_AGAIN_S:  # it does not wait: do not ask all the time
             self._exchange.pause(_LOOK_AGAIN_S)
 

@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeVar
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.following import Follower, has_ended
+from holdfast.log.topics.reading import parse_position, position_text
 from holdfast.log.topics.watching import Watch
 from holdfast.model.record import Watermark
 from holdfast.remote.http.exchange import Pauses
@@ -75,6 +76,38 @@ class RemoteFollower(Follower[Item]):
                 if not self._news():
                     await future
         return self._page.popleft()
+
+    @property
+    def position(self) -> str:
+        """How far it has given records, as text: for `topic.read(position)`, or another follower."""
+        if self._page:
+            raise Invalid("this follower is being iterated", hint="each record has its own place")
+        self.begin()
+        return position_text({part.number: at for part, at in (self._places or {}).items()})
+
+    def go_to(self, position: str) -> None:
+        """Go on from a position that a reading got to."""
+        self.begin()
+        found, places = parse_position(position), self._places or {}
+        for part in places:
+            places[part] = found.get(part.number, places[part])
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait until there is something to read behind its position; False when the time is over, or it is closed."""
+        await to_thread(self.begin)
+        deadline = get_running_loop().time() + timeout
+        while not self._is_behind():
+            left = min(_SLEEP_S, deadline - get_running_loop().time())
+            if left <= 0 or has_ended(self._remote):  # type: ignore[arg-type]
+                return False
+            self._feed.listen()
+            future = self._signal.future(get_running_loop(), left)
+            if not self._news():
+                await future
+        return True
+
+    def _is_behind(self) -> bool:
+        return any(part.durable > at for part, at in (self._places or {}).items())
 
     def _news(self) -> bool:
         return self._is_over() or any(part.durable > at for part, at in (self._places or {}).items())

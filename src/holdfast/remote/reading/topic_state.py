@@ -48,6 +48,8 @@ class TopicState(msgspec.Struct, frozen=True):
     key: str | None = None
     typed: bool = False
     schemas: tuple[SchemaVersion, ...] = ()
+    tag: str = ""
+    """Names these marks, for whoever waits until they have moved."""
 
     @classmethod
     def parse(cls, body: bytes) -> TopicState:
@@ -81,14 +83,6 @@ class TopicState(msgspec.Struct, frozen=True):
         return parts
 
 
-def marks_of(body: bytes) -> tuple[MarksRow, ...]:
-    """The marks that a server answered."""
-    try:
-        return msgspec.json.decode(body, type=_Marks).marks
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise _not_understood() from None
-
-
 def apply(part: Partition, marks: MarksRow) -> bool:
     """Take up the marks of one partition; whether any moved."""
     before = (part.durable, part.sealed, part.shipment)
@@ -98,10 +92,6 @@ def apply(part: Partition, marks: MarksRow) -> bool:
     if marks.shipped is not None:
         part.shipment = ShipmentRow(part.id, 0, 0, marks.settled, marks.shipped)
     return before != (part.durable, part.sealed, part.shipment)
-
-
-class _Marks(msgspec.Struct):
-    marks: tuple[MarksRow, ...]
 
 
 def _not_understood() -> Unavailable:
