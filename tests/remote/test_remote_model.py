@@ -1,4 +1,4 @@
-"""The model: whatever is done to a served log by a client and to a log of this process gives the same, errors included."""
+"""The model: whatever is done to a served log and to a log of this process gives the same, errors included."""
 
 from __future__ import annotations
 
@@ -183,7 +183,8 @@ class BothLogs(RuleBasedStateMachine):
         self.same(run)
 
     @rule(
-        start=offsets, limit=st.sampled_from([None, 1, 3]), reverse=st.booleans(), key=st.sampled_from([None, "a", "zz", 5]),
+        start=offsets, limit=st.sampled_from([None, 1, 3]), reverse=st.booleans(),
+        key=st.sampled_from([None, "a", "zz", 5]),
         columns=st.sampled_from([None, ["id"], ["name", "blob"], ["nope"]]), arrow=st.booleans(),
     )  # fmt: skip
     def read_rows(self, arrow: bool, **asked: Any) -> None:
@@ -260,9 +261,12 @@ class BothLogs(RuleBasedStateMachine):
 
 @pytest.fixture
 def both(served: ServedLog) -> Iterator[type[BothLogs]]:
-    with tempfile.TemporaryDirectory() as directory, served.connect() as remote:
-        with holdfast.open(Path(directory) / "log", settings={"segments": {"seal_on_close": False}}) as local:
-            yield type("BothLogs", (BothLogs,), {"local": local, "remote": remote})
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        served.connect() as remote,
+        holdfast.open(Path(directory) / "log", settings={"segments": {"seal_on_close": False}}) as local,
+    ):
+        yield type("BothLogs", (BothLogs,), {"local": local, "remote": remote})
 
 
 def test_a_served_log_is_like_a_log_of_this_process(both: type[BothLogs], request: pytest.FixtureRequest) -> None:

@@ -152,6 +152,9 @@ class Exchange:
             raise Lost(f"the answer broke off ({type(error).__name__})") from error
         if len(body) > _ANSWER_BYTES_MAX:
             raise Unavailable("an answer of the server is too large", hint="ask for less: limit=…, bytes_max=…")
+        if response.length or (response.length is None and not response.chunked):
+            # Hazard: Python gives what has come of a body that was cut, and says nothing, if asked for so many bytes.
+            raise Lost("the answer broke off")
         headers = {name.lower(): value for name, value in response.getheaders()}
         self._check(response.status, headers)
         return Answer(response.status, headers, body)
