@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
 
@@ -21,11 +20,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedLog]:
         yield server
 
 
-@pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[ServedLog]:
-    """A server that a test may kill."""
-    with ServedLog(tmp_path / "log") as server:
+@pytest.fixture(scope="session")
+def risen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedLog]:
+    with ServedLog(tmp_path_factory.mktemp("mortal") / "log") as server:
         yield server
+
+
+@pytest.fixture
+def mortal(risen: ServedLog) -> ServedLog:
+    """A server that a test may kill."""
+    risen.rise()
+    return risen
 
 
 @pytest.fixture

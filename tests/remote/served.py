@@ -58,6 +58,13 @@ class ServedLog:
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
+    def rise(self) -> None:
+        """Be there and answer, whatever was done to it."""
+        if self._process.poll() is None:
+            self.go_on()
+        else:
+            self.start()
+
     def restart(self) -> None:
         self.kill()
         self.start()
@@ -70,8 +77,8 @@ class ServedLog:
 
     def _end(self) -> None:
         self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def connect(self, url: str | None = None, **options: object) -> RemoteLog:
         return holdfast.connect(url or self.url, **options)  # type: ignore[arg-type]

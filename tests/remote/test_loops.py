@@ -33,10 +33,10 @@ def test_64_tasks_append_and_each_finds_its_own_in_order(served: ServedLog, name
     asyncio.run(main())
 
 
-def test_a_loop_goes_on_while_the_server_does_not_answer(mortal: ServedLog) -> None:
+def test_a_loop_goes_on_while_the_server_does_not_answer(mortal: ServedLog, name: str) -> None:
     async def main() -> None:
         async with await asyncio.to_thread(mortal.connect) as log:
-            topic = await asyncio.to_thread(log.topic, "t")
+            topic = await asyncio.to_thread(log.topic, name)
             await topic.append_async(b"0")
             mortal.pause()
             waiting = [

@@ -79,13 +79,13 @@ def test_what_is_lost_on_its_way_is_written_once_and_in_order(
         assert len(log.space(name).items()) == 4 * 3
 
 
-def test_a_killed_server_loses_nothing_and_repeats_nothing(mortal: ServedLog, seed: int) -> None:
+def test_a_killed_server_loses_nothing_and_repeats_nothing(mortal: ServedLog, name: str, seed: int) -> None:
     """Eight tasks of two loops and threads write and wait; the server is killed again and again."""
     random, stop = Random(seed), Event()
     acknowledged: dict[int, list[int]] = {}
     failures: list[BaseException] = []
     with mortal.connect() as log, mortal.connect() as other:
-        topics = [log.topic("t"), other.topic("t")]
+        topics = [log.topic(name), other.topic(name)]
 
         def write(writer: int) -> None:
             found = acknowledged[writer] = []
@@ -98,7 +98,7 @@ def test_a_killed_server_loses_nothing_and_repeats_nothing(mortal: ServedLog, se
             except BaseException as error:
                 failures.append(error)
 
-        follower = other.topic("t").follow(0)
+        follower = other.topic(name).follow(0)
         followed: list[tuple[int, bytes]] = []
         threads = [Thread(target=write, args=(writer,)) for writer in range(6)]
         for thread in threads:
@@ -113,7 +113,7 @@ def test_a_killed_server_loses_nothing_and_repeats_nothing(mortal: ServedLog, se
         for thread in threads:
             thread.join()
         assert failures == []
-        records = [record.payload for record in log.topic("t").read()]
+        records = [record.payload for record in log.topic(name).read()]
         while len(followed) < len(records):
             record = next(follower)
             followed.append((record.offset, record.payload))
@@ -124,9 +124,9 @@ def test_a_killed_server_loses_nothing_and_repeats_nothing(mortal: ServedLog, se
         assert own == numbers == list(range(len(numbers)))
 
 
-def test_a_server_that_is_away_ends_in_outcome_unknown_and_the_ticket_still_settles(mortal: ServedLog) -> None:
+def test_without_a_server_the_outcome_is_unknown_and_the_ticket_still_settles(mortal: ServedLog, name: str) -> None:
     with mortal.connect() as log:
-        topic = log.topic("t")
+        topic = log.topic(name)
         topic.append(b"first")
         mortal.kill()
         with pytest.raises(OutcomeUnknown) as caught:
@@ -140,10 +140,10 @@ def test_a_server_that_is_away_ends_in_outcome_unknown_and_the_ticket_still_sett
         assert [record.payload for record in topic.read()] == [b"first", b"second"]
 
 
-def test_a_full_queue_refuses_what_it_cannot_keep(mortal: ServedLog) -> None:
+def test_a_full_queue_refuses_what_it_cannot_keep(mortal: ServedLog, name: str) -> None:
     settings = {"journal": {"queue_records_max": 10, "group_records_max": 5}}
     with mortal.connect(settings=settings) as log:
-        topic = log.topic("t")
+        topic = log.topic(name)
         mortal.pause()
         tickets = [topic.submit(b"x", timeout=0) for _ in range(10)]
         assert topic.offer(b"y") is False
@@ -158,9 +158,9 @@ def test_a_full_queue_refuses_what_it_cannot_keep(mortal: ServedLog) -> None:
         assert sum(1 for _ in topic.read()) == 11
 
 
-def test_closing_does_not_wait_for_ever_for_a_server_that_is_gone(mortal: ServedLog) -> None:
+def test_closing_does_not_wait_for_ever_for_a_server_that_is_gone(mortal: ServedLog, name: str) -> None:
     log = mortal.connect()
-    topic = log.topic("t")
+    topic = log.topic(name)
     mortal.kill()
     tickets = [topic.submit(b"sent or not"), topic.submit(b"not sent")]
     with pytest.raises(Unavailable, match="given up"):
@@ -252,9 +252,9 @@ def test_reading_goes_on_where_a_page_was_lost(served: ServedLog, proxy: Cutting
         assert proxy.cuts > 0
 
 
-def test_a_long_read_follows_the_server_through_its_death(mortal: ServedLog) -> None:
+def test_a_long_read_follows_the_server_through_its_death(mortal: ServedLog, name: str) -> None:
     with mortal.connect() as log:
-        topic = log.topic("t")
+        topic = log.topic(name)
         topic.append_batch([b"%d" % number for number in range(2_000)])
         reading = topic.read()
         found = [next(reading).payload for _ in range(100)]
@@ -263,9 +263,9 @@ def test_a_long_read_follows_the_server_through_its_death(mortal: ServedLog) -> 
         assert found == [b"%d" % number for number in range(2_000)]
 
 
-def test_a_consumer_whose_server_died_gets_what_it_had_not_committed_again(mortal: ServedLog) -> None:
+def test_a_consumer_whose_server_died_gets_what_it_had_not_committed_again(mortal: ServedLog, name: str) -> None:
     with mortal.connect() as log:
-        topic = log.topic("t")
+        topic = log.topic(name)
         topic.append_batch([b"%d" % number for number in range(10)])
         consumer = topic.consumer("c")
         assert [one.payload for one in consumer.poll(3)] == [b"0", b"1", b"2"]
