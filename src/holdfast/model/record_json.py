@@ -62,7 +62,10 @@ class GivenRecord(msgspec.Struct):
 
     def is_bare(self) -> bool:
         """Whether it is a payload and nothing else."""
-        return not any(field is not None for field in (self.key, self.kind, self.headers, self.time_us, self.time))
+        return (
+            self.key is None and self.kind is None and self.headers is None and self.time_us is None
+            and self.time is None
+        )  # fmt: skip
 
     def bytes(self) -> bytes:
         """Its payload."""

@@ -6,7 +6,6 @@ in memory at a time share one budget. What is wrong is Invalid, and says which p
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -156,30 +155,24 @@ class ApiRequest:
         if declared is not None:
             self._take(int(declared) if declared.isdigit() and len(declared) < _DIGITS_MAX else 2**63)
         message = await self._next()
-        if not message.get("more_body", False):
-            self.has_body_left = False
-            return message.get("body", b"")  # type: ignore[no-any-return]
-        parts, size = [message.get("body", b"")], len(message.get("body", b""))
-        try:
-            async with asyncio.timeout(self._settings.body_timeout_ms / 1000):
-                while message.get("more_body", False):
-                    message = await self._next()
-                    part = message.get("body", b"")
-                    size += len(part)
-                    if declared is None and size > self._taken:
-                        self._take(size - self._taken)
-                    parts.append(part)
-        except TimeoutError:
-            raise Refusal(408, "the body did not arrive in time", hint="send it again", kind="Unavailable") from None
+        content: bytes = message.get("body", b"")
+        if message.get("more_body", False):
+            parts, size = [content], len(content)
+            while message.get("more_body", False):
+                message = await self._next()
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if declared is None and size > self._taken:
+                    self._take(size - self._taken)
+            content = b"".join(parts)
+        elif declared is None:
+            self._take(len(content))
         self.has_body_left = False
-        return b"".join(parts)
+        return content
 
     async def _next(self) -> MutableMapping[str, Any]:
-        try:
-            async with asyncio.timeout(self._settings.body_timeout_ms / 1000):
-                message = await self._receive()
-        except TimeoutError:
-            raise Refusal(408, "the body did not arrive in time", hint="send it again", kind="Unavailable") from None
+        """The next part. How long it may take is the connection's business (`guarded_protocol`)."""
+        message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         return message

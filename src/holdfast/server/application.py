@@ -12,6 +12,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import MutableMapping
+from itertools import count
 from typing import Any
 
 from starlette.routing import Match, Route
@@ -33,6 +34,8 @@ class Application:
     def __init__(self, served: Served) -> None:
         self._served = served
         self._routes = [(_route(definition), definition) for definition in ROUTES]
+        self._prefix = served.clock.random_bytes(3).hex() + "-"
+        self._numbers = count(1)
         self._known: dict[tuple[str, str], tuple[RouteDefinition, dict[str, Any]]] = {}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -40,7 +43,7 @@ class Application:
         if scope["type"] != "http":
             return
         served = self._served
-        number = served.clock.random_bytes(6).hex()
+        number = self._prefix + format(next(self._numbers), "x")
         request = ApiRequest(scope, receive, number, served.settings, served.budget)
         pattern = "-"
         try:
@@ -110,6 +113,8 @@ class Application:
             return await self._within_time(definition, request)
 
     async def _within_time(self, definition: RouteDefinition, request: ApiRequest) -> Answer | Stream:
+        if definition.seconds_more is None:
+            return await definition.handler(request, self._served)
         seconds = self._served.settings.request_timeout_ms / 1000 + definition.seconds_more
         try:
             async with asyncio.timeout(seconds):

@@ -71,11 +71,13 @@ def _records(given: list[GivenRecord]) -> Given:
     partitions = {one.partition for one in given}
     if len(partitions) > 1:
         raise Invalid("records of one body name different partitions", hint="name one for all of them, or none")
-    return Given([_record(one) for one in given], False, partitions.pop())
+    return Given(list(map(_record, given)), False, partitions.pop())
 
 
 def _record(one: GivenRecord) -> bytes | Record:
-    return one.bytes() if one.is_bare() else one.record()
+    if not one.is_bare():
+        return one.record()
+    return one.payload.encode() if one.payload_encoding is None else one.bytes()
 
 
 def _bytes_record(request: ApiRequest, content: bytes) -> Given:

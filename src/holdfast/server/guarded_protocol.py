@@ -13,7 +13,8 @@ import asyncio
 import logging
 import socket
 import ssl
-from typing import Any
+from math import inf
+from typing import Any, Literal
 
 import httptools
 import msgspec
@@ -24,18 +25,20 @@ from holdfast.server_settings import ServerSettings
 
 _log = logging.getLogger("holdfast.server")
 _HEADERS_MAX = 100
+_LATE = 408
+_WaitsFor = Literal["head", "body", "us", "request"]
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
 class Connections:
-    """What all connections of one server share."""
+    """What all connections of one server share, and what looks after them."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        self.open: set[asyncio.BaseProtocol] = set()
+        self.open: set[GuardedProtocol] = set()
         self.refused = 0
 
-    def admit(self, protocol: asyncio.BaseProtocol) -> bool:
+    def admit(self, protocol: GuardedProtocol) -> bool:
         """Count one more; False where there are too many."""
         if len(self.open) >= self.settings.connections_max:
             self.refused += 1
@@ -45,11 +48,23 @@ class Connections:
         self.open.add(protocol)
         return True
 
-    def drop(self, protocol: asyncio.BaseProtocol) -> None:
+    def drop(self, protocol: GuardedProtocol) -> None:
         """One less."""
         self.open.discard(protocol)
         if self.refused and len(self.open) < self.settings.connections_max // 2:
             self.refused = 0  # the next time is worth a word again
+
+    async def watch(self) -> None:
+        """For as long as the server runs: cut off whoever is late. One look at all costs less than a timer for each."""
+        limits = self.settings
+        shortest = min(limits.headers_timeout_ms, limits.body_timeout_ms, limits.idle_timeout_ms)
+        pause = min(1.0, min(shortest, limits.send_timeout_ms) / 4000)
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(pause)
+            now = loop.time()
+            for protocol in [one for one in self.open if one.deadline < now]:
+                protocol.is_late()
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -59,11 +74,16 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(*args, **extra)
         self._guard = connections
         self._is_counted = is_counted
-        self._head_bytes: int | None = 0
-        """What has come of the present request's headers; None once they are complete."""
-        self._head_count = 0
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._send_timer: asyncio.TimerHandle | None = None
+        limits = connections.settings
+        self._headers_s, self._body_s = limits.headers_timeout_ms / 1000, limits.body_timeout_ms / 1000
+        self._idle_s, self._send_s = limits.idle_timeout_ms / 1000, limits.send_timeout_ms / 1000
+        self._headers_max = limits.headers_bytes_max
+        self._waits_for: _WaitsFor = "head"
+        self.deadline = inf
+        """When that must have come."""
+        self._send_deadline = inf
+        self._head_bytes = self._head_count = 0
+        """What has come of the present request's headers: as bytes that are not complete, and as complete ones."""
         self._refusal: tuple[int, str] | None = None
 
     # -- the connection -----------------------------------------------------------------------------------
@@ -76,51 +96,62 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._is_counted = True
         notice_the_dead(transport, self._guard.settings.send_timeout_ms)
-        super().connection_made(transport)
-        self._await_head()
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]  # all that is asked of one
+        self._wait_for("head", self._headers_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._guard.drop(self)
-        self._stop_timers()
         super().connection_lost(exc)
 
-    def _stop_timers(self) -> None:
-        for timer in (self._head_timer, self._send_timer):
-            if timer is not None:
-                timer.cancel()
-        self._head_timer = self._send_timer = None
+    def _wait_for(self, what: _WaitsFor, seconds: float) -> None:
+        self._waits_for = what
+        self.deadline = self.loop.time() + seconds
 
-    # -- headers ------------------------------------------------------------------------------------------
-
-    def _await_head(self) -> None:
-        if self._head_timer is None:
-            seconds = self._guard.settings.headers_timeout_ms / 1000
-            self._head_timer = self.loop.call_later(seconds, self._head_is_late)
-
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        if not self.transport.is_closing():
-            if self._head_bytes:
+    def is_late(self) -> None:
+        """What it waits for has not come in time."""
+        now, self.deadline = self.loop.time(), inf
+        if now >= self._send_deadline:
+            self.transport.abort()
+        elif self._waits_for == "head":
+            if self._head_bytes or self._head_count:
                 self._say(408, "the headers did not arrive in time")
-            self.transport.abort() if self.transport.get_write_buffer_size() else self.transport.close()
+            self.transport.close()
+        elif self._waits_for == "body":
+            self._body_is_late()
+        elif self._waits_for == "request":
+            self.transport.close()
+        if self.transport.is_closing():  # whoever does not even take an answer is cut off the next time
+            self._send_deadline = self.deadline = now + self._send_s
+
+    def _body_is_late(self) -> None:
+        cycle = self.cycle
+        if cycle is None or not cycle.more_body:
+            return
+        if not cycle.response_started:
+            self._say(408, "the body did not arrive in time")
+        cycle.disconnected = True  # nobody waits for it any more
+        cycle.message_event.set()
+        self.transport.close()
+
+    # -- a request ----------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         """Some bytes have come."""
         if self.transport.is_closing():
             return
         super().data_received(data)
-        if self._head_bytes is not None and not self.transport.is_closing():
+        if self._waits_for in ("head", "request") and not self.transport.is_closing():
             self._head_bytes += len(data)
-            if self._head_bytes > self._guard.settings.headers_bytes_max:
+            if self._head_bytes > self._headers_max:
                 self._refusal = (431, "the headers are too large")
                 self.send_400_response("")
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
-        self._head_bytes, self._head_count = 0, 0
-        self._await_head()
+        self._head_bytes = self._head_count = 0
+        self._wait_for("head", self._headers_s)
 
     def on_url(self, url: bytes) -> None:
         """A part of the request line."""
@@ -134,19 +165,28 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _count(self, size: int) -> None:
         self._head_count += size
-        if self._head_count > self._guard.settings.headers_bytes_max or len(self.headers) > _HEADERS_MAX:
+        if self._head_count > self._headers_max or len(self.headers) > _HEADERS_MAX:
             self._refusal = (431, "the headers are too large")
             raise httptools.HttpParserError("too large")
 
     def on_headers_complete(self) -> None:
         """All headers are there."""
-        self._head_bytes = None
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
         if [name for name, _ in self.headers].count(b"host") > 1:
             raise httptools.HttpParserError("two hosts")
+        self._wait_for("body", self._body_s)
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The whole request is there: it is our turn."""
+        self._waits_for, self.deadline = "us", self._send_deadline
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The whole answer was handed over."""
+        super().on_response_complete()
+        self._unset_keepalive_if_required()
+        if self._waits_for == "us" and not self.pipeline:
+            self._wait_for("request", self._idle_s)
 
     def send_400_response(self, msg: str) -> None:
         """Say that this is no request, and close."""
@@ -158,7 +198,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """An answer of our own, in the middle of a request."""
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
             return  # another answer is on its way: nothing may come in between
-        body = msgspec.json.encode(ErrorBody("Invalid", message, "see docs/reference/http.md", {}, "-"))
+        kind = "Unavailable" if status == _LATE else "Invalid"
+        body = msgspec.json.encode(ErrorBody(kind, message, "see docs/reference/http.md", {}, "-"))
         head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(head % (status, _REASONS[status], len(body)) + body)
 
@@ -167,19 +208,48 @@ class GuardedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client takes nothing, for now."""
         super().pause_writing()
-        if self._send_timer is None:
-            self._send_timer = self.loop.call_later(self._guard.settings.send_timeout_ms / 1000, self._cut_off)
+        self._send_deadline = self.loop.time() + self._send_s
+        self.deadline = min(self.deadline, self._send_deadline)
 
     def resume_writing(self) -> None:
         """It takes something again."""
         super().resume_writing()
-        if self._send_timer is not None:
-            self._send_timer.cancel()
-            self._send_timer = None
+        if self.deadline == self._send_deadline:
+            self.deadline = inf
+        self._send_deadline = inf
 
-    def _cut_off(self) -> None:
-        self._send_timer = None
-        self.transport.abort()
+
+class JoinedWrites:
+    """A transport that sends what is written in one turn of the loop at once: head and body of an answer are one packet
+    and one system call.
+    """
+
+    __slots__ = ("_loop", "_parts", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Send it with what else is written now."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def _flush(self) -> None:
+        if self._parts:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what is left, then close."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class TlsGate(asyncio.Protocol):

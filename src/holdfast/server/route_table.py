@@ -57,8 +57,8 @@ class RouteDefinition(NamedTuple):
     is_stream: bool = False
     writes: bool = False
     """Whether nobody knows what became of it if it takes too long."""
-    seconds_more: float = 0.0
-    """How much longer it may take, because it waits for something."""
+    seconds_more: float | None = 0.0
+    """How much longer it may take, because it waits for something; None: what it waits for has a limit of its own."""
 
 
 _READ: tuple[Scope, ...] = ("read",)
@@ -78,7 +78,7 @@ ROUTES: tuple[RouteDefinition, ...] = (
     _Route(
         "POST", _TOPIC + "/records", "topic", _APPEND, appending.append, "Append records or rows",
         GivenRecord, appending.AppendAnswer, ("partition", "durability", "timeout", "time"),
-        takes=(JSON, NDJSON, BYTES, ARROW), writes=True, seconds_more=WAIT_SECONDS_MAX,
+        takes=(JSON, NDJSON, BYTES, ARROW), writes=True, seconds_more=None,
     ),
     _Route(
         "GET", _TOPIC + "/records", "topic", _READ, reading_records.read, "One page of records or rows",

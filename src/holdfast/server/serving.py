@@ -146,6 +146,7 @@ class _Server(uvicorn.Server):
         for one in sockets or []:
             self.servers.append(await loop.create_server(self._protocol, sock=one, backlog=_BACKLOG))
         self.started = True
+        self._watch = asyncio.ensure_future(self._connections.watch())
         self._started()
 
     def _protocol(self) -> asyncio.Protocol:
@@ -158,7 +159,10 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End followers, finish requests."""
         self._served.draining.set()
-        await super().shutdown(sockets)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            self._watch.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal. uvicorn would raise it again at the end, and then nobody could close the log."""

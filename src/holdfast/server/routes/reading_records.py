@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -30,7 +31,7 @@ _FOLLOW_BYTES = 2**20
 class PageAnswer(msgspec.Struct, frozen=True):
     """One page."""
 
-    records: list[dict[str, object]]
+    records: list[dict[str, Any]]
     position: str
     exhausted: bool
 
