@@ -9,7 +9,7 @@ from threading import Event, Thread
 import pyarrow as pa
 import pytest
 
-from holdfast import Full, HoldfastError, Invalid, OutcomeUnknown, Receipt, Unavailable
+from holdfast import Corrupt, Full, HoldfastError, Invalid, OutcomeUnknown, Receipt, Unavailable
 from holdfast.errors import Denied
 from holdfast.remote.remote_log import RemoteLog
 from tests.remote.cutting_proxy import CuttingProxy, Seen, told
@@ -302,3 +302,29 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(remote: RemoteLog, name: 
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert topic.append(b"after").offset == 1
+
+
+def test_a_follower_that_met_an_error_goes_on_where_it_was(served: ServedLog, proxy: CuttingProxy, name: str) -> None:
+    """What came before the error is given first; behind it nothing is left out."""
+    corrupt = told(500, b'{"kind":"Corrupt","message":"damaged","hint":"h","fields":{"offset":300}}')
+    pages: list[Seen] = []
+
+    def plan(seen: Seen) -> str | bytes:
+        if seen.path.startswith(f"/v1/topics/{name}/records"):
+            pages.append(seen)
+            return corrupt if len(pages) in (2, 3) else "pass"
+        return "pass"
+
+    with served.connect(proxy.url) as log:
+        topic = log.topic(name)
+        topic.append_batch([b"%d" % number for number in range(700)])
+        proxy.plan = plan
+        follower, found, errors = topic.follow(0), [], 0
+        while len(found) < 700:
+            try:
+                found.append(next(follower).payload)
+            except Corrupt as error:
+                errors += 1
+                assert (error.offset, len(found)) == (300, 256)
+        assert errors == 1
+        assert found == [b"%d" % number for number in range(700)]
