@@ -26,7 +26,8 @@ from holdfast.clock import Clock
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.log.consumers.consumer_status import ConsumerStatus
-from holdfast.log.log import Log, Stats
+from holdfast.log.log import Log
+from holdfast.log.log_stats import Stats
 from holdfast.log.transactions.space import Space, space_names
 from holdfast.log.transactions.transaction import Transaction
 from holdfast.model.record import Durability, Marks
@@ -384,6 +385,12 @@ class _Ending:
     def close_at_exit(self) -> None:
         """Nobody has closed it, and nobody will."""
         self._close_forgotten()
+
+    def before_fork(self) -> None:
+        """Nothing has to be let go of: a child closes its copies of the connections."""
+
+    def after_fork(self) -> None:
+        """The parent goes on."""
 
     def forget(self) -> None:
         """In a forked child: never touch what is the parent's."""
