@@ -75,6 +75,7 @@ class Staging:
         """All of the group is staged."""
         self.sessions: SessionChanges | None = None
         """What the group stores about sessions."""
+        self.forgets_sessions = False
 
     @property
     def spaces(self) -> SpaceChanges:
