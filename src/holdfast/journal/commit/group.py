@@ -257,6 +257,7 @@ class Group:
         "records_cap",
         "runs",
         "signal",
+        "since",
     )  # fmt: skip
 
     def __init__(self, records_cap: int, bytes_cap: int) -> None:
@@ -271,6 +272,8 @@ class Group:
         """Nothing but runs of records without idempotency keys, and none that a session sent."""
         self.offered = 0
         """Records among them for which nobody holds a ticket."""
+        self.since = 0.0
+        """When its first record was queued, for those who measure."""
         self.records_cap = records_cap
         self.bytes_cap = bytes_cap
         self.acked = False

@@ -16,10 +16,11 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
-from holdfast.errors import Full, HoldfastError, Unavailable
+from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.commit.forwarded import Forwarded
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Produced, Run, Unit
 from holdfast.journal.commit.offered_drops import OfferedDrops
@@ -33,20 +34,32 @@ from holdfast.signals import Signal
 AWAKE, IDLE, LINGERING = 0, 1, 2
 
 
+class Wake(Protocol):
+    """What the thread that takes groups sleeps on: a lock, or something that wakes for other reasons, too."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Sleep until `release`, or the time-out; whether it was released."""
+
+    def release(self) -> None:
+        """Wake whoever sleeps, or will; a RuntimeError where that was done already does not matter."""
+
+
 class Queue:
     """The bounded way from callers to the writer."""
 
-    def __init__(self, settings: JournalSettings, clock: Clock) -> None:
+    def __init__(self, settings: JournalSettings, clock: Clock, wake: Wake | None = None) -> None:
+        """`wake` is what whoever takes groups sleeps on; as a lock is that somebody else releases."""
         self._settings = settings
         self._clock = clock
         self.lock = self._lock = allocate_lock()
-        self._wake = allocate_lock()
-        self._wake.acquire()
+        self._wake: Wake = allocate_lock() if wake is None else wake
+        if wake is None:
+            self._wake.acquire()
         self._asleep = AWAKE
         self._closed: deque[Group] = deque()
         self._open = Group(0, 0)
-        self._taken: Group | None = None
-        """The group that is being committed."""
+        self._taken: list[Group] = []
+        """Groups that are being committed, or are on their way to the owner; a writer has one at a time."""
         self._pending_records = 0
         self._pending_bytes = 0
         """Records and bytes of all groups but the open one: queued or being committed."""
@@ -210,7 +223,12 @@ class Queue:
         with self._lock:
             known = sending.known()  # before it waits for room …
             if known is None:
-                group = self._admit(sending.records, sending.size, timeout)
+                try:
+                    group = self._admit(sending.records, sending.size, timeout)
+                except (Full, Closed):
+                    raise
+                except HoldfastError as error:
+                    return sending.refused(error)
                 known = sending.known()  # … and after: somebody else may have sent it meanwhile
             if known is not None:
                 return known
@@ -264,9 +282,7 @@ class Queue:
     def waiting(self, partition: Partition) -> int:
         """Records of this partition that are not durable yet."""
         with self._lock:
-            groups = [*self._closed, self._open]
-            if self._taken is not None:
-                groups.append(self._taken)
+            groups = [*self._closed, self._open, *self._taken]
             return sum(
                 item.records(partition) if isinstance(item, Unit) else len(item) * (item.partition is partition)
                 for group in groups
@@ -319,13 +335,13 @@ class Queue:
                     self._settle(done)
                     done = None
                 if self._closed:
-                    self._taken = self._closed.popleft()
-                    return self._taken
+                    self._taken.append(self._closed.popleft())
+                    return self._taken[-1]
                 group = self._open
                 if group.items or group.acked:
                     if group.acked or self._finishing or lingered:
-                        self._taken = self._rotate()
-                        return self._taken
+                        self._taken.append(self._rotate())
+                        return self._taken[-1]
                     self._asleep = LINGERING
                 elif self._finishing:
                     return None
@@ -342,7 +358,7 @@ class Queue:
             self._settle(group)
 
     def _settle(self, group: Group) -> None:
-        self._taken = None
+        self._taken.remove(group)
         self._pending_records -= group.records
         self._pending_bytes -= group.bytes
         self.room.notify()  # whoever it wakes waits for the lock
@@ -442,10 +458,15 @@ class Queue:
 
     def tail_is_long(self) -> bool:
         """Whether the tail is on its way to its limit, so that something should be sealed."""
-        return 2 * (self.tail_bytes + self.tail_bytes_found) >= self._settings.tail_bytes_max
+        return 2 * self.tail_size >= self._settings.tail_bytes_max
+
+    @property
+    def tail_size(self) -> int:
+        """Bytes that are durable and not sealed."""
+        return self.tail_bytes + self.tail_bytes_found
 
     def _tail_is_full(self) -> bool:
-        return self.tail_bytes + self.tail_bytes_found >= self._settings.tail_bytes_max
+        return self.tail_size >= self._settings.tail_bytes_max
 
     def full(self, message: str) -> Full:
         """Why there is no room."""
@@ -477,6 +498,8 @@ class Queue:
             group = self._open
             if self._asleep:
                 self._rouse()
+        if not group.records:  # its first one: the caps of a new group are zero, so it comes this way
+            group.since = self._clock.monotonic()
         group.records_cap = min(settings.group_records_max, settings.queue_records_max - self._pending_records)
         group.bytes_cap = min(settings.group_bytes_max, settings.queue_bytes_max - self._pending_bytes)
         return group

@@ -27,6 +27,7 @@ from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import manifest_changes
+from holdfast.journal.commit.commit_alarms import CommitAlarms
 from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
 from holdfast.journal.commit.next_row import next_row
 from holdfast.journal.commit.queue import Queue
@@ -82,6 +83,7 @@ class Writer:
         self._broken: dict[str, HoldfastError] = {}
         """Causal scopes in which a unit failed, with the cause."""
         self.counters = Counters()
+        self._alarms = CommitAlarms(clock, settings.tail_bytes_max)
         self.poison: Closed | None = None
         self.failure: HoldfastError | None = None
         """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
@@ -144,7 +146,7 @@ class Writer:
         except Unavailable as error:
             self._backend.rollback()
             self._fold_at = len(self._backend.filed.late.entries) + _LATE_ENTRIES_MAX
-            logger.warning("groups stay in files: %s", error.message, extra={"action": "groups_stay_in_files"})
+            self._alarms.stay_in_files(error)
 
     # -- one group ----------------------------------------------------------------------------------------
 
@@ -166,6 +168,8 @@ class Writer:
             self._refuse(group, error)
             return
         self._in_doubt = False
+        if self._alarms.is_refusing:
+            self._alarms.stored()
         self._state.row = row
         self._digest.accept()
         if not staging.is_plain:
@@ -177,9 +181,10 @@ class Writer:
         if staging.heads:
             self._publish_heads(staging, started)
             self.commits.publish(row.next_seq - 1, staging.bytes)
-        seconds = self._clock.monotonic() - started
+        now = self._clock.monotonic()
         entries = row.next_seq - before.next_seq
-        self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, seconds)
+        queued = now - group.since if group.records else None
+        self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, now - started, queued)
         group.finish()
 
     def _commit_to_database(self, group: Group, staging: Staging) -> LogRow:
@@ -250,8 +255,11 @@ class Writer:
             is_due = is_due or begins or full
             added += size
         self._queue.tail_moved(added)
-        if is_due or self._queue.tail_is_long():
+        is_long = self._queue.tail_is_long()
+        if is_due or is_long:
             self.due.notify()
+        if is_long or self._alarms.is_tail_long:
+            self._alarms.tail(self._queue.tail_size)
 
     def _stage(self, item: Run | Unit, staging: Staging) -> None:
         if isinstance(item, Run):
@@ -419,7 +427,7 @@ class Writer:
         if group.forwarded:
             self._sessions.reject(group, error)
         group.finish(error)
-        logger.error("group refused: %s", error.message, extra={"action": "group_refused", "records": group.records})
+        self._alarms.refused(group.records, error)
 
     def _die(self, error: BaseException, group: Group | None) -> None:
         reason = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
@@ -429,13 +437,13 @@ class Writer:
         poison.__cause__ = error if poison is not error else error.__cause__
         self.poison = self.failure = poison
         self._backend.abandon()
-        logger.critical("journal poisoned: %s", reason, extra={"action": "poisoned", "reason": reason}, exc_info=error)
         abandoned = self._queue.abandon(poison)
         if group is not None and not group.done:
             group.finish(_unknown(poison) if self._in_doubt else poison)
         for waiting in abandoned:
             waiting.finish(poison)
         self._topics.ring_all()
+        logger.critical("journal poisoned: %s", reason, extra={"action": "poisoned", "reason": reason}, exc_info=error)
 
 
 def _is_plain(item: Run | Unit) -> bool:
