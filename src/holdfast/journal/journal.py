@@ -37,6 +37,7 @@ from holdfast.journal.state.operations import AddSchema, Control, CreateTopic, M
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.journal.state.spaces import Spaces
+from holdfast.journal.taking_up import TakingUp
 from holdfast.model.control_rows import DiskFailed, PolicyRow, SchemaRow, SegmentRow, ShipmentRow, ShippingRow
 from holdfast.model.entry import Entry
 from holdfast.model.topic_name import check_name
@@ -76,6 +77,7 @@ class Journal:
         self._closed: Closed | None = None
         queue = Queue(settings, clock)
         self._writer = Writer(backend, self._state, queue, settings, clock) if owned else None
+        self._taking_up = TakingUp(backend, self._state, self._recover, is_damaged=bool(self.problems))
         self._use(queue)
 
     def _use(self, queue: Queue) -> None:
@@ -332,13 +334,19 @@ class Journal:
         """The idempotency keys of this journal, for whoever ships them."""
         return RememberedKeys(self._backend, self._state.vault, self.partitions)
 
-    def refresh(self) -> None:
-        """Of a handle that only reads: take up what the owner committed since."""
-        if self._writer is None and self._closed is None and self._backend.has_changed():
-            vault = self._state.vault
-            recovered = recovery.recover(self._backend, vault.log_id, *vault.sources(), self.clock)
-            self._state.topics.take_up(recovered.topics)
-            self._state.row = recovered.row
+    def refresh(self, topic: str | None = None) -> None:
+        """Of a handle that does not own: take up what the owner committed since, of one topic or of all."""
+        if self._writer is None and self._closed is None:
+            self._taking_up.refresh(topic)
+
+    def find_topics(self) -> None:
+        """Of a handle that does not own: take up topics and schemas that are new, and nothing else."""
+        if self._writer is None and self._closed is None:
+            self._taking_up.find_topics()
+
+    def _recover(self) -> recovery.Recovered:
+        vault = self._state.vault
+        return recovery.recover(self._backend, vault.log_id, *vault.sources(), self.clock)
 
     def appended(self, partition: Partition) -> int:
         """The `appended` mark: durable, or waiting in the queue."""

@@ -46,12 +46,12 @@ class Catalog:
 
     def names(self) -> list[str]:
         """The names of all topics, sorted."""
-        self._journal.refresh()
+        self._journal.find_topics()
         return sorted(self._journal.topics)
 
     def partitions(self, topic: str | None) -> list[Partition]:
         """The partitions of one topic, or of all; NotFound where there is no such topic."""
-        self._journal.refresh()
+        self._journal.find_topics()
         known = self._journal.topics
         if topic is None:
             return [part for parts in known.values() for part in parts]
@@ -101,7 +101,7 @@ class Catalog:
 
     def _require(self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int) -> None:
         journal = self._journal
-        journal.refresh()
+        journal.find_topics()
         if name in journal.topics:
             return
         if journal.read_only or schema == "latest":

@@ -78,7 +78,7 @@ class Follower(Generic[Item]):
         """Read the next page of every partition that has news; False when none has."""
         if self._journal.end is not None:
             return False
-        self._journal.refresh()
+        self._journal.refresh(next(iter(self._positions)).topic)
         try:
             for part, at in self._positions.items():
                 end = min(part.durable, at + _PAGE_RECORDS)
