@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from holdfast import disk
 from holdfast.clock import Clock
@@ -59,6 +59,16 @@ class JournalContext(NamedTuple):
     cipher: PayloadCipher | None = None
 
 
+class News(Protocol):
+    """What the owner of a shared log tells the others."""
+
+    def watch(self, topic: str) -> None:
+        """Have everybody who waits for a topic's partitions be woken when they move."""
+
+    def ask_marks(self, topic: str) -> None:
+        """Take up how far a topic is on the store, as the owner knows it."""
+
+
 class Journal:
     """One open journal: owned (`open_owned`) or only read (`open_read_only`)."""
 
@@ -75,6 +85,8 @@ class Journal:
             recovered.row, recovered.vault, recovered.topics, Spaces(recovered.vault, recovered.spaces)
         )
         self._closed: Closed | None = None
+        self.news: News | None = None
+        """Of a log that is shared with its owner: who hears from it."""
         queue = Queue(settings, clock)
         self._writer = Writer(backend, self._state, queue, settings, clock) if owned else None
         self._taking_up = TakingUp(backend, self._state, self._recover, is_damaged=bool(self.problems))

@@ -23,13 +23,13 @@ from holdfast.log.consumers.consumer_status import ConsumerStats, ConsumerStatus
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.log_consumers import LogConsumers
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS_TOPIC
-from holdfast.log.kept_tables import KeptTables, TableStats
+from holdfast.log.kept_tables import TableStats
 from holdfast.log.lifetime import Lifetime
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
 from holdfast.log.log_executions import LogExecutions
-from holdfast.log.maintenance import Maintenance
-from holdfast.log.store_binding import StoreBinding
+from holdfast.log.maintenance import TopicRetention
+from holdfast.log.parts import Chores, LogStore, Tables
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -80,7 +80,7 @@ class Log:
     """An open log; use it as a context manager, or call `close()`."""
 
     def __init__(
-        self, context: LogContext, maintenance: Maintenance, store: StoreBinding, tables: KeptTables,
+        self, context: LogContext, maintenance: Chores, store: LogStore, tables: Tables,
         positions: KeptPositions,
     ) -> None:  # fmt: skip
         self.settings = context.settings
@@ -343,9 +343,10 @@ class Log:
         `wait_limit` after it was sealed (a timedelta), or while the rest still holds so many bytes (an int).
         """
         self._topics.known(topic)
-        if not self.read_only and wait_for:
+        wanted = TopicRetention.asked_for(bytes_max, age_max, records_max, wait_for, wait_limit)
+        if not self.read_only and wanted.consumers:
             self.topic(POSITIONS_TOPIC, partitions=1)
-        self._maintenance.set_retention(topic, bytes_max, age_max, records_max, wait_for, wait_limit)
+        self._maintenance.set_retention(topic, wanted)
 
     def reconcile(
         self, *, remote: bool = False, fix: bool = False, deep: bool = False, limit: int | None = None
@@ -379,14 +380,14 @@ class Log:
         Raises Unavailable after `timeout` seconds (default: 60), and what ended shipping, if it ended. To have all
         records there, not only sealed ones, call `seal()` first, or wait for `ticket.shipped()`.
         """
-        self._store.shipper.ship(_wait_seconds(timeout))
+        self._store.ship(_wait_seconds(timeout))
 
     def subscribe(self) -> Subscription:
         """What happens to commits from now on: `accepted` when they were sent, `shipped` when the store has them.
 
         Iterate it with `for` or `async for`. A slow consumer misses the oldest events and is told how many.
         """
-        return self._store.shipper.subscribe()
+        return self._store.subscribe()
 
     def unshipped(self) -> tuple[Unshipped, ...]:
         """Records that are durable here and not known to be on the store, by partition.

@@ -14,7 +14,7 @@ from holdfast.arguments import whole
 from holdfast.errors import Invalid
 from holdfast.journal.state.partition import Partition
 from holdfast.log.log_context import LogContext
-from holdfast.log.maintenance import Maintenance
+from holdfast.log.parts import Chores
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.topic_partitions import Partitions, no_topic
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -32,7 +32,7 @@ class Catalog:
     """The topics of one open log."""
 
     def __init__(
-        self, context: LogContext, maintenance: Maintenance, require_free: Callable[[str], None] = lambda topic: None
+        self, context: LogContext, maintenance: Chores, require_free: Callable[[str], None] = lambda topic: None
     ) -> None:
         """`require_free` is asked before a topic is created: it raises where the name is somebody else's."""
         self._context = context

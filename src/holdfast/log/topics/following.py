@@ -1,7 +1,8 @@
 """Following a topic: records as they become durable, without polling.
 
 A follower keeps a position per partition and sleeps on the partitions' signals, so it costs nothing while nothing
-happens. A read-only handle gets no signals from the owner's process; it looks again a few times per second.
+happens. Where another process owns the log, it tells those who share the log; a handle that only reads gets no signals
+and looks again a few times per second.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ Item = TypeVar("Item")
 
 _PAGE_RECORDS = 1000
 _LOOK_AGAIN_S = 0.1
+_NEWS_S = 1.0
 _SLEEP_S = 3600.0
 
 
@@ -30,8 +32,15 @@ def has_ended(journal: Journal) -> bool:
     return end is not None
 
 
-def wait_seconds(journal: Journal) -> float:
-    """How long to sleep before looking again; only an owner is woken by a signal."""
+def wait_seconds(journal: Journal, topic: str) -> float:
+    """How long to sleep before looking again.
+
+    An owner is woken by a signal. So is whoever shares the log with it, once the owner was asked to tell about the
+    topic; but an owner that is killed tells nothing.
+    """
+    if journal.news is not None:
+        journal.news.watch(topic)
+        return _NEWS_S
     return _LOOK_AGAIN_S if journal.read_only else _SLEEP_S
 
 
@@ -44,7 +53,8 @@ class Follower(Generic[Item]):
         self._journal = journal
         self._positions = positions
         self._read = read
-        self._signal = next(iter(positions)).signal
+        part = next(iter(positions))
+        self._signal, self._topic = part.signal, part.topic
         self._page: deque[Item] = deque()
 
     def __iter__(self) -> Iterator[Item]:
@@ -55,7 +65,7 @@ class Follower(Generic[Item]):
             if not self._fill():
                 if has_ended(self._journal):
                     raise StopIteration
-                self._signal.sleep(self._news, wait_seconds(self._journal))
+                self._signal.sleep(self._news, wait_seconds(self._journal, self._topic))
         return self._page.popleft()
 
     def __aiter__(self) -> AsyncIterator[Item]:
@@ -66,7 +76,7 @@ class Follower(Generic[Item]):
             if not await to_thread(self._fill):
                 if has_ended(self._journal):
                     raise StopAsyncIteration
-                future = self._signal.future(get_running_loop(), wait_seconds(self._journal))
+                future = self._signal.future(get_running_loop(), wait_seconds(self._journal, self._topic))
                 if not self._news():
                     await future
         return self._page.popleft()
@@ -78,7 +88,7 @@ class Follower(Generic[Item]):
         """Read the next page of every partition that has news; False when none has."""
         if self._journal.end is not None:
             return False
-        self._journal.refresh(next(iter(self._positions)).topic)
+        self._journal.refresh(self._topic)
         try:
             for part, at in self._positions.items():
                 end = min(part.durable, at + _PAGE_RECORDS)
