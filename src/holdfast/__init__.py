@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from holdfast.execution.journal.execution_id import derived_id as execution_id
     from holdfast.journal.commit.ticket import Ticket
     from holdfast.log.log import Log, Stats
-    from holdfast.log.open_log import open_log as open
     from holdfast.log.table_verbs import publish_tables, unpublish_tables
     from holdfast.log.topics.reading import Reading
     from holdfast.log.topics.topic import Topic
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.recovery.rebuild import rebuild
     from holdfast.recovery.restore import restore
     from holdfast.settings import Settings
+    from holdfast.sharing.opening import open
 
 __version__ = "0.1.0"
 
@@ -73,7 +73,7 @@ _HOMES = {
     "Unavailable": "errors",
     "compact": "compaction.compact_root",
     "execution_id": "execution.journal.execution_id:derived_id",
-    "open": "log.open_log:open_log",
+    "open": "sharing.opening",
     "publish_tables": "log.table_verbs",
     "read": "reader.settled_reading",
     "rebuild": "recovery.rebuild",

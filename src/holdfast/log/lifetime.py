@@ -53,8 +53,11 @@ class Lifetime:
     def _wait_seconds(self) -> float:
         return self._context.settings.journal.close_timeout_ms / 1000
 
-    def close(self, timeout: float | None = None) -> None:
-        """End it; what was accepted is made durable, sealed and shipped first. A second call does nothing."""
+    def close(self, timeout: float | None = None, *, hand_over: bool = False) -> None:
+        """End it; what was accepted is made durable, sealed and shipped first. A second call does nothing.
+
+        With `hand_over` it is made durable, and the rest is left to whoever owns the log next.
+        """
         if not self.is_open:
             return
         journal, clock = self._context.journal, self._context.clock
@@ -64,8 +67,8 @@ class Lifetime:
         self._channels.close()
         self._consumers.close()
         try:
-            self._maintenance.close(wait_seconds)
-            self._store.close()
+            self._maintenance.close(wait_seconds, seal=not hand_over)
+            self._store.close(0.0 if hand_over else None)
             self._tables.stop()
             # A seal that hangs may have used all the time; the writer has nothing left to do and ends at once.
             journal.close(max(wait_seconds / 10, deadline - clock.monotonic()))

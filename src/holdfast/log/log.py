@@ -433,6 +433,15 @@ class Log:
         """
         self._lifetime.close(None if timeout is None else seconds(timeout))
 
+    @property
+    def context(self) -> LogContext:
+        """What the parts of this log share; for those who serve a log to others."""
+        return self._context
+
+    def close_owned(self, timeout: float, *, hand_over: bool) -> None:
+        """Close a log that was owned for others; with `hand_over` the next owner goes on with sealing and shipping."""
+        self._lifetime.close(timeout, hand_over=hand_over)
+
     # -- asyncio ------------------------------------------------------------------------------------------
 
     async def seal_async(self, topic: str | None = None, *, timeout: float | None = None) -> None:

@@ -50,7 +50,7 @@ class LogExecutions:
         All that is done before the first message comes is to look whether one lies there.
         """
         journal, settings = self._context.journal, self._context.settings.executions
-        if not journal.read_only and TOPIC in journal.topics:
+        if journal.owned and TOPIC in journal.topics:
             with self._lock:
                 self._attend().every(settings.poll_interval_ms, _WATCH, self._look)
 
@@ -84,7 +84,7 @@ class LogExecutions:
         """What users see of executions."""
         from holdfast.execution.work.executions import Executions
 
-        return Executions(self._stored, self.room, self.ask if self._context.journal.read_only else None)
+        return Executions(self._stored, self.room, None if self._context.journal.owned else self.ask)
 
     def ask(self, action: str, fields: Mapping[str, Any], timeout: float = ASK_TIMEOUT_S) -> Any:
         """Of a log that is open for reading: have its owner do something; returns when that is durable."""
@@ -134,7 +134,7 @@ class LogExecutions:
         from holdfast.execution.execution_room import ExecutionRoom
 
         journal, settings = self._context.journal, self._context.settings
-        if journal.read_only:
+        if not journal.owned:
             raise Invalid("this log is open for reading only", hint="open it without read_only=True to run executions")
         topic = self._topics.topic(TOPIC, None, 1, None, 0)
         assert isinstance(topic, Topic)

@@ -65,7 +65,7 @@ class Maintenance:
         self._retention: Retention | None = None
         self._compaction: LocalCompaction | None = None
         counters = Counters()
-        if not journal.read_only:
+        if journal.owned:
             emptied = leftovers.clear(journal, manifest)
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
@@ -194,7 +194,7 @@ class Maintenance:
         if self._roller is not None:
             self._finish(deadline, timeout)
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, *, seal: bool = True) -> None:
         """Refuse new records, make durable and seal what is there, as far as time allows, and end all threads."""
         deadline = self._clock.monotonic() + timeout
         if self._loop is not None:
@@ -202,12 +202,13 @@ class Maintenance:
         if self._roller is None:
             return
         self._journal.stop_taking()
-        self._finish(deadline, timeout)
+        self._finish(deadline, timeout, seal=seal)
 
-    def _finish(self, deadline: float, timeout: float) -> None:
+    def _finish(self, deadline: float, timeout: float, *, seal: bool = True) -> None:
         assert self._roller is not None
         healthy = self._journal.end is None
-        if healthy and self._journal.drain(timeout) and self._settings.segments.seal_on_close and self._roller.running:
+        seal = seal and self._settings.segments.seal_on_close
+        if healthy and self._journal.drain(timeout) and seal and self._roller.running:
             self._seal_all(max(0.0, deadline - self._clock.monotonic()))
         self._roller.stop(max(timeout / 10, deadline - self._clock.monotonic()))
 

@@ -57,7 +57,7 @@ class Chores(Protocol):
     def settle(self, timeout: float) -> None:
         """Make durable and seal what is there, as far as time allows; appends go on."""
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, *, seal: bool = True) -> None:
         """Refuse new records, make durable and seal what is there, as far as time allows, and end."""
 
     def forget(self) -> None:
@@ -91,7 +91,7 @@ class LogStore(Protocol):
     def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
         """Compare the manifest with the store."""
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Ship what is there, and stop."""
 
     def release(self) -> None:

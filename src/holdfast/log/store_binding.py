@@ -75,7 +75,7 @@ class StoreBinding:
     @property
     def shipper(self) -> Shipper:
         """The shipper; Invalid where there is none."""
-        if self._context.journal.read_only:
+        if not self._context.journal.owned:
             raise Invalid("this log is open for reading only", hint="its owner ships; open it without read_only=True")
         if self._shipper is None:
             raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
@@ -124,10 +124,11 @@ class StoreBinding:
                 self._reconciler = Reconciler(side, settings.reconcile, clock)
             return self._reconciler
 
-    def close(self) -> None:
-        """Ship what is there, within `shipping.drain_timeout_ms`, and stop."""
+    def close(self, timeout: float | None = None) -> None:
+        """Ship what is there, within `timeout` seconds (default: `shipping.drain_timeout_ms`), and stop."""
         if self._shipper is not None:
-            self._shipper.close(self._context.settings.shipping.drain_timeout_ms / 1000)
+            most = self._context.settings.shipping.drain_timeout_ms / 1000
+            self._shipper.close(most if timeout is None else timeout)
 
     def release(self) -> None:
         """Let go of what comparing with the store has opened."""
@@ -178,13 +179,13 @@ def _root_of(journal: Journal, settings: Settings) -> str | None:
     """Where a log is to ship to, or None; Invalid where it must not."""
     shipping = journal.shipping
     if not settings.store.url:
-        if shipping is not None and not shipping.copy and not journal.read_only:
+        if shipping is not None and not shipping.copy and journal.owned:
             logger.warning(
                 "this log is shipped to %s, but was opened without a store: nothing is shipped", shipping.root,
                 extra={"action": "store_left_out"},
             )  # fmt: skip
         return None
-    if journal.read_only:
+    if not journal.owned:
         return None
     root = parse_url(settings.store.url).url
     if shipping is not None and shipping.copy:
@@ -238,7 +239,7 @@ def _refuse_compacted(context: LogContext) -> None:
 def _refuse_stranded(journal: Journal) -> None:
     """A log that was taken over takes no more records, with a store or without: they would be nowhere else."""
     shipping = journal.shipping
-    if shipping is not None and shipping.fenced and not journal.read_only:
+    if shipping is not None and shipping.fenced and journal.owned:
         from holdfast.shipping.shipping_marks import fenced_by
 
         journal.hold("fenced", fenced_by(journal))

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Full, HoldfastError, Unavailable
+from holdfast.journal.commit.forwarded import ForwardedRows, ForwardedUnit
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
 from holdfast.journal.commit.ticket import Ticket
 from holdfast.journal.journal_settings import JournalSettings
@@ -45,8 +46,8 @@ class Queue:
         self._asleep = AWAKE
         self._closed: deque[Group] = deque()
         self._open = Group(0, 0)
-        self._taken: Group | None = None
-        """The group that is being committed."""
+        self._taken: list[Group] = []
+        """Groups that are being committed, or are on their way to the owner; a writer has one at a time."""
         self._pending_records = 0
         self._pending_bytes = 0
         """Records and bytes of all groups but the open one: queued or being committed."""
@@ -158,7 +159,7 @@ class Queue:
         counted = max(1, records)
         runs = [operation for operation in operations if isinstance(operation, Run)]
         if runs:
-            _check_taken(run.partition for run in runs)
+            check_taken(run.partition for run in runs)
         with self._lock:
             group = self._admit(counted, size, timeout)
             unit = Unit(group, operations, scope=scope, reissue=reissue)
@@ -168,6 +169,39 @@ class Queue:
             group.bytes += size
             self._place(group, unit)
         return unit
+
+    def put_forwarded(
+        self, items: Sequence[ForwardedRows | ForwardedUnit], timeout: float
+    ) -> tuple[Group, list[tuple[Run, int, int] | Unit]]:
+        """Add what another process forwards, all of it to one group; returns the group and each item's place there.
+
+        Rows join the run of their partition that is open, behind those that are there: run, position, and number.
+        """
+        records = sum(len(item.rows) if isinstance(item, ForwardedRows) else max(1, item.records) for item in items)
+        size = sum(item.size for item in items)
+        places: list[tuple[Run, int, int] | Unit] = []
+        with self._lock:
+            group = self._admit(records, size, timeout)
+            for item in items:
+                if isinstance(item, ForwardedRows):
+                    run = group.run_for(item.partition)
+                    run.extras = run.extras or any(row[2] is not None for row in item.rows)
+                    run.keyed = run.keyed or any(row[3] is not None for row in item.rows)
+                    places.append((run, len(run.rows), len(item.rows)))
+                    run.rows += item.rows
+                else:
+                    unit = Unit(group, item.operations, scope=item.scope, reissue=item.reissue)
+                    unit.alone = item.alone
+                    for operation in unit.runs():
+                        operation.group = group
+                    group.add(unit)
+                    places.append(unit)
+            group.records += records
+            group.bytes += size
+            group.acked = True
+            if self._asleep:
+                self._rouse()
+        return group, places
 
     def put_part(
         self,
@@ -196,7 +230,7 @@ class Queue:
         counted = max(1, records)
         if others:
             counted += sum(others.values())
-            _check_taken(others)
+            check_taken(others)
         gathering = join if isinstance(join, Gathering) else None
         with self._lock:
             unit = join.joined(alone=alone) if isinstance(join, Gathering) else join
@@ -271,9 +305,7 @@ class Queue:
     def waiting(self, partition: Partition) -> int:
         """Records of this partition that are not durable yet."""
         with self._lock:
-            groups = [*self._closed, self._open]
-            if self._taken is not None:
-                groups.append(self._taken)
+            groups = [*self._closed, self._open, *self._taken]
             return sum(
                 item.records(partition) if isinstance(item, Unit) else len(item) * (item.partition is partition)
                 for group in groups
@@ -321,13 +353,13 @@ class Queue:
         while True:
             with self._lock:
                 if self._closed:
-                    self._taken = self._closed.popleft()
-                    return self._taken
+                    self._taken.append(self._closed.popleft())
+                    return self._taken[-1]
                 group = self._open
                 if group.items or group.acked:
                     if group.acked or self._finishing or lingered:
-                        self._taken = self._rotate()
-                        return self._taken
+                        self._taken.append(self._rotate())
+                        return self._taken[-1]
                     self._asleep = LINGERING
                 elif self._finishing:
                     return None
@@ -341,7 +373,7 @@ class Queue:
     def complete(self, group: Group) -> None:
         """The group is settled: what it held makes room."""
         with self._lock:
-            self._taken = None
+            self._taken.remove(group)
             self._pending_records -= group.records
             self._pending_bytes -= group.bytes
         self.room.notify()
@@ -484,7 +516,7 @@ def _run_for(group: Group, partition: Partition) -> Run:
     return group.run_for(partition)
 
 
-def _check_taken(partitions: Iterable[Partition]) -> None:
+def check_taken(partitions: Iterable[Partition]) -> None:
     """Raise why one of these takes no records any more."""
     for partition in partitions:
         if partition.refusal is not None:

@@ -65,14 +65,14 @@ class SqliteBackend:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, beside: bool = False) -> None:
         self.path = path
         self._readers: list[apsw.Connection] = []
         self._readers_lock = Lock()
         self._closed: Closed | None = None
         self._wal_pages = 0
         self._data_version: object = None
-        self._access = ReadOnlyAccess(path) if read_only else None
+        self._access = ReadOnlyAccess(path, beside=beside) if read_only else None
         self._reopenings = 0
         """How often the files had been replaced."""
         self.connection = open_writer(path) if self._access is None else self._access.connect()
@@ -148,7 +148,7 @@ class SqliteBackend:
     def _reopen(self) -> None:
         """Of a handle that only reads: choose the way to the files again; under the lock."""
         assert self._access is not None
-        access = ReadOnlyAccess(self.path)
+        access = ReadOnlyAccess(self.path, beside=self._access.beside)
         fresh = access.connect()
         for connection in (*self._readers, self.connection):
             close_quietly(connection)

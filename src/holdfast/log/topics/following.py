@@ -41,7 +41,7 @@ def wait_seconds(journal: Journal, topic: str) -> float:
     if journal.news is not None:
         journal.news.watch(topic)
         return _NEWS_S
-    return _LOOK_AGAIN_S if journal.read_only else _SLEEP_S
+    return _SLEEP_S if journal.owned else _LOOK_AGAIN_S
 
 
 class Follower(Generic[Item]):

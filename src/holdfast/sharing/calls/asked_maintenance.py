@@ -26,6 +26,7 @@ from holdfast.sharing.calls.call_messages import (
     Retain,
     SealTopics,
     SetRetention,
+    limits_of,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class AskedMaintenance:
 
     def set_retention(self, topic: str, wanted: TopicRetention) -> None:
         """Give a topic a policy of its own, durably, and have it wait for consumers."""
-        request = SetRetention(topic, tuple(wanted.policy), wanted.consumers, tuple(wanted.limit))
+        request = SetRetention(topic, limits_of(wanted.policy), wanted.consumers, limits_of(wanted.limit))
         self._asking.ask("set_retention", request, Nothing, self._timeout)
 
     def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
@@ -94,7 +95,7 @@ class AskedMaintenance:
         """Make durable what is there; the owner seals it."""
         self._journal.drain(timeout)
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, *, seal: bool = True) -> None:
         """Refuse new records; what is queued is made durable when the journal is closed."""
         self._journal.stop_taking()
 

@@ -79,7 +79,7 @@ class AskedStore:
         """Compare the manifest with the store."""
         return self._asking.ask("reconcile", Reconcile(True, fix, deep, limit), ReconcileReport)
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """The owner ships what is there."""
 
     def release(self) -> None:

@@ -1,9 +1,4 @@
-"""Asking the owner of a shared log for something that may be asked twice.
-
-The owner may die while it is at it. Then nobody knows how far it came, and the next one is asked again, with what is
-left of the time: a seal, a report or a policy is the same whether it is asked for once or twice. When the time is over,
-it is `Unavailable`, as it would be in the owner's own process.
-"""
+"""Asking the owner of a shared log. The next owner is asked again where one dies meanwhile (`link.call`)."""
 
 from __future__ import annotations
 
@@ -11,40 +6,27 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from holdfast.clock import Clock
-from holdfast.errors import OutcomeUnknown, Unavailable
-
 Told = TypeVar("Told")
 
-GRACE_S = 2.0
+_GRACE_S = 2.0
 """How much longer than the owner itself one waits for its answer: it says better why it took so long."""
-PATIENCE_S = 86_400.0
+_PATIENCE_S = 86_400.0
 """How long something may take that has no time-out: as long as it takes."""
 
 
-class Link(Protocol):
-    """The way to the owner."""
+class Calls(Protocol):
+    """The way to the owner, as far as calls need it."""
 
     def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
-        """Ask the owner for something, and wait for its answer; OutcomeUnknown if it was lost on the way."""
+        """Ask the owner for something, and wait for its answer."""
 
 
 class Asking:
     """Asks the owner, through one link."""
 
-    def __init__(self, link: Link, clock: Clock) -> None:
-        self.link = link
-        self.clock = clock
+    def __init__(self, link: Calls) -> None:
+        self._link = link
 
-    def ask(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float = PATIENCE_S) -> Told:
-        """What the owner answers; asked again of the next owner if this one dies."""
-        deadline = self.clock.monotonic() + timeout + GRACE_S
-        while True:
-            try:
-                return self.link.call(name, request, answer, max(0.0, deadline - self.clock.monotonic()))
-            except OutcomeUnknown as error:
-                if self.clock.monotonic() >= deadline:
-                    raise Unavailable(
-                        f"the owner of this log did not answer within {timeout:g} s call={name}",
-                        hint="another process may be taking the log over; ask again",
-                    ) from error
+    def ask(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float = _PATIENCE_S) -> Told:
+        """What the owner answers; it has so many seconds for what it does."""
+        return self._link.call(name, request, answer, timeout + _GRACE_S)

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.log.consumers.stored_positions import Kept
 from holdfast.reconcile.reconcile_report import ReconcileReport
+from holdfast.segments.retention.retention_plan import Policy
 from holdfast.shipping.shipper import Unshipped
 from holdfast.shipping.shipping_stats import ShippingStats
 
@@ -44,13 +45,22 @@ class Retain(msgspec.Struct, frozen=True, array_like=True):
     dry_run: bool
 
 
+Limits = tuple[int | None, int | None, int | None]
+"""Bytes, age in microseconds, records."""
+
+
+def limits_of(policy: Policy) -> Limits:
+    """The limits of a policy."""
+    return policy.bytes_max, policy.age_max_us, policy.records_max
+
+
 class SetRetention(msgspec.Struct, frozen=True, array_like=True):
-    """Give a topic a retention policy of its own: bytes, age in microseconds and records at most, as `Policy` has."""
+    """Give a topic a retention policy of its own."""
 
     topic: Name
-    policy: tuple[int | None, int | None, int | None]
+    policy: Limits
     consumers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=100)]
-    limit: tuple[int | None, int | None, int | None]
+    limit: Limits
 
 
 class Compact(msgspec.Struct, frozen=True, array_like=True):

@@ -89,6 +89,7 @@ class OwnerCalls:
         return self._maintenance.retain(request.dry_run)
 
     def _set_retention(self, request: SetRetention) -> Nothing:
+        self._log._topics.known(request.topic)
         wanted = TopicRetention(Policy(*request.policy), request.consumers, Policy(*request.limit))
         self._maintenance.set_retention(request.topic, wanted)
         return _DONE

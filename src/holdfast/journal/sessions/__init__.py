@@ -1,0 +1,1 @@
+"""Sessions of producers: what was written once is answered again, and never written twice."""

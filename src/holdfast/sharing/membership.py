@@ -1,0 +1,201 @@
+"""Membership: one process among those that share a log. Whoever gets the directory's lock owns it, and hosts the others.
+
+Becoming the owner is opening the log, as an owner always does: recovery first, then listening. The others connect; when
+their connection ends they try the lock and the socket in turn, a few milliseconds apart, until one of the two lets them
+in. The kernel lets go of a lock when its process ends, however it ends; a process that is only stopped keeps it, and
+then everybody waits.
+
+An owner that leaves while others are there hands over: the host drains, the log is closed without sealing or shipping
+(the next owner goes on with that), and the lock is free. The last one closes the log as any owner would.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event as Flag
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+import msgspec
+from blake3 import blake3
+
+import holdfast
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.journal.journal import Journal
+from holdfast.log_directory import Directory
+from holdfast.settings import Settings
+from holdfast.sharing import socket_place
+from holdfast.sharing.host import Host
+from holdfast.sharing.wire import PROTOCOL, Hello, Welcome
+
+_CONNECT_S = 5.0
+_NEXT_TRY_S = 0.004
+_DIGEST_BYTES = 8
+
+logger = logging.getLogger("holdfast.sharing")
+
+
+class Owner(Protocol):
+    """The log that a member owns for all of them."""
+
+    @property
+    def journal(self) -> Journal:
+        """Its journal."""
+
+    def close(self, timeout: float, *, hand_over: bool) -> None:
+        """Close it; with `hand_over` somebody else goes on with sealing and shipping."""
+
+
+class Asked(NamedTuple):
+    """How a log is to be opened."""
+
+    path: Path
+    settings: Settings
+    clock: Clock
+
+
+OpenOwner = Callable[[Directory], Owner]
+"""Open the log in a directory that is locked, and release it where that fails."""
+
+SetCalls = Callable[[Host, Owner], None]
+
+
+class Membership:
+    """One member's part in a shared log."""
+
+    def __init__(self, asked: Asked, open_owner: OpenOwner, set_calls: SetCalls) -> None:
+        self._path, self._settings, self._clock = asked
+        self._open_owner = open_owner
+        self._set_calls = set_calls
+        self._digests = settings_digests(asked.settings)
+        self._owner: Owner | None = None
+        self._host: Host | None = None
+        self._lock = Lock()
+        self._is_over = False
+        self.log_id = b""
+        """Known once somebody has opened the log."""
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this member owns the log for all."""
+        return self._host is not None
+
+    # -- finding the owner --------------------------------------------------------------------------------
+
+    def connect(self, closing: Flag) -> socket.socket | None:
+        """A connection to the owner, or to ourselves once we are it; None when the link is closing."""
+        foreign = 0
+        while not closing.is_set():
+            try:
+                sock = socket_place.connect(self._path, _CONNECT_S)
+            except PermissionError as error:
+                raise Unavailable(
+                    f"the log belongs to another user path={self._path}: {error}", hint="open it as that user"
+                ) from error
+            except OSError:
+                if not self._try_to_own():
+                    foreign = self._check_shared(foreign)
+                    closing.wait(self._jitter())
+            else:
+                self.log_id = self.log_id or Directory(self._path).require_log()
+                return sock
+        return None
+
+    def _jitter(self) -> float:
+        return _NEXT_TRY_S * (1 + self._clock.random_bytes(1)[0] / 128)
+
+    def _check_shared(self, foreign: int) -> int:
+        """Whoever holds the lock shares the log, or is given a moment to say so; raises Unavailable."""
+        directory = Directory(self._path)
+        if directory.is_shared() or directory.holder() is None:
+            return 0
+        if foreign < _LOOKS:
+            return foreign + 1
+        raise Unavailable(
+            f"the log is open in process {directory.holder()}, which does not share it path={self._path}",
+            hint="open it with share=True there, too, or close it there first",
+        )
+
+    def _try_to_own(self) -> bool:
+        """Become the owner, if nobody is; whether we are."""
+        directory = Directory(self._path)
+        with self._lock:
+            if self._is_over or self._host is not None or not directory.try_to_own(shared=True):
+                return False
+            owner = self._open_owner(directory)
+            host = Host(owner.journal, self._path, lambda hello: self._greet(owner.journal, hello), self._clock)
+            try:
+                self._set_calls(host, owner)
+                host.start()
+            except BaseException:
+                owner.close(0, hand_over=True)
+                raise
+            self._owner, self._host = owner, host
+            self.log_id = owner.journal.log_id
+        logger.info("this process owns the shared log now", extra={"action": "owner", "path": str(self._path)})
+        return True
+
+    # -- saying hello -------------------------------------------------------------------------------------
+
+    def hello(self, session: bytes) -> Hello:
+        """Who we are."""
+        return Hello(PROTOCOL, holdfast.__version__, self.log_id, session, os.getpid(), self._digests)
+
+    def check(self, hello: Hello, welcome: Welcome) -> None:
+        """Whether we were welcomed by an owner that speaks our protocol."""
+        if welcome.protocol != PROTOCOL:
+            raise _other_version(welcome.protocol, welcome.version)
+
+    def _greet(self, journal: Journal, hello: Hello) -> Welcome:
+        """Check who comes; raises what refuses it."""
+        if hello.protocol != PROTOCOL:
+            raise _other_version(hello.protocol, hello.version)
+        if hello.log != journal.log_id:
+            raise Invalid("this is the socket of another log", hint="its directory was replaced: open it again")
+        others = sorted(name for name, digest in self._digests.items() if hello.settings.get(name) != digest)
+        if others:
+            raise Invalid(
+                f"this process has other settings than the log's owner: {', '.join(others)}",
+                hint="open a shared log with the same settings, store and keys in every process; restart all of them"
+                " to change one",
+            )
+        return Welcome(PROTOCOL, holdfast.__version__, journal.epoch, journal.sessions.last(hello.session) or 0)
+
+    # -- leaving ------------------------------------------------------------------------------------------
+
+    def leave(self, timeout: float) -> None:
+        """Stop being the owner, if we are; others take over."""
+        with self._lock:
+            self._is_over = True
+            host, owner = self._host, self._owner
+            self._host = self._owner = None
+        if host is None or owner is None:
+            return
+        hand_over = host.members > 0
+        if not host.drain(timeout):
+            host.stop(timeout)
+        owner.close(timeout, hand_over=hand_over)
+
+
+_LOOKS = 50
+
+
+def settings_digests(settings: Settings) -> dict[str, bytes]:
+    """A short digest of each section: whoever may become the owner must do the same as the present one."""
+    return {
+        name: blake3(msgspec.msgpack.encode(getattr(settings, name), order="sorted")).digest(_DIGEST_BYTES)
+        for name in settings.__struct_fields__
+    }
+
+
+def _other_version(protocol: int, version: str) -> HoldfastError:
+    return Invalid(
+        f"the two processes speak different versions of the socket's protocol here={PROTOCOL} there={protocol}"
+        f" here_version={holdfast.__version__} there_version={version}",
+        hint="run the same version of holdfast in every process that shares a log",
+    )
