@@ -103,7 +103,9 @@ class Journal:
         elif link is not None:
             self._writer = Forwarder(queue, link, self._state.topics.by_id, clock)
         self.sessions = MemorySessions(queue)
-        self._taking_up = TakingUp(backend, self._state, self._recover, is_damaged=bool(self.problems))
+        self._taking_up = TakingUp(
+            backend, self._state, self._recover, is_damaged=bool(self.problems), hears_owner=link is not None
+        )
         self._use(queue)
 
     def _use(self, queue: Queue) -> None:

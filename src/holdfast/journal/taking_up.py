@@ -34,13 +34,16 @@ class TakingUp:
     """Keeps the state of a journal that another process owns up to date."""
 
     def __init__(
-        self, backend: Backend, state: JournalState, recover: Callable[[], Recovered], *, is_damaged: bool
-    ) -> None:
+        self, backend: Backend, state: JournalState, recover: Callable[[], Recovered], *, is_damaged: bool,
+        hears_owner: bool,
+    ) -> None:  # fmt: skip
         self._backend = backend
         self._state = state
         self._recover = recover
         self._is_damaged = is_damaged
         """What was damaged when it was opened is recovered as a whole each time."""
+        self._hears_owner = hears_owner
+        """Whether the owner tells how far partitions are on the store."""
         self._seen = {_EVERYTHING: state.row.groups}
         """At which group's end each topic was looked at."""
         self._lock = Lock()
@@ -175,6 +178,12 @@ class TakingUp:
             part = known.get(head.partition_id)
             if part is not None:
                 self._move(part, head, marks.get(part.id), shipments.get(part.id))
+
+    def _is_news(self, found: ShipmentRow, known: ShipmentRow | None) -> bool:
+        """Whether a stored row says more than is known: an owner's word is newer than what it has written down."""
+        if known is None or not self._hears_owner:
+            return True
+        return found.shipped_offset >= known.shipped_offset and found.settled_offset >= known.settled_offset
 
     def _move(self, part: Partition, head: HeadRow, mark: WatermarkRow | None, shipment: ShipmentRow | None) -> None:
         """Publish how far a partition is. In this order: whoever reads meanwhile finds each mark below the one before.

@@ -16,6 +16,8 @@ from holdfast.log import open_log
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
 from holdfast.settings import Settings
+from holdfast.sharing.calls.shared_log import answer_members, compose_member
+from holdfast.sharing.host import Host
 from holdfast.sharing.link import SocketLink
 from holdfast.sharing.membership import Asked, Membership, Owner
 from holdfast.sharing.owner_calls import set_calls
@@ -66,7 +68,7 @@ def open(
 
 def _open_shared(asked: open_log.Asked) -> Log:
     membership = Membership(
-        Asked(asked.directory.path, asked.settings, asked.clock), lambda directory: _Owned(asked, directory), set_calls
+        Asked(asked.directory.path, asked.settings, asked.clock), lambda directory: _Owned(asked, directory), _set_calls
     )
     link = SocketLink(membership, asked.clock)
     link.join(_JOIN_S)
@@ -75,7 +77,13 @@ def _open_shared(asked: open_log.Asked) -> Log:
     except BaseException:
         link.close(_JOIN_S)
         raise
-    return open_log.compose(asked, journal)
+    return compose_member(asked, journal, link)
+
+
+def _set_calls(host: Host, owner: Owner) -> None:
+    set_calls(host, owner)
+    assert isinstance(owner, _Owned)
+    answer_members(host, owner.log)
 
 
 class _Owned(Owner):

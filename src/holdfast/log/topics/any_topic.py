@@ -213,6 +213,8 @@ class AnyTopic(Generic[Item]):
     def marks(self) -> tuple[Marks, ...]:
         """How far each partition got."""
         self._journal.refresh(self.name)
+        if self._journal.news is not None:
+            self._journal.news.ask_marks(self.name)
         return tuple(self._marks(part) for part in self._partitions.parts)
 
     def _marks(self, part: Partition) -> Marks:

@@ -45,7 +45,9 @@ class Watch:
                     f"not sealed within {timeout:g} s offset={offset} sealed={self._known().offset}",
                     hint="log.seal(topic) seals at once; stats().segments says what holds sealing up",
                 )
-            self._partition.signal.sleep(lambda: self._has_news(offset), min(left, wait_seconds(self._journal, self._partition.topic)))
+            self._partition.signal.sleep(
+                lambda: self._has_news(offset), min(left, wait_seconds(self._journal, self._partition.topic))
+            )
             self._journal.refresh(self._partition.topic)
         return self._known()
 
@@ -56,7 +58,9 @@ class Watch:
         while not self._moved():
             if has_ended(self._journal):
                 raise StopIteration
-            self._partition.signal.sleep(lambda: self._moved() or has_ended(self._journal), wait_seconds(self._journal, self._partition.topic))
+            self._partition.signal.sleep(
+                lambda: self._moved() or has_ended(self._journal), wait_seconds(self._journal, self._partition.topic)
+            )
             self._journal.refresh(self._partition.topic)
         return self._take()
 
@@ -67,7 +71,9 @@ class Watch:
         while not self._moved():
             if has_ended(self._journal):
                 raise StopAsyncIteration
-            future = self._partition.signal.future(get_running_loop(), wait_seconds(self._journal, self._partition.topic))
+            future = self._partition.signal.future(
+                get_running_loop(), wait_seconds(self._journal, self._partition.topic)
+            )
             if not self._moved() and not has_ended(self._journal):
                 await future
             self._journal.refresh(self._partition.topic)

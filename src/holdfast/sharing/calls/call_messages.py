@@ -10,8 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.log.consumers.consumer_status import ConsumerStatus
-from holdfast.log.consumers.stored_positions import Kept
+from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.retention.retention_plan import Policy
 from holdfast.shipping.shipper import Unshipped
@@ -118,3 +117,34 @@ class RequireFree(msgspec.Struct, frozen=True, array_like=True):
     """Is a topic's name somebody else's on the store?"""
 
     topic: Name
+
+
+# -- marks ------------------------------------------------------------------------------------------------
+
+
+class Watch(msgspec.Struct, frozen=True, array_like=True):
+    """Tell me when the partitions of these topics move, and (`shipping`) when the store has taken something."""
+
+    topics: Names
+    shipping: bool
+
+
+class Shipments(msgspec.Struct, frozen=True, array_like=True):
+    """How far partitions are on the store: of each its id, slots, settled segments, settled and shipped offset."""
+
+    partitions: tuple[tuple[int, int, int, int, int], ...]
+    refusal: Refusal | None = None
+    """Why nobody should wait for the store at the moment."""
+
+
+class AskMarks(msgspec.Struct, frozen=True, array_like=True):
+    """How far is a topic on the store?"""
+
+    topic: Name
+
+
+class Moved(msgspec.Struct, frozen=True, array_like=True):
+    """The event `marks`: these topics have moved."""
+
+    topics: Names
+    shipments: Shipments | None = None

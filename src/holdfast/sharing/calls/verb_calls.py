@@ -6,12 +6,8 @@ at the other end. It may block: calls run in threads of their own, and whoever w
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from holdfast.errors import Invalid
 from holdfast.log.log import Log
 from holdfast.log.maintenance import TopicRetention
 from holdfast.segments.retention.retention_plan import Policy
@@ -29,6 +25,8 @@ from holdfast.sharing.calls.call_messages import (
     ShippingNow,
     UnshippedNow,
 )
+from holdfast.sharing.connection import Caller
+from holdfast.sharing.owner_calls import handler
 
 if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
@@ -36,16 +34,13 @@ if TYPE_CHECKING:
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention import RetentionReport
     from holdfast.segments.segment_stats import SegmentStats
+    from holdfast.sharing.host import CallHandler
     from holdfast.shipping.refill.store_loss import RebuildReport
-
-Request = TypeVar("Request", bound=msgspec.Struct)
-Handler = Callable[[Any, bytes], bytes]
-"""Called with whoever asks, and the bytes of the request; returns those of the answer."""
 
 _DONE = Nothing()
 
 
-class OwnerCalls:
+class VerbCalls:
     """Answers calls with the verbs of one owned log."""
 
     def __init__(self, log: Log) -> None:
@@ -53,7 +48,7 @@ class OwnerCalls:
         self._maintenance = log._maintenance
         self._store = log._store
 
-    def handlers(self) -> dict[str, Handler]:
+    def handlers(self) -> dict[str, CallHandler]:
         """All of them, by the names of the calls."""
         return {
             "seal": handler(SealTopics, self._seal),
@@ -61,12 +56,12 @@ class OwnerCalls:
             "set_retention": handler(SetRetention, self._set_retention),
             "compact": handler(Compact, self._compact),
             "reconcile": handler(Reconcile, self._reconcile),
-            "last_reconcile": handler(Nothing, lambda _: LastReport(self._maintenance.last_reconcile)),
+            "last_reconcile": handler(Nothing, lambda *_: LastReport(self._maintenance.last_reconcile)),
             "segment_stats": handler(Nothing, self._segment_stats),
-            "table_stats": handler(Nothing, lambda _: self._log._tables.stats()),
+            "table_stats": handler(Nothing, lambda *_: self._log._tables.stats()),
             "ship": handler(Ship, self._ship),
-            "shipping_stats": handler(Nothing, lambda _: ShippingNow(self._store.stats())),
-            "unshipped": handler(Nothing, lambda _: UnshippedNow(self._store.unshipped())),
+            "shipping_stats": handler(Nothing, lambda *_: ShippingNow(self._store.stats())),
+            "unshipped": handler(Nothing, lambda *_: UnshippedNow(self._store.unshipped())),
             "rebuild_store": handler(RebuildStore, self._rebuild_store),
             "require_free": handler(RequireFree, self._require_free),
         }
@@ -77,7 +72,7 @@ class OwnerCalls:
             return catalog.partitions(None)
         return [part for topic in topics for part in catalog.partitions(topic)]
 
-    def _seal(self, request: SealTopics) -> Nothing:
+    def _seal(self, _caller: Caller, request: SealTopics) -> Nothing:
         parts = self._parts(request.topics)
         if request.waits:
             self._maintenance.seal(parts, request.timeout)
@@ -85,58 +80,36 @@ class OwnerCalls:
             self._maintenance.seal_soon(parts)
         return _DONE
 
-    def _retain(self, request: Retain) -> RetentionReport:
+    def _retain(self, _caller: Caller, request: Retain) -> RetentionReport:
         return self._maintenance.retain(request.dry_run)
 
-    def _set_retention(self, request: SetRetention) -> Nothing:
+    def _set_retention(self, _caller: Caller, request: SetRetention) -> Nothing:
         self._log._topics.known(request.topic)
         wanted = TopicRetention(Policy(*request.policy), request.consumers, Policy(*request.limit))
         self._maintenance.set_retention(request.topic, wanted)
         return _DONE
 
-    def _compact(self, request: Compact) -> CompactionReport:
+    def _compact(self, _caller: Caller, request: Compact) -> CompactionReport:
         parts = self._parts(request.topics)
         return self._maintenance.compact(parts, request.target, _silent, dry_run=request.dry_run)
 
-    def _reconcile(self, request: Reconcile) -> ReconcileReport:
+    def _reconcile(self, _caller: Caller, request: Reconcile) -> ReconcileReport:
         side = self._store if request.remote else self._maintenance
         return side.reconcile(fix=request.fix, deep=request.deep, limit=request.limit)
 
-    def _segment_stats(self, _: Nothing) -> SegmentStats:
+    def _segment_stats(self, _caller: Caller, _: Nothing) -> SegmentStats:
         return self._maintenance.stats()
 
-    def _ship(self, request: Ship) -> Nothing:
+    def _ship(self, _caller: Caller, request: Ship) -> Nothing:
         self._store.ship(request.timeout)
         return _DONE
 
-    def _rebuild_store(self, request: RebuildStore) -> RebuildReport:
+    def _rebuild_store(self, _caller: Caller, request: RebuildStore) -> RebuildReport:
         return self._store.rebuild(accept_loss=request.accept_loss, timeout=request.timeout)
 
-    def _require_free(self, request: RequireFree) -> Nothing:
+    def _require_free(self, _caller: Caller, request: RequireFree) -> Nothing:
         self._store.require_free(request.topic)
         return _DONE
-
-
-def handler(request: type[Request], do: Callable[[Request], msgspec.Struct]) -> Handler:
-    """A handler of requests of one type that need not know who asks."""
-    return handler_for(request, lambda _, asked: do(asked))
-
-
-def handler_for(request: type[Request], do: Callable[[Any, Request], msgspec.Struct]) -> Handler:
-    """A handler of requests of one type."""
-    decode, encode = msgspec.msgpack.Decoder(request).decode, msgspec.msgpack.Encoder().encode
-
-    def handle(caller: Any, asked: bytes) -> bytes:
-        try:
-            found = decode(asked)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise Invalid(
-                f"a request does not decode: it is no {request.__name__}",
-                hint="the processes that share a log need the same version of holdfast",
-            ) from None
-        return encode(do(caller, found))
-
-    return handle
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
