@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
 
 CallHandler = Callable[[Caller, bytes], bytes]
+Guard = Callable[["list[Item]"], tuple["list[Item]", Callable[[], None]]]
+"""Gives back what is forwarded, with what must not be written refused; and what to call when it was queued, or not."""
 Greeting = Callable[[Hello], Welcome]
 """Checks a client's hello; raises what refuses it."""
 
@@ -104,6 +106,8 @@ class Host:
         self._held_max = 2 * body_max
         self.calls: dict[str, CallHandler] = {}
         """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
+        self.guard: Guard = lambda items: (items, lambda: None)
+        """Looks at what is forwarded before it is queued."""
         self._connections: dict[int, Connection] = {}
         self._numbers = 0
         self._waiting: deque[tuple[object, Connection, int]] = deque()
@@ -359,10 +363,9 @@ class Host:
 
     def _put(self, connection: Connection, group: _Parked) -> None:
         assert connection.caller is not None
+        items, queued = self.guard(group.items)
         try:
-            forwarded = self._journal.sessions.put(
-                connection.caller.session, group.sequence, group.floor, group.items, 0
-            )
+            forwarded = self._journal.sessions.put(connection.caller.session, group.sequence, group.floor, items, 0)
         except Full as error:
             if self._journal.end is None:
                 self._parked[connection] = group
@@ -377,6 +380,8 @@ class Host:
             if forwarded.group is not self._last_group:
                 self._last_group = forwarded.group
                 forwarded.group.signal.call(self.wake)
+        finally:
+            queued()
 
     def _retry_parked(self) -> None:
         for connection, group in list(self._parked.items()):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
-from holdfast.journal.commit.group import Operation, Run
+from holdfast.errors import HoldfastError
+from holdfast.journal.commit.group import Group, Operation, Run, Unit
 from holdfast.journal.sessions.outcomes import RunOutcome
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Row
@@ -28,6 +30,26 @@ class ForwardedUnit(NamedTuple):
     scope: str | None = None
     reissue: bool = False
     alone: bool = False
+    refusal: HoldfastError | None = None
+    """Why the owner does not write it: it fails alone."""
+    placed: list[Unit] | None = None
+    """The unit that it became is added here."""
+
+    def unit(self, group: Group) -> Unit:
+        """What it is in a group of the owner's."""
+        unit = Unit(group, self.operations, scope=self.scope, reissue=self.reissue)
+        unit.alone = self.alone
+        for run in unit.runs():
+            run.group = group
+        if self.refusal is not None:
+            unit.alone, unit.make = False, partial(_refuse, self.refusal)
+        if self.placed is not None:
+            self.placed.append(unit)
+        return unit
+
+
+def _refuse(reason: HoldfastError, _: Unit) -> list[Operation]:
+    raise reason.again()
 
 
 Item = ForwardedRows | ForwardedUnit

@@ -190,10 +190,7 @@ class Queue:
                     places.append((run, len(run.rows), len(item.rows)))
                     run.rows += item.rows
                 else:
-                    unit = Unit(group, item.operations, scope=item.scope, reissue=item.reissue)
-                    unit.alone = item.alone
-                    for operation in unit.runs():
-                        operation.group = group
+                    unit = item.unit(group)
                     group.add(unit)
                     places.append(unit)
             group.records += records

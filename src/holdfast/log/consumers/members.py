@@ -56,6 +56,9 @@ class Member(Protocol):
     def lose(self, number: int, *, refuse: bool) -> None:
         """It has this partition no more; `refuse` its next commit, for it may have given out what is not committed."""
 
+    def begin_again(self) -> None:
+        """A commit of its was refused elsewhere: what it gave out since is given out again; the lock is held."""
+
 
 class _Share:
     """One partition."""

@@ -12,6 +12,7 @@ from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.sharing.calls.asked_maintenance import AskedMaintenance, AskedTables
 from holdfast.sharing.calls.asked_store import AskedStore
 from holdfast.sharing.calls.asking import Asking
+from holdfast.sharing.calls.consumer_calls import ConsumerCalls
 from holdfast.sharing.calls.mark_events import MarkEvents
 from holdfast.sharing.calls.owner_news import OwnerNews
 from holdfast.sharing.calls.verb_calls import VerbCalls
@@ -28,14 +29,19 @@ def compose_member(asked: Asked, journal: Journal, link: SocketLink) -> Log:
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
     context = LogContext(directory, settings, asked.clock, journal, manifest)
     asking = Asking(link)
-    journal.news = OwnerNews(journal, link, asking)
-    return Log(
+    news = journal.news = OwnerNews(journal, link, asking)
+    log = Log(
         context, AskedMaintenance(journal, asking), AskedStore(context, asking), AskedTables(journal, asking),
         KeptPositions(context),
     )  # fmt: skip
+    news.on_members = log._consumers.changed
+    return log
 
 
 def answer_members(host: Host, log: Log) -> None:
     """Let the members that share a log with its owner ask for what only an owner can do."""
     host.calls.update(VerbCalls(log).handlers())
     host.calls.update(MarkEvents(log.context.journal).handlers())
+    consumers = ConsumerCalls(log)
+    host.calls.update(consumers.handlers())
+    host.guard = consumers.guard
