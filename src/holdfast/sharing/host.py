@@ -56,7 +56,7 @@ from holdfast.sharing.wire import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.forwarded import Item
+    from holdfast.journal.commit.forwarded import Forwarded, Item
     from holdfast.journal.journal import Journal
 
 CallHandler = Callable[[Caller, bytes], bytes]
@@ -110,7 +110,7 @@ class Host:
         """Looks at what is forwarded before it is queued."""
         self._connections: dict[int, Connection] = {}
         self._numbers = 0
-        self._waiting: deque[tuple[object, Connection, int]] = deque()
+        self._waiting: deque[tuple[Forwarded, Connection, int]] = deque()
         """Forwarded groups that are in the owner's queue, in order; whose they are, and their sequence."""
         self._parked: dict[Connection, _Parked] = {}
         self._told: deque[tuple[Connection, list[bytes | memoryview]]] = deque()
@@ -134,9 +134,14 @@ class Host:
         self._thread.start()
 
     @property
-    def members(self) -> int:
-        """How many clients there are that said hello, those of this process included."""
-        return sum(one.caller is not None for one in list(self._connections.values()))
+    def is_alive(self) -> bool:
+        """Whether anybody is served."""
+        return self._thread.is_alive()
+
+    def others(self, session: bytes) -> int:
+        """How many clients there are beside this one."""
+        callers = [one.caller for one in list(self._connections.values())]
+        return sum(one is not None and one.session != session for one in callers)
 
     def publish(self, name: str, body: bytes, to: Callable[[Caller], bool] = lambda caller: True) -> None:
         """Tell clients something; from any thread."""
@@ -366,20 +371,21 @@ class Host:
         items, queued = self.guard(group.items)
         try:
             forwarded = self._journal.sessions.put(connection.caller.session, group.sequence, group.floor, items, 0)
-        except Full as error:
-            if self._journal.end is None:
-                self._parked[connection] = group
-                connection.is_paused = True
-                self._journal.room.call(self.wake)
-                return
-            self._send_answer(connection, Answer(group.sequence, (), refusal(error)))
+        except Full:
+            self._parked[connection] = group
+            connection.is_paused = True
+            self._journal.room.call(self.wake)
+        except Closed:  # it is about to end, or has failed: whoever owns the log next gets it
+            connection.is_paused = True
+            self._ending = self._ending or "stop"
         except HoldfastError as error:
             self._send_answer(connection, Answer(group.sequence, (), refusal(error)))
         else:
             self._waiting.append((forwarded, connection, group.sequence))
-            if forwarded.group is not self._last_group:
-                self._last_group = forwarded.group
-                forwarded.group.signal.call(self.wake)
+            group_of = forwarded.group
+            if group_of is not None and group_of is not self._last_group:
+                self._last_group = group_of
+                group_of.signal.call(self.wake)
         finally:
             queued()
 
@@ -402,10 +408,13 @@ class Host:
     def _answer(self) -> bool:
         """Answer the groups that are durable or refused; whether there were any."""
         touched: set[Connection] = set()
-        while self._waiting and self._waiting[0][0].done:  # type: ignore[attr-defined]
+        if self._journal.end is not None:  # it failed: what is stored is known to whoever owns the log next
+            self._ending = self._ending or "stop"
+            return False
+        while self._waiting and self._waiting[0][0].done:
             forwarded, connection, sequence = self._waiting.popleft()
             if connection.is_open:
-                connection.send(frame(ANSWER, Answer(sequence, forwarded.outcomes())))  # type: ignore[attr-defined]
+                connection.send(frame(ANSWER, Answer(sequence, forwarded.outcomes())))
                 touched.add(connection)
         for connection in touched:
             self._flush(connection)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from holdfast.arguments import seconds, whole
 from holdfast.errors import HoldfastError, Invalid, NotFound
@@ -19,6 +21,7 @@ from holdfast.log.consumers.partition_pages import OnExpired, Read
 from holdfast.log.consumers.shared_members import SharedMembers
 from holdfast.log.consumers.stored_positions import TOPIC, Kept, Place
 from holdfast.log.log_context import LogContext
+from holdfast.log.owner_asking import Asking
 from holdfast.log.topics.reading import Reading, parse_position
 from holdfast.log.topics.topic_partitions import no_topic
 from holdfast.model.topic_name import check_name
@@ -28,6 +31,7 @@ Start = int | str | datetime
 """Where a consumer begins: an offset, 'first', 'next', a position, or a time."""
 
 _CONSUMERS_MAX = 1_000
+Told = TypeVar("Told")
 
 
 class Reader(NamedTuple):
@@ -108,6 +112,10 @@ class LogConsumers:
         parts = self._journal.topics.get(topic)
         return None if parts is None else Reader(topic, parts, _unread, _unread)
 
+    def _ask(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
+        """Of a log that another process owns: ask the owner."""
+        return Asking(self._journal.link, self._context.clock).ask(name, request, answer, timeout)
+
     def changed(self) -> None:
         """Of a log that another process owns: the members of some consumer have changed, or the owner has."""
         for members in list(self._members.values()):
@@ -128,7 +136,7 @@ class LogConsumers:
         if journal.news is not None:
             journal.news.watch(reader.topic)
         return SharedMembers(
-            place, reader.parts, self._kept, first, clock.monotonic, clock.random_bytes, journal.link.call,
+            place, reader.parts, self._kept, first, clock.monotonic, clock.random_bytes, self._ask, journal.link.call,
             self._kept.timeout,
         )  # fmt: skip
 
@@ -172,7 +180,7 @@ class LogConsumers:
         if self._journal.read_only:
             raise Invalid("this log is open for reading only", hint="its owner can let go of consumers")
         if self._journal.shared:
-            self._journal.link.call("forget_consumer", ForgetConsumer(*place), Ok, self._kept.timeout)
+            self._ask("forget_consumer", ForgetConsumer(*place), Ok, self._kept.timeout)
             return
         with self._lock:
             members = self._members.get(place)
@@ -187,8 +195,7 @@ class LogConsumers:
     def status(self, topic: str | None = None) -> list[ConsumerStatus]:
         """All consumers, or those of one topic, by name and topic."""
         if self._journal.shared:
-            asked = AskConsumers(topic)
-            return list(self._journal.link.call("consumers", asked, ConsumersNow, self._kept.timeout).consumers)
+            return list(self._ask("consumers", AskConsumers(topic), ConsumersNow, self._kept.timeout).consumers)
         self._journal.refresh()
         self._settle()
         found = self._kept.all_positions()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from weakref import ref
 
 import msgspec
@@ -38,9 +38,15 @@ from holdfast.log.consumers.members import LOOK_AGAIN_S, LOOK_FOR_DEAD_S, Member
 from holdfast.log.consumers.stored_positions import Kept, Place
 
 Told = TypeVar("Told")
-Call = Callable[[str, msgspec.Struct, type[Told], float], Told]
 
-_SYNC_S = 2.0
+
+class Ask(Protocol):
+    """Asks the owner for something: its name, the request, the type of the answer, a time-out."""
+
+    def __call__(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told: ...  # noqa: D102
+
+
+_SYNC_S = 1.0
 _TOKEN_BYTES = 16
 
 
@@ -62,14 +68,17 @@ class SharedMembers(Members):
 
     def __init__(
         self, place: Place, parts: Sequence[Partition], kept: KeptPositions, begin: Callable[[], Mapping[int, int]],
-        monotonic: Callable[[], float], random_bytes: Callable[[int], bytes], ask: Callable[..., object],
+        monotonic: Callable[[], float], random_bytes: Callable[[int], bytes], ask: Ask, call: Ask,
         timeout: float,
     ) -> None:  # fmt: skip
-        """`begin` says where partitions begin of which nothing was committed yet; `ask` asks the owner."""
+        """`begin` says where partitions begin of which nothing was committed yet; `ask` asks the owner, and
+        the next one if that dies meanwhile; `call` does not.
+        """
         super().__init__(place, parts, kept, {part.number: Kept(0, 0) for part in parts}, monotonic)
         self._begin_at = begin
         self._random_bytes = random_bytes
         self._ask = ask
+        self._call = call
         self._timeout = timeout
         self._here: dict[int, _Here] = {}
         self._gone: list[bytes] = []
@@ -96,10 +105,7 @@ class SharedMembers(Members):
 
     def _join(self, here: _Here, timeout: float) -> Assignment:
         request = JoinConsumer(*self.place, here.token, here.named, here.patience, dict(self._begin_at()))
-        return self._call("join_consumer", request, Assignment, timeout)
-
-    def _call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
-        return self._ask(name, request, answer, timeout)  # type: ignore[return-value]  # it is of the type asked for
+        return self._ask("join_consumer", request, Assignment, timeout)
 
     def leave(self, member_id: int) -> None:
         """A member goes; what it had is free."""

@@ -14,10 +14,10 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log.kept_tables import TableStats
 from holdfast.log.maintenance import TopicRetention
+from holdfast.log.owner_asking import Asking
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.retention.retention import RetentionReport
 from holdfast.segments.segment_stats import SegmentStats
-from holdfast.sharing.calls.asking import Asking
 from holdfast.sharing.calls.call_messages import (
     Compact,
     LastReport,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Invalid
 from holdfast.log.log_context import LogContext
+from holdfast.log.owner_asking import Asking
 from holdfast.reconcile.reconcile_report import ReconcileReport
-from holdfast.sharing.calls.asking import Asking
 from holdfast.sharing.calls.call_messages import (
     Nothing,
     RebuildStore,

@@ -19,8 +19,8 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
+from holdfast.log.owner_asking import Asking
 from holdfast.model.control_rows import ShipmentRow
-from holdfast.sharing.calls.asking import Asking
 from holdfast.sharing.calls.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
 from holdfast.sharing.link import MET
 
