@@ -74,6 +74,9 @@ class News(Protocol):
     def ask_marks(self, topic: str) -> None:
         """Take up how far a topic is on the store, as the owner knows it."""
 
+    def make_salt(self) -> None:
+        """Have the owner draw the salt that hides keys of items, if there is none yet."""
+
 
 class Journal:
     """One open journal: owned (`open_owned`), shared with its owner (`open_shared`) or only read (`open_read_only`)."""

@@ -220,6 +220,11 @@ class Log:
         """
         if self.read_only:
             raise Invalid("this log is open for reading only", hint="kept_channels() and kept_channel() look at them")
+        if self._journal.shared:
+            raise Invalid(
+                "channels are used in a process that has the log for itself, not in one that shares it",
+                hint="open a log of its own for them; kept_channels() and kept_channel() look at those of this one",
+            )
         events = None if topic is None else self.topic(topic, partitions=1)
         return self._channels.open(participant_id, events, retrieval_hint, recover, keys, migrations)
 
@@ -410,7 +415,14 @@ class Log:
 
     def rotate_key(self, keyring: Keyring) -> None:
         """Encrypt under this keyring's current key from now on; make it with `keyring.rotated('new-id')`."""
-        self._journal.rotate(Keyring.checked(keyring))
+        keyring = Keyring.checked(keyring)
+        if self._journal.shared:
+            raise Invalid(
+                "the key of a shared log is changed by giving all processes the new keyring",
+                hint="put keyring.rotated('new-id') where they find it, and restart them: the next owner uses its"
+                " current key",
+            )
+        self._journal.rotate(keyring)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""

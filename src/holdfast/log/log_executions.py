@@ -11,9 +11,13 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.execution_settings import TOPIC
+from holdfast.execution.waits.inbox_message import Answer, Message
 from holdfast.log.log_context import LogContext
+from holdfast.log.owner_asking import Asking
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
 from holdfast.log.transactions.hidden_keys import HiddenKeys
@@ -23,13 +27,18 @@ if TYPE_CHECKING:
     from holdfast.execution.execution_room import ExecutionRoom
     from holdfast.execution.journal.execution_store import ExecutionStore
     from holdfast.execution.waits.inbox_folder import Folder
-    from holdfast.execution.waits.inbox_message import Answer, Message
     from holdfast.execution.waits.outbox import Outbox
     from holdfast.execution.work.attendant import Attendant
     from holdfast.execution.work.executions import Executions
 
 ASK_TIMEOUT_S = 30.0
 _WATCH = "watch"
+
+
+class AskExecutions(msgspec.Struct, frozen=True, array_like=True):
+    """What the owner of a shared log is asked to do with its executions."""
+
+    message: Message
 
 
 class LogExecutions:
@@ -90,12 +99,14 @@ class LogExecutions:
         """Of a log that is open for reading: have its owner do something; returns when that is durable."""
         from holdfast.execution.waits.inbox_message import message
 
-        clock, directory = self._context.clock, self._context.directory
+        clock, directory, journal = self._context.clock, self._context.directory, self._context.journal
+        asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))
+        if journal.shared:  # the next owner is asked again if this one dies: it knows what was done under this id
+            return Asking(journal.link, clock).ask("ask_executions", AskExecutions(asked), Answer, timeout).result()
         if directory.holder() is None:
             raise Unavailable(
                 f"nobody owns this log path={directory.path}", hint="open it without read_only=True to do it yourself"
             )
-        asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))
         found = self.leave(asked, timeout)
         if found is None:
             raise OutcomeUnknown(
@@ -134,6 +145,11 @@ class LogExecutions:
         from holdfast.execution.execution_room import ExecutionRoom
 
         journal, settings = self._context.journal, self._context.settings
+        if journal.shared:
+            raise Invalid(
+                "executions run in a process that has the log for itself, not in one that shares it",
+                hint="log.executions.start(…) queues one for a worker; a worker opens the log without share=True",
+            )
         if not journal.owned:
             raise Invalid("this log is open for reading only", hint="open it without read_only=True to run executions")
         topic = self._topics.topic(TOPIC, None, 1, None, 0)

@@ -76,6 +76,10 @@ class OwnerNews:
             except HoldfastError as error:
                 logger.debug("the owner did not say how far it is: %s", error.message)
 
+    def make_salt(self) -> None:
+        """Have the owner draw the salt that hides keys of items, if there is none yet."""
+        self._asking.ask("make_salt", Nothing(), Nothing, self._journal.settings.ack_timeout_ms / 1000)
+
     # -- its thread ---------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.execution.waits.inbox_message import Answer
 from holdfast.log.log import Log
+from holdfast.log.log_executions import AskExecutions
 from holdfast.log.maintenance import TopicRetention
 from holdfast.segments.retention.retention_plan import Policy
 from holdfast.sharing.calls.call_messages import (
@@ -64,6 +66,8 @@ class VerbCalls:
             "unshipped": handler(Nothing, lambda *_: UnshippedNow(self._store.unshipped())),
             "rebuild_store": handler(RebuildStore, self._rebuild_store),
             "require_free": handler(RequireFree, self._require_free),
+            "make_salt": handler(Nothing, self._make_salt),
+            "ask_executions": handler(AskExecutions, self._ask_executions),
         }
 
     def _parts(self, topics: tuple[str, ...] | None) -> list[Partition]:
@@ -106,6 +110,13 @@ class VerbCalls:
 
     def _rebuild_store(self, _caller: Caller, request: RebuildStore) -> RebuildReport:
         return self._store.rebuild(accept_loss=request.accept_loss, timeout=request.timeout)
+
+    def _make_salt(self, _caller: Caller, _: Nothing) -> Nothing:
+        self._log._hidden_keys.make()
+        return _DONE
+
+    def _ask_executions(self, _caller: Caller, request: AskExecutions) -> Answer:
+        return self._log._executions.apply(request.message)
 
     def _require_free(self, _caller: Caller, request: RequireFree) -> Nothing:
         self._store.require_free(request.topic)
