@@ -74,6 +74,9 @@ class News(Protocol):
     def ask_marks(self, topic: str) -> None:
         """Take up how far a topic is on the store, as the owner knows it."""
 
+    def owned_here(self) -> object | None:
+        """The owner's own log, if that is in this process; None where it is in another one."""
+
     def make_salt(self) -> None:
         """Have the owner draw the salt that hides keys of items, if there is none yet."""
 

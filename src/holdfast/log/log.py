@@ -117,6 +117,12 @@ class Log:
         return self._journal.read_only
 
     @property
+    def is_owner(self) -> bool:
+        """Whether this process owns the log: of a shared one, whether it does so at the moment, for all of them."""
+        news = self._journal.news
+        return self._journal.owned if news is None else news.owned_here() is not None
+
+    @property
     def problems(self) -> tuple[Corrupt, ...]:
         """Of a log opened with `read_only=True`: the damage that was found; an owner would have been refused."""
         return self._journal.problems
@@ -220,11 +226,17 @@ class Log:
         """
         if self.read_only:
             raise Invalid("this log is open for reading only", hint="kept_channels() and kept_channel() look at them")
-        if self._journal.shared:
-            raise Invalid(
-                "channels are used in a process that has the log for itself, not in one that shares it",
-                hint="open a log of its own for them; kept_channels() and kept_channel() look at those of this one",
-            )
+        if self._journal.news is not None:
+            owner = self._journal.news.owned_here()
+            if not isinstance(owner, Log):
+                raise Invalid(
+                    "another process owns this log at the moment, and only there channels can be used",
+                    hint="log.is_owner says where; kept_channels() and kept_channel() look at them from anywhere",
+                )
+            return owner.channels(
+                participant_id, topic=topic, retrieval_hint=retrieval_hint, recover=recover, keys=keys,
+                migrations=migrations,
+            )  # fmt: skip
         events = None if topic is None else self.topic(topic, partitions=1)
         return self._channels.open(participant_id, events, retrieval_hint, recover, keys, migrations)
 

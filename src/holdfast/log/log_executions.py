@@ -82,6 +82,15 @@ class LogExecutions:
 
     def room(self) -> ExecutionRoom:
         """All that executions need, made at the first call."""
+        journal = self._context.journal
+        if journal.news is not None:
+            owner = journal.news.owned_here()
+            if owner is None:
+                raise Invalid(
+                    "another process owns this log at the moment, and only there executions run",
+                    hint="log.executions.start(…) queues one for a worker; log.is_owner says where a worker can run",
+                )
+            return owner._executions.room()  # type: ignore[attr-defined,no-any-return]  # it is a log
         with self._lock:
             if self._room is None:
                 if self._is_closed:
@@ -145,11 +154,6 @@ class LogExecutions:
         from holdfast.execution.execution_room import ExecutionRoom
 
         journal, settings = self._context.journal, self._context.settings
-        if journal.shared:
-            raise Invalid(
-                "executions run in a process that has the log for itself, not in one that shares it",
-                hint="log.executions.start(…) queues one for a worker; a worker opens the log without share=True",
-            )
         if not journal.owned:
             raise Invalid("this log is open for reading only", hint="open it without read_only=True to run executions")
         topic = self._topics.topic(TOPIC, None, 1, None, 0)

@@ -77,7 +77,13 @@ def _open_shared(asked: alone.Asked) -> Log:
     except BaseException:
         link.close(_JOIN_S)
         raise
-    return compose_member(asked, journal, link)
+    return compose_member(asked, journal, link, lambda: _owned_by(membership))
+
+
+def _owned_by(membership: Membership) -> Log | None:
+    """The log that a member owns for all, if it does."""
+    owner = membership.owner
+    return owner.log if isinstance(owner, _Owned) else None
 
 
 def _set_calls(host: Host, owner: Owner) -> None:

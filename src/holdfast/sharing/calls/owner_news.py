@@ -25,6 +25,7 @@ from holdfast.sharing.calls.call_messages import AskMarks, Moved, Nothing, Shipm
 from holdfast.sharing.link import MET
 
 if TYPE_CHECKING:
+    from holdfast.log.log import Log
     from holdfast.sharing.link import SocketLink
 
 _ASK_S = 5.0
@@ -38,7 +39,11 @@ _moved = msgspec.msgpack.Decoder(Moved).decode
 class OwnerNews:
     """Hears for one member."""
 
-    def __init__(self, journal: Journal, link: SocketLink, asking: Asking) -> None:
+    def __init__(
+        self, journal: Journal, link: SocketLink, asking: Asking, owned: Callable[[], Log | None]
+    ) -> None:  # fmt: skip
+        """`owned` gives the owner's own log, if that is in this process."""
+        self._owned = owned
         self._journal = journal
         self._asking = asking
         self._link = link
@@ -75,6 +80,10 @@ class OwnerNews:
                 self._take_shipments(self._link.call("marks", AskMarks(topic), Shipments, _MARKS_S))
             except HoldfastError as error:
                 logger.debug("the owner did not say how far it is: %s", error.message)
+
+    def owned_here(self) -> Log | None:
+        """The owner's own log, if that is in this process; None where it is in another one."""
+        return self._owned()
 
     def make_salt(self) -> None:
         """Have the owner draw the salt that hides keys of items, if there is none yet."""

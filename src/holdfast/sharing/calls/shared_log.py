@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from holdfast.sharing.link import SocketLink
 
 
-def compose_member(asked: Asked, journal: Journal, link: SocketLink) -> Log:
+def compose_member(asked: Asked, journal: Journal, link: SocketLink, owned: Callable[[], Log | None]) -> Log:
     """A log whose owner, at the other end of the link, does what only an owner can do."""
     directory, settings = asked.directory, asked.settings
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
     context = LogContext(directory, settings, asked.clock, journal, manifest)
     asking = Asking(link, asked.clock)
-    news = journal.news = OwnerNews(journal, link, asking)
+    news = journal.news = OwnerNews(journal, link, asking, owned)
     log = Log(
         context, AskedMaintenance(journal, asking), AskedStore(context, asking), AskedTables(journal, asking),
         KeptPositions(context),
