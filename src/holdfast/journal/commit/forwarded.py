@@ -146,7 +146,7 @@ class Forwarded:
         if not run.extras and any(row[2] is not None for row in rows):
             run.extras = True
         if not run.keyed and any(row[3] is not None for row in rows):
-            run.keyed = True
+            run.keyed, group.plain = True, False
         self._places.append(_Rows(run, len(run.rows), rows))
         run.rows.extend(rows)
 

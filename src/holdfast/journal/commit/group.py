@@ -242,6 +242,7 @@ class Group:
         "forwarded",
         "items",
         "offered",
+        "plain",
         "records",
         "records_cap",
         "runs",
@@ -256,6 +257,8 @@ class Group:
         """What sessions sent, whose records are among the items."""
         self.records = 0
         self.bytes = 0
+        self.plain = True
+        """Nothing but runs of records without idempotency keys."""
         self.offered = 0
         """Records among them for which nobody holds a ticket."""
         self.records_cap = records_cap
@@ -280,6 +283,7 @@ class Group:
     def add(self, item: Run | Unit) -> None:
         """Put a batch or a unit in its place; records that come later are packed behind it."""
         self.runs.clear()
+        self.plain = False
         self.items.append(item)
 
     def is_done(self) -> bool:

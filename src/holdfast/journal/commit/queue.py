@@ -105,7 +105,7 @@ class Queue:
             if extra is not None:
                 run.extras = True
             if unique is not None:
-                run.keyed = True
+                run.keyed, group.plain = True, False
             rows = run.rows
             ticket = Ticket(run, len(rows), timeout, idempotency_key)
             group.records += 1
@@ -131,7 +131,7 @@ class Queue:
                 if extra is not None:
                     run.extras = True
                 if unique is not None:
-                    run.keyed = True
+                    run.keyed, group.plain = True, False
                 group.records += 1
                 group.bytes += size
                 run.rows.append((payload, time, extra, unique))
@@ -342,19 +342,24 @@ class Queue:
         self.room.notify()
 
     def tail_moved(self, size: int) -> None:
-        """By the writer: so many bytes were added to the tail, or (negative) left it."""
-        with self._lock:
-            self.tail_bytes += size
+        """By the writer, who alone counts them: so many bytes were added to the tail, or (negative) left it."""
+        self.tail_bytes += size
         if size < 0:
             self.room.notify()
 
     # -- the writer ---------------------------------------------------------------------------------------
 
-    def take(self) -> Group | None:
-        """The next group to commit; waits for one. None when the queue is finished and empty."""
+    def take(self, done: Group | None = None) -> Group | None:
+        """The next group to commit; waits for one. None when the queue is finished and empty.
+
+        `done` is the one before, if it was not said yet that it is settled: one lock for both.
+        """
         lingered = False
         while True:
             with self._lock:
+                if done is not None:
+                    self._settle(done)
+                    done = None
                 if self._closed:
                     self._taken.append(self._closed.popleft())
                     return self._taken[-1]
@@ -376,10 +381,13 @@ class Queue:
     def complete(self, group: Group) -> None:
         """The group is settled: what it held makes room."""
         with self._lock:
-            self._taken.remove(group)
-            self._pending_records -= group.records
-            self._pending_bytes -= group.bytes
-        self.room.notify()
+            self._settle(group)
+
+    def _settle(self, group: Group) -> None:
+        self._taken.remove(group)
+        self._pending_records -= group.records
+        self._pending_bytes -= group.bytes
+        self.room.notify()  # whoever it wakes waits for the lock
 
     def abandon(self, refusal: HoldfastError) -> list[Group]:
         """Take nothing more and hand over all that waits; used when the writer cannot go on."""

@@ -107,18 +107,34 @@ class Writer:
     def _work(self) -> None:
         group: Group | None = None
         try:
-            while (group := self._queue.take()) is not None:
+            while (group := self._queue.take(group)) is not None:
                 self._commit(group)
-                self._queue.complete(group)
-                if len(self._backend.filed.late.entries) >= self._fold_at:
-                    self._spare_if_full(self._backend.filed.fold)
-                if self._backend.filed.has_remains():
-                    self._spare_if_full(self._backend.filed.move_remains)
-                if self._backend.checkpoint(self._settings.checkpoint_bytes):
-                    self.counters.checkpoints += 1
+                # From here to the next `take` those who were woken wait for the interpreter: little may happen.
+                if self._has_chores():
+                    self._queue.complete(group)
+                    group = None
+                    self._do_chores()
             self._spare_if_full(self._backend.filed.leave)
         except BaseException as error:
             self._die(error, group)
+
+    def _has_chores(self) -> bool:
+        filed = self._backend.filed
+        return (
+            len(filed.late.entries) >= self._fold_at
+            or filed.remains is not None
+            or self._backend.wal_bytes >= self._settings.checkpoint_bytes
+        )
+
+    def _do_chores(self) -> None:
+        """What keeps files and database in shape; nobody waits for it but the next group."""
+        filed = self._backend.filed
+        if len(filed.late.entries) >= self._fold_at:
+            self._spare_if_full(filed.fold)
+        if filed.remains is not None:
+            self._spare_if_full(filed.move_remains)
+        if self._backend.checkpoint(self._settings.checkpoint_bytes):
+            self.counters.checkpoints += 1
 
     def _spare_if_full(self, tidy: Callable[[], None]) -> None:
         """Bring groups out of files into the database; a full or locked one gets them later: they are durable."""
@@ -152,19 +168,19 @@ class Writer:
         self._in_doubt = False
         self._state.row = row
         self._digest.accept()
-        staging.spaces.accept()
         if staging.sessions is not None:
             self._sessions.accept(group, staging.sessions)
-        if staging.units:
+        if not staging.is_plain:
+            staging.spaces.accept()
             for unit in staging.units:
                 self._publish(unit)
         if staging.heads:
             self._publish_heads(staging, started)
             self.commits.publish(row.next_seq - 1, staging.bytes)
-        group.finish()
         seconds = self._clock.monotonic() - started
         entries = row.next_seq - before.next_seq
         self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, seconds)
+        group.finish()
 
     def _commit_to_database(self, group: Group, staging: Staging) -> LogRow:
         """Store a group of anything, with all that is in files alone; returns the log's row."""
@@ -183,9 +199,7 @@ class Writer:
     def _fits_file(self, group: Group) -> bool:
         """Whether a file of groups takes this one: records without idempotency keys, and nothing else."""
         files = self._backend.filed.writer
-        if files is None or not all(
-            not item.keyed if isinstance(item, Run) else _is_plain_batch(item) for item in group.items
-        ):
+        if files is None or not (group.plain or all(map(_is_plain, group.items))):
             return False
         return files.has_place(
             _FRAME_BYTES + group.bytes + _RECORD_BYTES * group.records + _ITEM_BYTES * len(group.items)
@@ -206,12 +220,13 @@ class Writer:
             staging.sessions = self._sessions.stage(group)
         heads = staging.head_rows(self._topics.ids)
         row = stamped(self._next_row(staging, heads), self._vault)
-        frame = self._backend.filed.framed(row, heads, *staging.framed(), staging.sessions)
+        filed = self._backend.filed
+        frame = filed.framed(row, heads, *staging.framed(), staging.sessions)
         if frame is None:
             return None
-        self._backend.filed.check_owned()
+        filed.check_owned()
         self._in_doubt = True
-        self._backend.filed.append_group(frame)
+        filed.append_group(frame)
         return row
 
     def _stage_batch(self, unit: Unit, staging: Staging) -> None:
@@ -346,15 +361,21 @@ class Writer:
     def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
         """The log's row with this group in it."""
         old, files = self._state.row, self._backend.filed.writer
+        stamps: dict[Vouched, bytes] = {("head", head.partition_id): head.stamp for head in heads}
+        sessions, session_sum = old.sessions, old.session_sum
+        if staging.sessions is not None:
+            sessions, session_sum = staging.sessions.count, staging.sessions.sum
+        if staging.is_plain:  # what most of them are
+            return LogRow._make((
+                *old[:7], old.entries + staging.next_seq - old.next_seq, staging.next_seq, old.groups + 1, old.keys,
+                self._digest.propose(stamps), *old[12:16], 0 if files is None else files.number,
+                0 if files is None else files.used, sessions, session_sum, self._vault.epoch, b"",
+            ))  # fmt: skip
         changes = [
             op.change for unit in staging.units for op in unit.operations if not isinstance(op, (Run, ChangeSpace))
         ]
         change = _sum(changes) if changes else NO_CHANGE
-        stamps = {
-            **change.stamps,
-            **staging.spaces.stamps,
-            **{("head", head.partition_id): head.stamp for head in heads},
-        }
+        stamps = {**change.stamps, **staging.spaces.stamps, **stamps}
         return LogRow(
             old.log_id,
             old.created_us,
@@ -374,8 +395,8 @@ class Writer:
             old.spaces + staging.spaces.added,
             0 if files is None else files.number,
             0 if files is None else files.used,
-            old.sessions if staging.sessions is None else staging.sessions.count,
-            old.session_sum if staging.sessions is None else staging.sessions.sum,
+            sessions,
+            session_sum,
             self._vault.epoch,
             b"",
         )
@@ -450,14 +471,11 @@ class Writer:
         self._topics.ring_all()
 
 
-def _is_plain_batch(unit: Unit) -> bool:
-    """A batch that nobody gave an idempotency key, and nothing else."""
-    return unit.alone and all(
-        isinstance(operation, Run)
-        and not operation.keyed
-        and not (isinstance(operation.columns, Encoded) and operation.columns.key is not None)
-        for operation in unit.operations
-    )
+def _is_plain(item: Run | Unit) -> bool:
+    """A run, or a batch, that nobody gave an idempotency key."""
+    if isinstance(item, Run):
+        return not item.keyed and not (isinstance(item.columns, Encoded) and item.columns.key is not None)
+    return item.alone and all(isinstance(operation, Run) and _is_plain(operation) for operation in item.operations)
 
 
 def _refuse_misused(runs: list[Run]) -> None:
