@@ -122,30 +122,31 @@ class LogConsumers:
             if isinstance(members, SharedMembers):
                 members.changed()
 
-    def _shared_members(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> SharedMembers:
+    def _shared_members(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> Members:
         """Members in a process that does not own the log: the owner knows what is committed."""
-        if TOPIC not in self._journal.topics:
+        journal, clock = self._journal, self._context.clock
+        if TOPIC not in journal.topics:
             self._create_topic(TOPIC)
-
-        def first() -> dict[int, int]:
-            known = self._kept.positions(place)
-            missing = [part.number for part in reader.parts if part.number not in known or known[part.number].gone]
-            return {number: begin(number) for number in missing}
-
-        clock, journal = self._context.clock, self._journal
         if journal.news is not None:
             journal.news.watch(reader.topic)
-        return SharedMembers(
-            place, reader.parts, self._kept, first, clock.monotonic, clock.random_bytes, self._ask, journal.link.call,
-            self._kept.timeout,
-        )  # fmt: skip
+        known = self._kept.positions(place)
+        missing = [part.number for part in reader.parts if part.number not in known or known[part.number].gone]
+        begins = {number: begin(number) for number in missing}
+        members = self._members.get(place)
+        if not isinstance(members, SharedMembers):
+            members = self._members[place] = SharedMembers(
+                place, reader.parts, self._kept, clock.monotonic, clock.random_bytes, self._ask, journal.link.call,
+                self._kept.timeout,
+            )  # fmt: skip
+        members.begin_at = begins
+        return members
 
     def _members_of(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> Members:
         with self._lock:
+            if self._journal.shared:
+                return self._shared_members(place, reader, begin)
             members = self._members.get(place)
-            if members is None and self._journal.shared:
-                members = self._members[place] = self._shared_members(place, reader, begin)
-            elif members is None:
+            if members is None:
                 if TOPIC not in self._journal.topics:
                     self._create_topic(TOPIC)
                 if not self._members:  # the first use by this owner

@@ -67,15 +67,13 @@ class SharedMembers(Members):
     """The members of one consumer on one topic that are in this process."""
 
     def __init__(
-        self, place: Place, parts: Sequence[Partition], kept: KeptPositions, begin: Callable[[], Mapping[int, int]],
-        monotonic: Callable[[], float], random_bytes: Callable[[int], bytes], ask: Ask, call: Ask,
-        timeout: float,
+        self, place: Place, parts: Sequence[Partition], kept: KeptPositions, monotonic: Callable[[], float],
+        random_bytes: Callable[[int], bytes], ask: Ask, call: Ask, timeout: float,
     ) -> None:  # fmt: skip
-        """`begin` says where partitions begin of which nothing was committed yet; `ask` asks the owner, and
-        the next one if that dies meanwhile; `call` does not.
-        """
+        """`ask` asks the owner, and the next one if that dies meanwhile; `call` does not."""
         super().__init__(place, parts, kept, {part.number: Kept(0, 0) for part in parts}, monotonic)
-        self._begin_at = begin
+        self.begin_at: Mapping[int, int] = {}
+        """Where partitions begin of which nothing was committed yet, for the next one that joins."""
         self._random_bytes = random_bytes
         self._ask = ask
         self._call = call
@@ -104,7 +102,7 @@ class SharedMembers(Members):
             return member_id
 
     def _join(self, here: _Here, timeout: float) -> Assignment:
-        request = JoinConsumer(*self.place, here.token, here.named, here.patience, dict(self._begin_at()))
+        request = JoinConsumer(*self.place, here.token, here.named, here.patience, dict(self.begin_at))
         return self._ask("join_consumer", request, Assignment, timeout)
 
     def leave(self, member_id: int) -> None:
