@@ -17,13 +17,14 @@ from tests.sharing.owner import SETTINGS
 class OwnerProcess:
     """The process that owns a log for others."""
 
-    def __init__(self, directory: Path, store: str | None = None) -> None:
+    def __init__(self, directory: Path, store: str | None = None, *, waits: bool = True) -> None:
         arguments = [sys.executable, "-m", "tests.sharing.owner", str(directory), *([store] if store else [])]
         self.process = subprocess.Popen(
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRON
         )
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
+        if waits:
+            assert self.process.stdout.readline() == "ready\n"
 
     def kill(self) -> None:
         """End it as a crash would."""
