@@ -56,8 +56,8 @@ class Helpers:
         if self.shared.is_owner:
             self.reopen()
             return
-        pid = int((self.root / "shared" / "LOCK").read_text().split()[0])
-        owner = next((one for one in self.owners if one.process.pid == pid), None)
+        pid = (self.root / "shared" / "LOCK").read_text().split()[:1]  # none: somebody is taking over just now
+        owner = next((one for one in self.owners if [str(one.process.pid)] == pid), None)
         if owner is not None:
             owner.kill()
             self.owners.remove(owner)
