@@ -150,6 +150,24 @@ def test_a_position_is_committed_with_a_transaction_of_a_member(tmp_path: Path) 
         assert log.consumers() == []
 
 
+def test_what_was_given_out_before_a_takeover_is_committed_after_it(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, owner), join(tmp_path / "log") as other:
+        fill(log, 2)
+        with log.topic("orders").consumer("billing") as consumer:
+            given = consumer.poll(2)
+            owner.kill()
+            while other.consumers()[0].members == 0:  # it comes again by itself
+                assert consumer.partitions == (0, 1, 2, 3)
+            given += consumer.poll(2)
+            consumer.commit()
+            for _ in range(4):
+                given += consumer.poll(10, timeout=0)
+            consumer.commit()
+            assert consumer.lag == 0
+        places = [(record.partition, record.offset) for record in given]
+        assert len(places) == len(set(places)) == 8
+
+
 def test_members_of_one_process_share_with_each_other_too(tmp_path: Path) -> None:
     with shared(tmp_path / "log") as (log, _):
         fill(log)

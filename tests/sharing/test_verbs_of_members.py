@@ -157,14 +157,15 @@ def test_a_follower_is_woken_and_goes_on_over_a_takeover(tmp_path: Path, monkeyp
         thread = threading.Thread(target=follow)
         thread.start()
         other = writer.topic("orders")
-        other.append(b"one")
-        assert here.acquire(timeout=30)
+        for payload in (b"one", b"more", b"again"):
+            other.append(payload)
+            assert here.acquire(timeout=30)
         owner.kill()
         other.append(b"two")
         assert here.acquire(timeout=30)
         other.append(b"end")
         thread.join(30)
-        assert got == [b"one", b"two", b"end"]
+        assert got == [b"one", b"more", b"again", b"two", b"end"]
 
 
 def test_a_call_that_is_under_way_when_the_owner_dies_is_asked_of_the_next(tmp_path: Path) -> None:
