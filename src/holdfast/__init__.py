@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     )
     from holdfast.execution.journal.execution_id import derived_id as execution_id
     from holdfast.journal.commit.ticket import Ticket
-    from holdfast.log.log import Log, Stats
+    from holdfast.log.log import Log
+    from holdfast.log.log_stats import Stats
     from holdfast.log.table_verbs import publish_tables, unpublish_tables
     from holdfast.log.topics.reading import Reading
     from holdfast.log.topics.topic import Topic
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.reader.settled_reading import SettledReading, read
     from holdfast.recovery.rebuild import rebuild
     from holdfast.recovery.restore import restore
+    from holdfast.remote.connecting import connect
     from holdfast.settings import Settings
     from holdfast.sharing.opening import open_log as open
 
@@ -66,12 +68,13 @@ _HOMES = {
     "Record": "model.record",
     "Settings": "settings",
     "SettledReading": "reader.settled_reading",
-    "Stats": "log.log",
+    "Stats": "log.log_stats",
     "Ticket": "journal.commit.ticket",
     "Topic": "log.topics.topic",
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
     "compact": "compaction.compact_root",
+    "connect": "remote.connecting",
     "execution_id": "execution.journal.execution_id:derived_id",
     "open": "sharing.opening:open_log",
     "publish_tables": "log.table_verbs",
@@ -114,6 +117,7 @@ __all__ = [
     "TypedTopic",
     "Unavailable",
     "compact",
+    "connect",
     "execution_id",
     "open",
     "publish_tables",

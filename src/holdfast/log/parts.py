@@ -17,15 +17,20 @@ if TYPE_CHECKING:
     from holdfast.log.maintenance import TopicRetention
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention import RetentionReport
-    from holdfast.segments.segment_stats import SegmentStats
+    from holdfast.segments.segment_stats import Counters, SegmentStats
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Unshipped
+    from holdfast.shipping.shipping_stats import Counters as ShippingCounters
     from holdfast.shipping.shipping_stats import ShippingStats
 
 
 class Chores(Protocol):
     """What keeps a log in order behind its appends."""
+
+    @property
+    def counters(self) -> Counters | None:
+        """What sealing counts; None where another process does."""
 
     @property
     def last_reconcile(self) -> ReconcileReport | None:
@@ -66,6 +71,10 @@ class Chores(Protocol):
 
 class LogStore(Protocol):
     """The store of a log, if it has one."""
+
+    @property
+    def counters(self) -> ShippingCounters | None:
+        """What shipping counts; None where there is no store, or another process ships."""
 
     def wait_for_answer(self) -> None:
         """Wait a moment for the store's first answer, if nobody has."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast import process_lifetime
 from holdfast.arguments import flag
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
@@ -21,6 +22,7 @@ from holdfast.sharing.host import Host
 from holdfast.sharing.link import SocketLink
 from holdfast.sharing.membership import Asked, Membership, Owner
 from holdfast.sharing.owner_calls import set_calls
+from holdfast.sharing.process_turns import ProcessTurns
 
 _JOIN_S = 30.0
 
@@ -67,17 +69,18 @@ def open_log(
 
 
 def _open_shared(asked: alone.Asked) -> Log:
-    membership = Membership(
-        Asked(asked.directory.path, asked.settings, asked.clock), lambda directory: _Owned(asked, directory), _set_calls
-    )
+    how = Asked(asked.directory.path, asked.settings, asked.clock, asked.keyring, asked.cipher)
+    membership = Membership(how, lambda directory: _Owned(asked, directory), _set_calls)
     link = SocketLink(membership, asked.clock)
-    link.join(_JOIN_S)
     try:
+        link.join(_JOIN_S)
         journal = Journal.open_shared(asked.directory.database, membership.log_id, asked.journal, link)
     except BaseException:
         link.close(_JOIN_S)
         raise
-    return compose_member(asked, journal, link, lambda: _owned_by(membership))
+    log = compose_member(asked, journal, link, lambda: _owned_by(membership))
+    log.lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: _open_shared(asked))
+    return log
 
 
 def _owned_by(membership: Membership) -> Log | None:
@@ -97,6 +100,7 @@ class _Owned(Owner):
 
     def __init__(self, asked: alone.Asked, directory: Directory) -> None:
         self.log = alone.open_locked(asked, directory)
+        process_lifetime.drop(self.log.lifetime)  # it ends with the member that owns it
         self.stop_answering: Callable[[], None] = lambda: None
 
     @property
@@ -104,7 +108,11 @@ class _Owned(Owner):
         """Its journal."""
         return self.log.context.journal
 
+    def settle(self, timeout: float) -> None:
+        """Make durable, seal and ship what is there, and go on."""
+        self.log.lifetime.settle_at_exit()
+
     def close(self, timeout: float, *, hand_over: bool) -> None:
         """Close it."""
         self.stop_answering()
-        self.log.close_owned(timeout, hand_over=hand_over)
+        self.log.lifetime.close(timeout, hand_over=hand_over)

@@ -25,6 +25,10 @@ from holdfast.journal.groups.preallocated_file import FENCE_BYTES, FRAMES_BEGIN,
 from holdfast.model.control_rows import DiskFailed
 
 FIRST_BYTES = 128 * 2**10
+_SOON_BYTES = FIRST_BYTES // 4
+"""A file with less than this in it may be the last one: nothing is prepared behind it."""
+_FEW_FRAMES = 16
+"""Where no more frames than this fit into a file, the next one is needed soon."""
 _GROWTH = 4
 _FILES_KEPT = 4
 _MOVED_MAX = 2**20
@@ -100,9 +104,9 @@ class GroupWriter:
         """Whether a frame of so many bytes can be written now; if not, a file that could take it is prepared."""
         current = self._current
         if current is not None and current.room >= size:
-            if self._spare is None and 4 * current.used > current.size:
+            if self._spare is None and current.used > max(_SOON_BYTES, current.size // 16):
                 self._prepare(0)
-                if 2 * current.used > current.size:
+                if 2 * current.used > current.size or _FEW_FRAMES * size > current.size:
                     self._hurry.set()
             return True
         if size > self._bytes_max - FRAMES_BEGIN or self._is_over or self._is_pausing():

@@ -39,6 +39,8 @@ logger = logging.getLogger("holdfast.sharing")
 class AskedMaintenance:
     """The chores of one log, at its owner's."""
 
+    counters = None
+
     def __init__(self, journal: Journal, asking: Asking) -> None:
         self._journal = journal
         self._asking = asking

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class AskedStore:
     """The store of one log, at its owner's."""
 
+    counters = None
+
     def __init__(self, context: LogContext, asking: Asking) -> None:
         self._asking = asking
         self._timeout = context.journal.settings.ack_timeout_ms / 1000
