@@ -93,6 +93,11 @@ class Membership:
         """Known once somebody has opened the log."""
 
     @property
+    def owner(self) -> Owner | None:
+        """The log that this member owns for all; None where another one does."""
+        return self._owner
+
+    @property
     def is_host(self) -> bool:
         """Whether this member owns the log for all."""
         return self._host is not None
