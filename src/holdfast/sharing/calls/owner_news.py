@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.caller import in_coroutine
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.log.owner_asking import Asking
@@ -76,6 +77,9 @@ class OwnerNews:
     def ask_marks(self, topic: str) -> None:
         """Take up how far a topic is on the store, as the owner knows it; as it is written down if nobody answers."""
         if self._journal.shipping_state.ships:
+            if in_coroutine():  # asking would block its loop: the owner tells by itself, from the first look on
+                self._watch_shipping()
+                return
             try:
                 self._take_shipments(self._link.call("marks", AskMarks(topic), Shipments, _MARKS_S))
             except HoldfastError as error:
