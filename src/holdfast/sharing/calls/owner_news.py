@@ -57,7 +57,7 @@ class OwnerNews:
         """Called when the members of some consumer have changed, or the owner has."""
         journal.shipping_state.expect = self._watch_shipping
         link.on_event("marks", lambda body: self._soon(lambda: self._take(body)))
-        link.on_event("members", lambda body: self._soon(lambda: self.on_members()))
+        link.on_event("members", lambda body: self._soon(self._members_changed))
         link.on_event(MET, lambda body: self._soon(self._watch_again))
 
     def watch(self, topic: str) -> None:
@@ -122,6 +122,9 @@ class OwnerNews:
             topics = tuple(sorted(self._topics))
         if topics or self._shipping:
             self._asking.ask("watch", Watch(topics, self._shipping), Nothing, _ASK_S)
+        self.on_members()
+
+    def _members_changed(self) -> None:
         self.on_members()
 
     def _take(self, body: bytes) -> None:
