@@ -30,7 +30,7 @@ from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.process_lifetime import Threads
 from holdfast.sharing import socket_place
-from holdfast.sharing.connection import Caller, Connection
+from holdfast.sharing.client_connection import Caller, Connection
 from holdfast.sharing.group_frames import GroupReader
 from holdfast.sharing.wire import (
     ANSWER,

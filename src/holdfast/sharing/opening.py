@@ -17,11 +17,11 @@ from holdfast.log import open_log as alone
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
 from holdfast.settings import Settings
+from holdfast.sharing.call_handlers import set_calls
 from holdfast.sharing.calls.shared_log import answer_members, compose_member
 from holdfast.sharing.host import Host
-from holdfast.sharing.link import SocketLink
 from holdfast.sharing.membership import Asked, Membership, Owner
-from holdfast.sharing.owner_calls import set_calls
+from holdfast.sharing.owner_link import SocketLink
 from holdfast.sharing.process_turns import ProcessTurns
 
 _JOIN_S = 30.0

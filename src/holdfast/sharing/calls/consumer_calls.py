@@ -34,8 +34,8 @@ from holdfast.log.consumers.member_messages import (
 )
 from holdfast.log.consumers.members import Committing, Members, lost
 from holdfast.log.consumers.stored_positions import SPACE, Kept, Place, read_items
-from holdfast.sharing.connection import Caller
-from holdfast.sharing.owner_calls import handler
+from holdfast.sharing.call_handlers import handler
+from holdfast.sharing.client_connection import Caller
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarded import Item

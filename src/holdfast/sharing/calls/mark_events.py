@@ -19,9 +19,9 @@ import msgspec
 
 from holdfast.journal.journal import Journal
 from holdfast.journal.sessions.outcomes import Refusal
+from holdfast.sharing.call_handlers import handler
 from holdfast.sharing.calls.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
-from holdfast.sharing.connection import Caller
-from holdfast.sharing.owner_calls import handler
+from holdfast.sharing.client_connection import Caller
 
 if TYPE_CHECKING:
     from holdfast.journal.state.partition import Partition

@@ -23,11 +23,11 @@ from holdfast.journal.journal import Journal
 from holdfast.log.owner_asking import Asking
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.sharing.calls.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
-from holdfast.sharing.link import MET
+from holdfast.sharing.owner_link import MET
 
 if TYPE_CHECKING:
     from holdfast.log.log import Log
-    from holdfast.sharing.link import SocketLink
+    from holdfast.sharing.owner_link import SocketLink
 
 _ASK_S = 5.0
 _MARKS_S = 1.0

@@ -21,7 +21,7 @@ from holdfast.sharing.calls.verb_calls import VerbCalls
 if TYPE_CHECKING:
     from holdfast.log.open_log import Asked
     from holdfast.sharing.host import Host
-    from holdfast.sharing.link import SocketLink
+    from holdfast.sharing.owner_link import SocketLink
 
 
 def compose_member(asked: Asked, journal: Journal, link: SocketLink, owned: Callable[[], Log | None]) -> Log:

@@ -13,6 +13,7 @@ from holdfast.log.log import Log
 from holdfast.log.log_executions import AskExecutions
 from holdfast.log.maintenance import TopicRetention
 from holdfast.segments.retention.retention_plan import Policy
+from holdfast.sharing.call_handlers import handler
 from holdfast.sharing.calls.call_messages import (
     Compact,
     LastReport,
@@ -27,8 +28,7 @@ from holdfast.sharing.calls.call_messages import (
     ShippingNow,
     UnshippedNow,
 )
-from holdfast.sharing.connection import Caller
-from holdfast.sharing.owner_calls import handler
+from holdfast.sharing.client_connection import Caller
 
 if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, Done, SetPolicyCall
-from holdfast.sharing.connection import Caller
+from holdfast.sharing.client_connection import Caller
 from holdfast.sharing.host import CallHandler, Host
 
 if TYPE_CHECKING:
