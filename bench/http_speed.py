@@ -32,7 +32,7 @@ import uvicorn
 from bench import measure
 from bench.measure import Bar, Contestant, Options, Part, Sample
 
-CONNECTIONS = int(os.environ.get("C", "64"))
+CONNECTIONS = 64
 LINES = (1, 20, 200)
 _PAYLOAD = "x" * 200
 

@@ -158,7 +158,10 @@ def _given(reference: str, clock: Clock) -> StoredToken:
     """A token that a setting names, with all rights."""
     parts = split(read_reference(reference))
     if parts is None:
-        raise Invalid("what server.token names is no token", hint="make one: holdfast token create --new")
+        raise Invalid(
+            "what server.token names is no token",
+            hint="it is what 'holdfast token create' prints: 57 characters that begin with hft1_",
+        )
     token_id, secret = parts
     hashed = hash_of(token_id, secret).hex()
     return StoredToken(token_id, "server.token", hashed, SCOPES, ("*", "_*"), clock.now_us())

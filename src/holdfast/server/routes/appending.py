@@ -16,7 +16,7 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import Durability, Receipt
 from holdfast.model.record_json import moment
-from holdfast.server.answers import Answer, json_answer
+from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.given_records import Given, given_records, given_rows
 from holdfast.server.served import AnyKind, Served
