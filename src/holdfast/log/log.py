@@ -27,6 +27,7 @@ from holdfast.log.log_context import LogContext
 from holdfast.log.log_executions import LogExecutions
 from holdfast.log.log_stats import Stats
 from holdfast.log.maintenance import Maintenance
+from holdfast.log.producers.producer import Producer, ProducerStatus, forget, producers_of
 from holdfast.log.store_binding import StoreBinding
 from holdfast.log.telemetry.log_telemetry import LogTelemetry
 from holdfast.log.topic_catalog import Catalog
@@ -176,6 +177,23 @@ class Log:
     def spaces(self) -> list[str]:
         """The names of all spaces that were got with `space` and have had an item, sorted."""
         return space_names(self._journal)
+
+    # -- producers ----------------------------------------------------------------------------------------
+
+    def producer(self, name: str, *, start: int = 1) -> Producer:
+        """The producer of this name: `producer.append(topic, payload, sequence=1)` writes each number once.
+
+        Whoever is not sure whether one was written sends it again, and gets the original receipt.
+        """
+        return Producer(name, self._journal, self._topics, start=start)
+
+    def producers(self) -> list[ProducerStatus]:
+        """How far all producers are, those that were used longest ago first; also with `read_only=True`."""
+        return producers_of(self._journal)
+
+    def forget_producer(self, name: str) -> None:
+        """Let go of a producer, durably: one of that name begins anew. NotFound where none is known and idle."""
+        forget(self._journal, name)
 
     # -- consumers ----------------------------------------------------------------------------------------
 

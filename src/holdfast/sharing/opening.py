@@ -67,9 +67,8 @@ def open_log(
 
 
 def _open_shared(asked: alone.Asked) -> Log:
-    membership = Membership(
-        Asked(asked.directory.path, asked.settings, asked.clock), lambda directory: _Owned(asked, directory), set_calls
-    )
+    how = Asked(asked.directory.path, asked.settings, asked.clock, asked.keyring, asked.cipher)
+    membership = Membership(how, lambda directory: _Owned(asked, directory), set_calls)
     link = SocketLink(membership, asked.clock)
     try:
         link.join(_JOIN_S)
