@@ -176,12 +176,20 @@ class _Appending:
         )  # fmt: skip
 
     async def _produced(self) -> Sequence[Receipt]:
-        """As number so-and-so of a producer; until the log keeps producers, by a key made of both."""
-        asked = self._asked
-        asked.key = b"producer\0%b\0%d" % ((asked.producer or "").encode(), asked.sequence or 0)
+        """As number so-and-so of a producer."""
+        asked, records = self._asked, self._given.items
+        producer = self._served.log.producer(asked.producer or "")
+        common: dict[str, Any] = {
+            "sequence": asked.sequence, "partition": self._partition, "timeout": asked.timeout,
+            "durability": asked.durability,
+        }  # fmt: skip
         if isinstance(self._topic, TypedTopic):
-            return await self._rows(self._topic)
-        return await self._keyed(self._topic, asked.key)
+            found = await producer.append_async(self._topic, records, time=asked.time, **common)
+            return cast("Sequence[Receipt]", found)
+        if self._given.is_one:
+            receipt = await producer.append_async(self._topic, **fields_of(records[0]), **common)
+            return [cast("Receipt", receipt)]
+        return await producer.append_batch_async(self._topic, records, **common)
 
 
 def fields_of(record: Any) -> dict[str, Any]:
