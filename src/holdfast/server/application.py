@@ -99,7 +99,7 @@ class Application:
 
     async def _answer(self, definition: RouteDefinition, request: ApiRequest) -> Answer | Stream:
         served = self._served
-        served.guard.check(request.header(b"host"), request.header(b"origin"), request.header(b"sec-fetch-site"))
+        served.guard.check(request.headers)
         if definition.about == "open":
             return await definition.handler(request, served)
         request.caller = served.access.caller(request.header(b"authorization"))

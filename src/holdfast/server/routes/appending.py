@@ -22,6 +22,7 @@ from holdfast.server.given_records import Given, given_records, given_rows
 from holdfast.server.served import AnyKind, Served
 
 _LARGE_BYTES = 128 * 1024
+_NAMING = (b"idempotency-key", b"holdfast-producer", b"holdfast-sequence")
 
 
 class RunAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,9 +86,16 @@ class _Asked:
         self.time: str | int | None = None
         if request.scope["query_string"]:
             self._read_query(request, served)
+        self.key: bytes | None = None
+        self.producer: str | None = None
+        self.sequence: int | None = None
+        if not request.headers.keys().isdisjoint(_NAMING):
+            self._read_names(request)
+
+    def _read_names(self, request: ApiRequest) -> None:
+        """What makes a repeat of this body known."""
         self.key = request.header_bytes(b"idempotency-key")
         self.producer = request.header(b"holdfast-producer")
-        self.sequence: int | None = None
         number = request.header(b"holdfast-sequence")
         if (self.producer is None) != (number is None):
             raise Invalid("Holdfast-Producer and Holdfast-Sequence go together", hint="send both, or neither")
