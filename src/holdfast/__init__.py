@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     )
     from holdfast.execution.journal.execution_id import derived_id as execution_id
     from holdfast.journal.commit.ticket import Ticket
-    from holdfast.log.log import Log, Stats
-    from holdfast.log.open_log import open_log as open
+    from holdfast.log.log import Log
+    from holdfast.log.log_stats import Stats
     from holdfast.log.table_verbs import publish_tables, unpublish_tables
     from holdfast.log.topics.reading import Reading
     from holdfast.log.topics.topic import Topic
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.recovery.restore import restore
     from holdfast.remote.connecting import connect
     from holdfast.settings import Settings
+    from holdfast.sharing.opening import open_log as open
 
 __version__ = "0.1.0"
 
@@ -67,7 +68,7 @@ _HOMES = {
     "Record": "model.record",
     "Settings": "settings",
     "SettledReading": "reader.settled_reading",
-    "Stats": "log.log",
+    "Stats": "log.log_stats",
     "Ticket": "journal.commit.ticket",
     "Topic": "log.topics.topic",
     "TypedTopic": "log.topics.typed_topic",
@@ -75,7 +76,7 @@ _HOMES = {
     "compact": "compaction.compact_root",
     "connect": "remote.connecting",
     "execution_id": "execution.journal.execution_id:derived_id",
-    "open": "log.open_log:open_log",
+    "open": "sharing.opening:open_log",
     "publish_tables": "log.table_verbs",
     "read": "reader.settled_reading",
     "rebuild": "recovery.rebuild",

@@ -344,8 +344,8 @@ class OwnerLock:
         self.path = path
         self._descriptor = -1
 
-    def acquire(self) -> bool:
-        """Take the lock and write our pid into the file; False when somebody else has it."""
+    def acquire(self, note: str = "") -> bool:
+        """Take the lock and write our pid into the file, and a word; False when somebody else has it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = syscalls.open(self.path, flags, 0o600)
         try:
@@ -353,7 +353,7 @@ class OwnerLock:
                 raise OSError(errno.EINVAL, "the lock is not a regular file")
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             syscalls.ftruncate(descriptor, 0)
-            _write_all(descriptor, f"{os.getpid()}\n".encode())
+            _write_all(descriptor, f"{os.getpid()}\n{note}\n".encode() if note else f"{os.getpid()}\n".encode())
         except OSError as error:
             syscalls.close(descriptor)
             if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
@@ -379,9 +379,19 @@ class OwnerLock:
     def holder(self) -> int | None:
         """The pid in the lock file: who holds it, or who held it last."""
         try:
-            return int(read_file(self.path, _LOCK_BYTES_MAX).decode("ascii").strip())
-        except (OSError, ValueError, NotRegular, TooLong):
+            return int(self._lines()[0])
+        except (OSError, ValueError, IndexError, NotRegular, TooLong):
             return None
+
+    def note(self) -> str:
+        """The word behind the pid; empty where there is none."""
+        try:
+            return self._lines()[1]
+        except (OSError, ValueError, IndexError, NotRegular, TooLong):
+            return ""
+
+    def _lines(self) -> list[str]:
+        return read_file(self.path, _LOCK_BYTES_MAX).decode("ascii").strip().split("\n")
 
     def release(self) -> None:
         """Let go; in a forked child this closes only the child's copy and the parent keeps the lock."""

@@ -1,6 +1,7 @@
 """A log's directory: who owns it (`LOCK`) and what it is (`FORMAT`).
 
-    LOCK         exclusive lock of the owning process; holds its pid; never removed
+    LOCK         exclusive lock of the owning process; holds its pid, and whether it shares the log; never removed
+    SOCKET       where the owner of a shared log listens
     FORMAT       "holdfast log 1" and the log's id; written last when a log is created
     durable.db   the journal, and the manifest of segments
     segments/    sealed segments, laid out as in a store
@@ -27,6 +28,7 @@ FORMAT_VERSION = 1
 _FORMAT_BYTES_MAX = 4096
 _FORMAT, _LOCK, _DATABASE = "FORMAT", "LOCK", "durable.db"
 _SEGMENTS, _QUARANTINE = "segments", "quarantine"
+_SHARED = "shared"
 _OURS = {_FORMAT, _FORMAT + ".tmp", _LOCK, _DATABASE, _DATABASE + "-wal", _DATABASE + "-shm", _DATABASE + "-journal"}
 
 
@@ -42,18 +44,30 @@ class Directory:
 
     def own(self, *, damaged: bool = False) -> None:
         """Create the directory if it is not there, and become its only owner; `damaged`: whatever is in it."""
+        if self._acquire("", damaged=damaged):
+            return
+        holder = self._lock.holder()
+        who = "another handle in this process" if holder == os.getpid() else f"process {holder or 'unknown'}"
+        remedy = "open it with share=True, as it is open there;" if self.is_shared() else "close it there first;"
+        raise Unavailable(
+            f"the log is open in {who} path={self.path} pid={holder}",
+            hint=f"{remedy} to look at it meanwhile, open it with read_only=True",
+        )
+
+    def try_to_own(self, *, shared: bool) -> bool:
+        """Create the directory if it is not there, and become its only owner, unless somebody else is."""
+        return self._acquire(_SHARED if shared else "")
+
+    def _acquire(self, note: str, *, damaged: bool = False) -> bool:
         with self._typed():
             disk.make_directory(self.path)
             if not damaged:
                 self._refuse_foreign()
-            if self._lock.acquire():
-                return
-        holder = self._lock.holder()
-        who = "another handle in this process" if holder == os.getpid() else f"process {holder or 'unknown'}"
-        raise Unavailable(
-            f"the log is open in {who} path={self.path} pid={holder}",
-            hint="close it there first; to look at it meanwhile, open it with read_only=True",
-        )
+            return self._lock.acquire(note)
+
+    def is_shared(self) -> bool:
+        """Whether whoever owns it now, or did last, shares it with other processes."""
+        return self._lock.note() == _SHARED
 
     def holder(self) -> int | None:
         """The pid of the present owner, if there is one."""

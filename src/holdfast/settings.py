@@ -29,6 +29,7 @@ from holdfast.server_settings import ServerSettings
 from holdfast.shipping.shipping_settings import PROFILES, ShippingSettings
 from holdfast.store.store_settings import StoreSettings
 from holdfast.suggestions import meant
+from holdfast.telemetry.telemetry_settings import TelemetrySettings
 
 _PREFIX = "HOLDFAST_"
 _FILE = "holdfast.toml"
@@ -54,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True):
     publish: PublishSettings = PublishSettings()
     channels: ChannelSettings = ChannelSettings()
     executions: ExecutionSettings = ExecutionSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     server: ServerSettings = ServerSettings()
 
     @classmethod

@@ -30,10 +30,11 @@ import msgspec
 class Signal:
     """Wakes all who wait, each time `notify` is called."""
 
-    __slots__ = ("_loops", "_sleepers", "_threads")
+    __slots__ = ("_calls", "_loops", "_sleepers", "_threads")
 
     def __init__(self) -> None:
         self._sleepers: deque[LockType] = deque()
+        self._calls: deque[Callable[[], object]] = deque()
         self._loops: dict[AbstractEventLoop, _Sleepers] = {}
         self._threads: dict[int, _Sleepers] = {}
         """The same by the thread that runs the loop, as a guess: to ask for the running loop may be a system call."""
@@ -101,6 +102,15 @@ class Signal:
         if self._loops:
             for loop in list(self._loops):
                 self._notify_loop(loop)
+        while self._calls:
+            self._calls.popleft()()
+
+    def call(self, wake: Callable[[], object]) -> None:
+        """Have something called at the next signal, once, by whoever gives it: it must be short and never raise.
+
+        For those who wait in a way of their own, for many things at once. Look again afterwards, as everybody does.
+        """
+        self._calls.append(wake)
 
     def _notify_loop(self, loop: AbstractEventLoop) -> None:
         waiting = self._loops.pop(loop, None)

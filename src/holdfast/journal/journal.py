@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
@@ -21,7 +23,9 @@ from holdfast.crypto.signatures import Signer
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
 from holdfast.journal.backend import Backend, open_backend
+from holdfast.journal.commit.forwarder import Forwarder, Link
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
+from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, Done, SetPolicyCall
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.room_lines import RoomLines
 from holdfast.journal.commit.ticket import UnitTicket
@@ -61,11 +65,12 @@ class JournalContext(NamedTuple):
 
 
 class Journal:
-    """One open journal: owned (`open_owned`) or only read (`open_read_only`)."""
+    """One open journal: owned (`open_owned`), shared with its owner (`open_shared`) or only read (`open_read_only`)."""
 
     def __init__(
-        self, backend: Backend, recovered: recovery.Recovered, context: JournalContext, *, owned: bool
-    ) -> None:
+        self, backend: Backend, recovered: recovery.Recovered, context: JournalContext, *, owned: bool,
+        link: Link | None = None,
+    ) -> None:  # fmt: skip
         settings, clock = context.settings, context.clock
         self.path = backend.path
         self.settings = settings
@@ -80,8 +85,15 @@ class Journal:
         spaces = Spaces(recovered.vault, recovered.spaces)
         self._state = JournalState(recovered.row, recovered.vault, recovered.topics, spaces, sessions)
         self._closed: Closed | None = None
-        queue = Queue(settings, clock)
-        self._writer = Writer(backend, self._state, queue, settings, clock) if owned else None
+        self.owned = owned
+        """Whether this handle is the log's owner: it alone writes to the directory."""
+        self._link = link
+        queue = Queue(settings, clock, None if link is None else link.wake)
+        self._writer: Writer | Forwarder | None = None
+        if owned:
+            self._writer = Writer(backend, self._state, queue, settings, clock)
+        elif link is not None:
+            self._writer = Forwarder(queue, link, self._state.topics.by_id, clock)
         self._use(queue)
 
     def _use(self, queue: Queue) -> None:
@@ -89,8 +101,8 @@ class Journal:
         self._queue = queue
         self.submit, self.offer, self.put_runs = queue.submit, queue.offer, queue.put_runs
         self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
-        self.sessions = SessionAccess(self._backend, self._state, queue, self.clock, owned=self._writer is not None)
-        self.spaces = SpaceAccess(self._backend, self._state, queue, self.settings, learns=self._writer is not None)
+        self.sessions = SessionAccess(self._backend, self._state, queue, self.clock, owned=self.owned)
+        self.spaces = SpaceAccess(self._backend, self._state, queue, self.settings, learns=self.owned)
 
     @classmethod
     def open_owned(cls, path: Path, log_id: bytes | None, context: JournalContext) -> Journal:
@@ -141,7 +153,42 @@ class Journal:
         )
         return journal
 
+    @classmethod
+    def open_shared(cls, path: Path, log_id: bytes, context: JournalContext, link: Link) -> Journal:
+        """Read the journal in this file, and have its owner, at the other end of the link, write to it.
+
+        All verbs are there. What is appended goes through a queue of this process to the owner, in groups; what is
+        read is read from the files, whether there is an owner at the moment or not.
+        """
+        try:
+            backend = open_backend(path, read_only=True, beside=True)
+            try:
+                backend.has_changed()
+                recovered = recovery.recover(backend, log_id, context.keyring, context.cipher, context.clock)
+                if recovered.problems:
+                    raise recovered.problems[0]
+            except BaseException:
+                backend.close_quietly()
+                raise
+        except DiskFailed as error:
+            raise Unavailable(f"cannot read the database path={path}", hint="check the disk") from error
+        journal = cls(backend, recovered, context, owned=False, link=link)
+        assert journal._writer is not None
+        journal._writer.start()
+        return journal
+
     # -- what it is ---------------------------------------------------------------------------------------
+
+    @property
+    def link(self) -> Link:
+        """The way to the owner of a shared log; only where there is one."""
+        assert self._link is not None
+        return self._link
+
+    @property
+    def shared(self) -> bool:
+        """Whether another handle, here or in another process, owns the log and writes for this one."""
+        return self._link is not None
 
     @property
     def log_id(self) -> bytes:
@@ -220,27 +267,35 @@ class Journal:
         Its partitions begin at offset `first`; with a schema's definition it is a typed one.
         """
         check_name(name)
-        if not 1 <= partitions <= self.settings.partitions_max:
-            raise Invalid(
-                f"a topic has 1 to {self.settings.partitions_max} partitions, not {partitions}",
-                hint="see journal.partitions_max",
-            )
-        if len(self.topics) >= self.settings.topics_max:
-            raise Invalid(f"the log has {self.settings.topics_max} topics already", hint="see journal.topics_max")
+        self.settings.check_topic(partitions, len(self.topics))
         if not 0 <= first <= _FIRST_MAX:
             raise Invalid(f"a topic cannot begin at offset {first}", hint=f"give 0 to {_FIRST_MAX}")
+        if self._link is not None:
+            self._ask("create_topic", CreateTopicCall(name, partitions, first, fingerprint, definition))
+            return
         try:
             self.perform(CreateTopic(name, partitions, first, fingerprint, definition))
         except Invalid:
             if name not in self.topics:
                 raise
 
+    def _ask(self, call: str, request: msgspec.Struct) -> None:
+        """Of a shared log: have the owner change something, durably, and take up what it did."""
+        self.link.call(call, request, Done, self.settings.ack_timeout_ms / 1000)
+        self.refresh()
+
     def add_schema(self, topic: str, version: int, fingerprint: bytes, definition: bytes) -> None:
         """Start a version of a typed topic's schema, durably."""
+        if self._link is not None:
+            self._ask("add_schema", AddSchemaCall(topic, version, fingerprint, definition))
+            return
         self.perform(AddSchema(topic, version, fingerprint, definition))
 
     def set_policy(self, topic: str, bytes_max: int, age_max_us: int, records_max: int) -> None:
         """Give a topic its own retention policy, durably."""
+        if self._link is not None:
+            self._ask("set_policy", SetPolicyCall(topic, bytes_max, age_max_us, records_max))
+            return
         self.perform(SetPolicy(topic, bytes_max, age_max_us, records_max))
 
     def commit(self, *operations: Control) -> UnitTicket:
@@ -316,7 +371,7 @@ class Journal:
     @property
     def commits(self) -> Commits:
         """How far the writer is, for whoever takes entries in the order of commits."""
-        assert self._writer is not None
+        assert isinstance(self._writer, Writer)
         return self._writer.commits
 
     def entries_after(self, seq: int, groups_max: int, bytes_max: int) -> tuple[list[Entry], bool]:
@@ -343,11 +398,16 @@ class Journal:
 
     def refresh(self) -> None:
         """Of a handle that only reads: take up what the owner committed since."""
-        if self._writer is None and self._closed is None and self._backend.has_changed():
+        if not self.owned and self._closed is None and self._backend.has_changed():
             vault = self._state.vault
             recovered = recovery.recover(self._backend, vault.log_id, *vault.sources(), self.clock)
             self._state.topics.take_up(recovered.topics)
             self._state.row = recovered.row
+
+    @property
+    def room(self) -> Signal:
+        """Notified when there may be room for more records."""
+        return self._queue.room
 
     def appended(self, partition: Partition) -> int:
         """The `appended` mark: durable, or waiting in the queue."""
@@ -368,7 +428,7 @@ class Journal:
 
     def notify_when_due(self, records: int, size: int) -> Signal:
         """A signal that notifies when a tail begins, and while one has this many records or bytes."""
-        assert self._writer is not None
+        assert isinstance(self._writer, Writer)
         self._writer.due_records, self._writer.due_bytes = records, size
         return self._writer.due
 
@@ -457,24 +517,15 @@ class Journal:
 
     def stats(self) -> JournalStats:
         """The journal at this moment."""
-        counters = self._writer.counters if self._writer is not None else Counters()
-        poison = self._writer.poison if self._writer is not None else None
-        records, size = self._queue.depth()
-        return JournalStats(
-            queue_records=records,
-            queue_bytes=size,
-            records_total=counters.records,
-            bytes_total=counters.bytes,
-            groups_total=counters.groups,
-            entries_total=counters.entries,
-            repeats_total=counters.repeats,
-            offered_dropped_total=self._queue.offered_dropped,
-            refused_total=self._queue.refused,
-            failed_groups_total=counters.failed_groups,
-            checkpoints_total=counters.checkpoints,
-            commit_seconds=counters.histogram(),
-            poisoned=None if poison is None else poison.message,
-        )
+        writer, queue = self._writer, self._queue
+        counters, poison = (Counters(), None) if writer is None else (writer.counters, writer.poison)
+        poisoned = None if poison is None else poison.message
+        return counters.stats(queue.depth(), dropped=queue.drops.total, refused=queue.refused, poisoned=poisoned)
+
+    @property
+    def counters(self) -> Counters | None:
+        """What is counted of commits; None of a handle that only reads."""
+        return None if self._writer is None else self._writer.counters
 
     def close(self, timeout: float) -> None:
         """Drain, stop the writer, close the database; raises if something accepted was not stored."""
@@ -492,6 +543,8 @@ class Journal:
                 hint="everything acknowledged is kept; check the disk before opening the log again",
             )
             failure.__cause__ = failure.__cause__ or error
+        if self._link is not None:  # after our own connections: if we are the owner, too, its is the last one then
+            self._link.close(timeout)
         self._closed = Closed("the log is closed")
         self._state.topics.ring_all()
         if failure is not None:
@@ -509,6 +562,17 @@ class Journal:
         """Wait until everything accepted is durable or refused; False when that takes longer."""
         group = self._queue.barrier()
         return group.signal.sleep(group.is_done, timeout)
+
+    def suspend(self, timeout: float) -> None:
+        """Before the process forks: let go of the database, which no child may inherit; `resume` goes on.
+
+        Whoever reads meanwhile waits.
+        """
+        self._backend.suspend(timeout)
+
+    def resume(self) -> None:
+        """The process has forked: read on."""
+        self._backend.resume()
 
     def forget(self) -> None:
         """In a forked child: refuse everything and never touch the parent's files."""

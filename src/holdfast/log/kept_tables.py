@@ -68,7 +68,7 @@ class KeptTables:
 
     def start(self) -> None:
         """Begin; the first look is one interval from now."""
-        if self._journal.read_only:
+        if not self._journal.owned:
             return
         if self._journal.signer is not None:
             if self._settings.publish.delta:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from typing import Protocol
 
 from holdfast import process_lifetime
 from holdfast.errors import HoldfastError
@@ -19,9 +20,26 @@ from holdfast.log.log_context import LogContext
 from holdfast.log.log_executions import LogExecutions
 from holdfast.log.maintenance import Maintenance
 from holdfast.log.store_binding import StoreBinding
+from holdfast.log.telemetry.log_telemetry import LogTelemetry
 from holdfast.log.topic_catalog import Catalog
 
 logger = logging.getLogger("holdfast")
+
+
+class Shared(Protocol):
+    """What a log that is shared with other processes does at the turns of its process' life."""
+
+    def before_fork(self) -> None:
+        """The process is about to fork."""
+
+    def after_fork(self) -> None:
+        """It has forked, and this is the parent."""
+
+    def open_again(self) -> None:
+        """It has forked, and this is the child, which has forgotten what it inherited."""
+
+    def settle(self, timeout: float) -> None:
+        """The process ends: make durable, seal and ship what is there, while threads can still be started."""
 
 
 class Lifetime:
@@ -37,6 +55,7 @@ class Lifetime:
         maintenance: Maintenance,
         store: StoreBinding,
         tables: KeptTables,
+        telemetry: LogTelemetry,
     ) -> None:
         self._context = context
         self._topics = topics
@@ -46,8 +65,11 @@ class Lifetime:
         self._maintenance = maintenance
         self._store = store
         self._tables = tables
+        self._telemetry = telemetry
         self._queued_at_exit = 0
         """Records that were queued when the process began to end."""
+        self.shared: Shared | None = None
+        """Of a log that is shared with other processes."""
         self.is_open = True
         process_lifetime.keep(self)
 
@@ -55,8 +77,11 @@ class Lifetime:
     def _wait_seconds(self) -> float:
         return self._context.settings.journal.close_timeout_ms / 1000
 
-    def close(self, timeout: float | None = None) -> None:
-        """End it; what was accepted is made durable, sealed and shipped first. A second call does nothing."""
+    def close(self, timeout: float | None = None, *, hand_over: bool = False) -> None:
+        """End it; what was accepted is made durable, sealed and shipped first. A second call does nothing.
+
+        With `hand_over` it is made durable, and the rest is left to whoever owns the log next.
+        """
         if not self.is_open:
             return
         journal, clock = self._context.journal, self._context.clock
@@ -66,8 +91,8 @@ class Lifetime:
         self._channels.close()
         self._consumers.close()
         try:
-            self._maintenance.close(wait_seconds)
-            self._store.close()
+            self._maintenance.close(wait_seconds, seal=not hand_over)
+            self._store.close(0.0 if hand_over else None)
             self._tables.stop()
             # A seal that hangs may have used all the time; the writer has nothing left to do and ends at once.
             journal.close(max(wait_seconds / 10, deadline - clock.monotonic()))
@@ -80,12 +105,16 @@ class Lifetime:
         self._store.release()
         process_lifetime.drop(self)
         self._context.directory.release()
+        path = self._context.directory.path
+        logger.info("closed a log path=%s", path, extra={"action": "closed", "path": str(path)})
 
     # -- when nobody closes it ----------------------------------------------------------------------------
 
     def settle_at_exit(self) -> None:
         """Make durable, seal and ship what is there, while threads can still be started."""
         self._queued_at_exit = self._context.journal.pending_records
+        if self.shared is not None:
+            self.shared.settle(self._wait_seconds)
         self._maintenance.settle(self._wait_seconds)
         self._store.close()
         self._tables.stop()
@@ -101,15 +130,27 @@ class Lifetime:
             )  # fmt: skip
         self._close_forgotten()
 
+    def before_fork(self) -> None:
+        """The process is about to fork: of a log that is shared, nothing may be inherited."""
+        if self.shared is not None:
+            self.shared.before_fork()
+
+    def after_fork(self) -> None:
+        """It has forked, and this is the parent."""
+        if self.shared is not None:
+            self.shared.after_fork()
+
     def forget(self) -> None:
-        """In a forked child: never touch what is the parent's."""
+        """In a forked child: never touch what is the parent's; a log that is shared is opened anew."""
         self.is_open = False
         for part in (
             self._topics, self._executions, self._channels, self._consumers, self._tables, self._store,
-            self._maintenance, self._context.journal,
+            self._maintenance, self._context.journal, self._telemetry,
         ):  # fmt: skip
             part.forget()
         self._context.directory.release()
+        if self.shared is not None:
+            self.shared.open_again()
 
     def __del__(self) -> None:
         if getattr(self, "is_open", False):

@@ -7,9 +7,12 @@ has none of it, and no topic for them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.execution_settings import TOPIC
@@ -32,6 +35,17 @@ ASK_TIMEOUT_S = 30.0
 _WATCH = "watch"
 
 
+class ExecutionStats(msgspec.Struct, frozen=True):
+    """Executions at one moment, as far as this handle has opened them."""
+
+    by_status: dict[str, int]
+    """How many are kept, by status."""
+    held: int
+    """How many are open in this process."""
+    workers: int
+    """Workers that run in this process."""
+
+
 class LogExecutions:
     """The executions of one open log."""
 
@@ -50,7 +64,7 @@ class LogExecutions:
         All that is done before the first message comes is to look whether one lies there.
         """
         journal, settings = self._context.journal, self._context.settings.executions
-        if not journal.read_only and TOPIC in journal.topics:
+        if journal.owned and TOPIC in journal.topics:
             with self._lock:
                 self._attend().every(settings.poll_interval_ms, _WATCH, self._look)
 
@@ -84,7 +98,15 @@ class LogExecutions:
         """What users see of executions."""
         from holdfast.execution.work.executions import Executions
 
-        return Executions(self._stored, self.room, self.ask if self._context.journal.read_only else None)
+        return Executions(self._stored, self.room, None if self._context.journal.owned else self.ask)
+
+    def stats(self) -> ExecutionStats | None:
+        """Counts; None while nobody has asked this handle for executions."""
+        room = self._room
+        if room is None:
+            return None
+        statuses = Counter(row.status for row in room.store.rows.copy().values())
+        return ExecutionStats(dict(statuses), len(room.live.all()), len(room.workers))
 
     def ask(self, action: str, fields: Mapping[str, Any], timeout: float = ASK_TIMEOUT_S) -> Any:
         """Of a log that is open for reading: have its owner do something; returns when that is durable."""
@@ -134,7 +156,7 @@ class LogExecutions:
         from holdfast.execution.execution_room import ExecutionRoom
 
         journal, settings = self._context.journal, self._context.settings
-        if journal.read_only:
+        if not journal.owned:
             raise Invalid("this log is open for reading only", hint="open it without read_only=True to run executions")
         topic = self._topics.topic(TOPIC, None, 1, None, 0)
         assert isinstance(topic, Topic)

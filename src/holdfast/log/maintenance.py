@@ -65,7 +65,7 @@ class Maintenance:
         self._retention: Retention | None = None
         self._compaction: LocalCompaction | None = None
         counters = Counters()
-        if not journal.read_only:
+        if journal.owned:
             emptied = leftovers.clear(journal, manifest)
             self._roller = Roller(journal, manifest, settings.segments, clock)
             counters = self._roller.counters
@@ -110,6 +110,11 @@ class Maintenance:
         publishing = Publishing(journal, manifest)
         roller.publishing = retention.publishing = publishing
         roller.chores.append(publishing.check)
+
+    @property
+    def counters(self) -> Counters:
+        """What sealing and retention count."""
+        return self._counters
 
     @property
     def last_reconcile(self) -> ReconcileReport | None:
@@ -185,7 +190,7 @@ class Maintenance:
             seal_failures_total=counters.failures,
             rows_sealed_total=counters.rows,
             bytes_sealed_total=counters.bytes,
-            seal_seconds=counters.histogram(),
+            seal_seconds=counters.durations.histogram(),
             seal_in=counters.seal_in,
             seals_in_process_total=counters.seals_in_process,
             seal_process_failures_total=counters.process_failures,
@@ -206,7 +211,7 @@ class Maintenance:
         if self._roller is not None:
             self._finish(deadline, timeout)
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, *, seal: bool = True) -> None:
         """Refuse new records, make durable and seal what is there, as far as time allows, and end all threads."""
         deadline = self._clock.monotonic() + timeout
         if self._loop is not None:
@@ -214,12 +219,13 @@ class Maintenance:
         if self._roller is None:
             return
         self._journal.stop_taking()
-        self._finish(deadline, timeout)
+        self._finish(deadline, timeout, seal=seal)
 
-    def _finish(self, deadline: float, timeout: float) -> None:
+    def _finish(self, deadline: float, timeout: float, *, seal: bool = True) -> None:
         assert self._roller is not None
         healthy = self._journal.end is None
-        if healthy and self._journal.drain(timeout) and self._settings.segments.seal_on_close and self._roller.running:
+        seal = seal and self._settings.segments.seal_on_close
+        if healthy and self._journal.drain(timeout) and seal and self._roller.running:
             self._seal_all(max(0.0, deadline - self._clock.monotonic()))
         self._roller.stop(max(timeout / 10, deadline - self._clock.monotonic()))
 

@@ -6,6 +6,7 @@ before it are stopped again and the directory is released: a log opens as a whol
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,9 +29,12 @@ from holdfast.log.store_binding import StoreBinding
 from holdfast.log_directory import Directory
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.settings import Settings
+from holdfast.telemetry import spans
+
+logger = logging.getLogger("holdfast")
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """What a caller gave, checked."""
 
     directory: Directory
@@ -55,32 +59,41 @@ def open_log(
     clock: Clock | None = None,
     read_only: bool = False,
 ) -> Log:
-    """Open the log in a directory, creating it if it is not there.
+    """Open a log alone; what users call, with all that can be said about it, is `holdfast.open`."""
+    asked = asked_for(path, store, settings, keyring, cipher, clock)
+    return open_asked(asked, read_only=flag(read_only, "read_only"))
 
-    With a keyring, or a cipher of your own, everything that is written is encrypted. That is decided when a log is
-    created and cannot be left out later.
 
-    One process owns a log. `read_only=True` reads it from another one, or reads what is intact in a damaged one. It
-    takes no lock and changes nothing in the directory, which may be on a read-only mount or belong to another user;
-    what would write is Invalid.
-
-    With a `store` (`s3://bucket/prefix`, `file:///directory` …; also `store.url` in the settings) everything is shipped
-    there in order, beside the appends. The log opens and goes on while the store is away.
-
-    >>> import holdfast, tempfile
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     with holdfast.open(directory) as log:
-    ...         log.topic("orders").append(b"first").offset
-    0
-    """
+def asked_for(
+    path: str | os.PathLike[str],
+    store: str | os.PathLike[str] | None,
+    settings: Settings | Mapping[str, Any] | None,
+    keyring: Keyring | str | None,
+    cipher: PayloadCipher | None,
+    clock: Clock | None,
+) -> Asked:
+    """What a caller gave, checked; raises Invalid before anything is touched."""
     place = path_of(path)
     settings = Settings.given(settings)
     if store is not None:
         address = msgspec.structs.replace(settings.store, url=store_address(store))
         settings = msgspec.structs.replace(settings, store=address)
     keyring = _keyring(settings, Keyring.given(keyring), cipher if keyring is not None else check_cipher(cipher))
-    asked = _Asked(Directory(place), settings, keyring, cipher, check_clock(clock) or SystemClock())
-    return _compose(asked, _read(asked) if flag(read_only, "read_only") else _own(asked))
+    return Asked(Directory(place), settings, keyring, cipher, check_clock(clock) or SystemClock())
+
+
+def open_asked(asked: Asked, *, read_only: bool) -> Log:
+    """Own the log, or only read it."""
+    if read_only:
+        return compose(asked, _read(asked))
+    asked.directory.own()
+    return open_locked(asked, asked.directory)
+
+
+def open_locked(asked: Asked, directory: Directory) -> Log:
+    """Own the log in a directory whose lock is ours; where that fails, the lock is released."""
+    asked = asked._replace(directory=directory)
+    return compose(asked, _own(asked))
 
 
 def _keyring(settings: Settings, keyring: Keyring | None, cipher: PayloadCipher | None) -> Keyring | None:
@@ -94,13 +107,15 @@ def _keyring(settings: Settings, keyring: Keyring | None, cipher: PayloadCipher 
     return keyring
 
 
-def _own(asked: _Asked) -> Journal:
+def _own(asked: Asked) -> Journal:
     directory, settings = asked.directory, asked.settings
-    directory.own()
     try:
         log_id = directory.log_id()
         directory.create_database()
-        journal = Journal.open_owned(directory.database, log_id, asked.journal)
+        with spans.span(spans.RECOVER, {}) as span:
+            journal = Journal.open_owned(directory.database, log_id, asked.journal)
+            span.set_attribute("holdfast.topics", len(journal.topics))
+            span.set_attribute("holdfast.epoch", journal.epoch)
         if log_id is None:
             try:
                 directory.declare(journal.log_id)
@@ -113,12 +128,13 @@ def _own(asked: _Asked) -> Journal:
     return journal
 
 
-def _read(asked: _Asked) -> Journal:
+def _read(asked: Asked) -> Journal:
     log_id = asked.directory.require_log()
     return Journal.open_read_only(asked.directory.database, log_id, asked.journal)
 
 
-def _compose(asked: _Asked, journal: Journal) -> Log:
+def compose(asked: Asked, journal: Journal) -> Log:
+    """Put the parts of a log together around its journal; where one does not start, all are ended again."""
     directory, settings = asked.directory, asked.settings
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
     context = LogContext(directory, settings, asked.clock, journal, manifest)
@@ -138,4 +154,9 @@ def _compose(asked: _Asked, journal: Journal) -> Log:
             journal.close(settings.journal.close_timeout_ms / 1000)
         directory.release()
         raise
-    return Log(context, maintenance, store, tables, positions)
+    log = Log(context, maintenance, store, tables, positions)
+    logger.info(
+        "opened a log path=%s epoch=%d topics=%d", directory.path, journal.epoch, len(journal.topics),
+        extra={"action": "opened", "path": str(directory.path), "log": log.id, "read_only": log.read_only},
+    )  # fmt: skip
+    return log

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Shipper, Unshipped
-    from holdfast.shipping.shipping_stats import ShippingStats
+    from holdfast.shipping.shipping_stats import Counters, ShippingStats
 
 _FIRST_CONTACT_S = 2.0
 """How long opening waits for the store's first answer; a store that is away does not keep a log from opening."""
@@ -74,7 +74,7 @@ class StoreBinding:
     @property
     def shipper(self) -> Shipper:
         """The shipper; Invalid where there is none."""
-        if self._context.journal.read_only:
+        if not self._context.journal.owned:
             raise Invalid("this log is open for reading only", hint="its owner ships; open it without read_only=True")
         if self._shipper is None:
             raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
@@ -88,6 +88,11 @@ class StoreBinding:
     def stats(self) -> ShippingStats | None:
         """Shipping at this moment."""
         return None if self._shipper is None else self._shipper.stats()
+
+    @property
+    def counters(self) -> Counters | None:
+        """What shipping counts; None where no store is configured."""
+        return None if self._shipper is None else self._shipper.counters
 
     def unshipped(self) -> tuple[Unshipped, ...]:
         """What is durable here and not known to be on the store."""
@@ -115,10 +120,11 @@ class StoreBinding:
                 self._reconciler = Reconciler(side, settings.reconcile, clock)
             return self._reconciler
 
-    def close(self) -> None:
-        """Ship what is there, within `shipping.drain_timeout_ms`, and stop."""
+    def close(self, timeout: float | None = None) -> None:
+        """Ship what is there, within `timeout` seconds (default: `shipping.drain_timeout_ms`), and stop."""
         if self._shipper is not None:
-            self._shipper.close(self._context.settings.shipping.drain_timeout_ms / 1000)
+            most = self._context.settings.shipping.drain_timeout_ms / 1000
+            self._shipper.close(most if timeout is None else timeout)
 
     def release(self) -> None:
         """Let go of what comparing with the store has opened."""
@@ -169,13 +175,13 @@ def _root_of(journal: Journal, settings: Settings) -> str | None:
     """Where a log is to ship to, or None; Invalid where it must not."""
     shipping = journal.shipping
     if not settings.store.url:
-        if shipping is not None and not shipping.copy and not journal.read_only:
+        if shipping is not None and not shipping.copy and journal.owned:
             logger.warning(
                 "this log is shipped to %s, but was opened without a store: nothing is shipped", shipping.root,
                 extra={"action": "store_left_out"},
             )  # fmt: skip
         return None
-    if journal.read_only:
+    if not journal.owned:
         return None
     root = parse_url(settings.store.url).url
     if shipping is not None and shipping.copy:
@@ -229,10 +235,15 @@ def _refuse_compacted(context: LogContext) -> None:
 def _refuse_stranded(journal: Journal) -> None:
     """A log that was taken over takes no more records, with a store or without: they would be nowhere else."""
     shipping = journal.shipping
-    if shipping is not None and shipping.fenced and not journal.read_only:
+    if shipping is not None and shipping.fenced and journal.owned:
         from holdfast.shipping.shipping_marks import fenced_by
 
-        journal.hold("fenced", fenced_by(journal))
+        fenced = fenced_by(journal)
+        journal.hold("fenced", fenced)
+        if fenced is not None:
+            logger.error(
+                "this log can only be read: %s (%s)", fenced.message, fenced.hint, extra={"action": "fenced"}
+            )  # fmt: skip
 
 
 def _has_shipped(journal: Journal) -> bool:

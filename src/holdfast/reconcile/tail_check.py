@@ -95,7 +95,7 @@ class TailCheck:
         """Floors and adoptions say what their names say; and no floor is above what is settled."""
         listing = list(self._store.list(layout.TAIL))
         # Afterwards: what was settled when a floor was listed still is. A handle that only looks may be behind it.
-        unsettled = None if self._journal.read_only else self._first_unsettled()
+        unsettled = self._first_unsettled() if self._journal.owned else None
         listing = self._without_forged(listing)
         adoptions = [info for info in listing if layout.parse_adopted_key(info.key) is not None]
         log = self._objects.log_id

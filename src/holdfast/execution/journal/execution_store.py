@@ -86,7 +86,7 @@ class ExecutionStore:
     @property
     def is_read_only(self) -> bool:
         """Whether another process may own the log."""
-        return self._journal.read_only
+        return not self._journal.owned
 
     def forget(self) -> None:
         """In a forked child."""

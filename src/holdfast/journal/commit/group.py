@@ -9,7 +9,7 @@ is it `done`, and never again changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.state.operations import ChangeSpace, Control
@@ -96,6 +96,14 @@ Operation = Run | ChangeSpace | Control
 """What a unit may consist of: a closed set."""
 
 
+class Produced(NamedTuple):
+    """A producer's name, the number of what it sends, and the one that it began with."""
+
+    producer: bytes
+    sequence: int
+    start: int
+
+
 class Unit:
     """Operations that commit together or not at all, optionally in a causal scope.
 
@@ -106,7 +114,7 @@ class Unit:
     that); then `make` is called, by the writer and once, and says what they come to.
     """
 
-    __slots__ = ("alone", "error", "group", "make", "operations", "parts", "promised", "reissue", "scope")
+    __slots__ = ("alone", "error", "group", "make", "operations", "parts", "produced", "promised", "reissue", "scope")
 
     def __init__(
         self,
@@ -124,6 +132,8 @@ class Unit:
         self.make = make
         self.alone = False
         """Its records are entries of their own: what cannot be packed or encrypted of it fails alone."""
+        self.produced: Produced | None = None
+        """Who sends it under a number, in a process that does not own the log: the owner needs to know."""
         self.parts: list[Any] = []
         self.promised: dict[Partition, int] = {}
         """How many records the parts of a unit that gathers will become."""
@@ -240,12 +250,14 @@ class Group:
         "done",
         "error",
         "forwarded",
+        "is_plain",
         "items",
         "offered",
         "records",
         "records_cap",
         "runs",
         "signal",
+        "since",
     )  # fmt: skip
 
     def __init__(self, records_cap: int, bytes_cap: int) -> None:
@@ -256,8 +268,12 @@ class Group:
         """What sessions sent, whose records are among the items."""
         self.records = 0
         self.bytes = 0
+        self.is_plain = True
+        """Nothing but runs of records without idempotency keys, and none that a session sent."""
         self.offered = 0
         """Records among them for which nobody holds a ticket."""
+        self.since = 0.0
+        """When its first record was queued, for those who measure."""
         self.records_cap = records_cap
         self.bytes_cap = bytes_cap
         self.acked = False
@@ -280,6 +296,7 @@ class Group:
     def add(self, item: Run | Unit) -> None:
         """Put a batch or a unit in its place; records that come later are packed behind it."""
         self.runs.clear()
+        self.is_plain = False
         self.items.append(item)
 
     def is_done(self) -> bool:

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.commit.forwarded import Forwarded, ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.commit.group import Group
 from holdfast.journal.sessions.outcomes import Outcomes
-from holdfast.journal.sessions.session import PRODUCER, Session
+from holdfast.journal.sessions.session import PRODUCER, Session, refused_all
 from holdfast.journal.sessions.session_table import SessionChanges, SessionTable
 
 
@@ -72,6 +72,20 @@ class Sending:
             else:
                 forwarded.add(group, item)
         return forwarded
+
+    def refused(self, error: HoldfastError) -> Forwarded:
+        """Nothing of it is taken, for a reason that is none of this number's own; of a member the number is used up.
+
+        A member sends on before it has its answers: what comes behind this one must find no gap.
+        """
+        session = self._table.find(self._name, self._start)
+        if session.is_producer:
+            raise error
+        session = self._table.enter(self._name, self._clock.now_us(), self._start)
+        outcomes = refused_all(len(self._items), error)
+        session.put = max(session.put, self._sequence)
+        session.note_failed(self._sequence, outcomes)
+        return Forwarded.known(session, self._sequence, outcomes)
 
     def _produced(self, group: Group, item: ForwardedProduced, now_us: int) -> Forwarded | HoldfastError:
         """Put what a producer sends through this session; or what is known about it."""

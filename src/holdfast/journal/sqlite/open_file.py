@@ -13,9 +13,12 @@ from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.model.control_rows import DiskFailed
 
 
-def open_backend(path: Path, *, read_only: bool = False) -> SqliteBackend:
-    """The database in this file, brought to the newest version; whoever only reads refuses an older one."""
-    backend = SqliteBackend(path, read_only=read_only)
+def open_backend(path: Path, *, read_only: bool = False, beside: bool = False) -> SqliteBackend:
+    """The database in this file, brought to the newest version; whoever only reads refuses an older one.
+
+    `beside`: to be read in a process that may also own it.
+    """
+    backend = SqliteBackend(path, read_only=read_only, beside=beside)
     try:
         if read_only:
             require_newest(backend)

@@ -40,13 +40,21 @@ _WAL_HEADER_BYTES = 32
 class ReadOnlyAccess:
     """One way to a database, as its files are now."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, beside: bool = False) -> None:
+        """`beside`: in a process that may own the log itself, now or later, which must use the files in one way only.
+
+        SQLite keeps one view of the shared memory in a process: if that only reads, an owner there could not write.
+        """
         self.path = path
+        self.beside = beside
         self._copy: Path | None = None
         self._choose()
 
     def _choose(self) -> None:
         self._seen = _Files.of(self.path)
+        if self.beside:
+            self._options = ""
+            return
         self._options = "" if self._seen.rollback else "readonly_shm=1"
         if self._seen.is_frozen:
             self._options = "immutable=1"
@@ -67,7 +75,7 @@ class ReadOnlyAccess:
         is_closed = isinstance(error.__cause__, (apsw.CantOpenError, apsw.ReadOnlyError))
         if self._copy is None and _Files.of(self.path).kind != self._seen.kind:
             self._choose()
-        elif is_closed and not self._is_lockless and os.access(self.path, os.R_OK):
+        elif is_closed and not self.beside and not self._is_lockless and os.access(self.path, os.R_OK):
             self._take_copy()  # there is shared memory, but it cannot be used from here
         else:
             raise self._explained(error) from error.__cause__
@@ -95,7 +103,7 @@ class ReadOnlyAccess:
 
     @property
     def _is_lockless(self) -> bool:
-        return self._copy is not None or self._seen.is_frozen
+        return not self.beside and (self._copy is not None or self._seen.is_frozen)
 
     # -- copying ------------------------------------------------------------------------------------------
 

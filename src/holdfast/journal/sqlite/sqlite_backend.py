@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from time import sleep
 from typing import NoReturn
 
 import apsw
@@ -50,6 +51,7 @@ from holdfast.model.control_rows import (
 from holdfast.model.entry import Entry
 
 _READERS_KEPT = 8
+_PAUSE_S = 0.001
 _LOG = ", ".join(LogRow._fields)
 _KEY = ", ".join(KeyRow._fields)
 _SESSION = ", ".join(SessionRow._fields)
@@ -67,14 +69,17 @@ class SqliteBackend:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, beside: bool = False) -> None:
         self.path = path
         self._readers: list[apsw.Connection] = []
         self._readers_lock = Lock()
+        self._lent = 0
+        """Connections that somebody reads with at this moment."""
+        self._is_suspended = False
         self._closed: Closed | None = None
         self._wal_pages = 0
         self._data_version: object = None
-        self._access = ReadOnlyAccess(path) if read_only else None
+        self._access = ReadOnlyAccess(path, beside=beside) if read_only else None
         self._reopenings = 0
         """How often the files had been replaced."""
         self.connection = open_writer(path) if self._access is None else self._access.connect()
@@ -114,12 +119,18 @@ class SqliteBackend:
         """
         for is_last in (False, False, True):
             with self._readers_lock:
+                self._wait_while_suspended()
                 if self._closed is not None:
                     raise self._closed.again()
                 self._reopen_if_replaced()
                 access = self._access
                 kept = self._readers.pop() if self._readers else None
-            connection = kept or (open_reader(self.path) if access is None else access.connect())
+                self._lent += 1
+            try:
+                connection = kept or (open_reader(self.path) if access is None else access.connect())
+            except BaseException:
+                self._return()
+                raise
             try:
                 connection.execute("BEGIN")
                 if access is not None:
@@ -127,6 +138,7 @@ class SqliteBackend:
                 break
             except apsw.Error as error:
                 close_quietly(connection)
+                self._return()
                 if is_last or access is None or not isinstance(error, apsw.ReadOnlyError):
                     self._raise(error)
                 with self._readers_lock:
@@ -150,7 +162,7 @@ class SqliteBackend:
     def _reopen(self) -> None:
         """Of a handle that only reads: choose the way to the files again; under the lock."""
         assert self._access is not None
-        access = ReadOnlyAccess(self.path)
+        access = ReadOnlyAccess(self.path, beside=self._access.beside)
         fresh = access.connect()
         for connection in (*self._readers, self.connection):
             close_quietly(connection)
@@ -165,16 +177,59 @@ class SqliteBackend:
                 connection.execute("COMMIT")
         except apsw.Error:
             close_quietly(connection)
+            self._return()
             return
         with self._readers_lock:
             if self._closed is None and access is self._access and len(self._readers) < _READERS_KEPT:
                 self._readers.append(connection)
+                self._lent -= 1
                 return
         close_quietly(connection)
+        self._return()
+
+    def _return(self) -> None:
+        with self._readers_lock:
+            self._lent -= 1
+
+    # -- around a fork ------------------------------------------------------------------------------------
+
+    def suspend(self, timeout: float) -> None:
+        """Of a handle that only reads: close all connections, once nobody reads; what is not given back in time stays.
+
+        SQLite knows in each process which locks it has; a child that inherited that would believe to have them, too.
+        """
+        with self._readers_lock:
+            self._is_suspended = True
+        tries = int(timeout / _PAUSE_S)
+        while self._lent and tries:
+            sleep(_PAUSE_S)
+            tries -= 1
+        with self._readers_lock:
+            for connection in (*self._readers, self.connection):
+                close_quietly(connection)
+            self._readers = []
+
+    def resume(self) -> None:
+        """Read on."""
+        with self._readers_lock:
+            if self._is_suspended and self._closed is None and self._access is not None:
+                self.connection = self._access.connect()
+                self._reopenings += 1  # another connection counts what others committed from anew
+            self._is_suspended = False
+
+    def _wait_while_suspended(self) -> None:
+        """Whoever wants to read while the process forks waits for the moment that this takes; under the lock."""
+        while self._is_suspended:
+            self._readers_lock.release()
+            try:
+                sleep(_PAUSE_S)
+            finally:
+                self._readers_lock.acquire()
 
     def has_changed(self) -> bool:
         """Whether another process has committed anything since this was asked last."""
         with self.translated(), self._readers_lock:
+            self._wait_while_suspended()
             if self._closed is None:
                 self._reopen_if_replaced()
             try:
@@ -231,7 +286,7 @@ class SqliteBackend:
             self.abandon()
             self.close()
         except Exception:
-            logger.debug("closing after a failed open", exc_info=True)
+            logger.debug("closing after a failed open", exc_info=True, extra={"action": "open_failed"})
 
     def leak(self) -> None:
         """In a forked child: keep the parent's connections from ever being closed here."""
@@ -283,9 +338,14 @@ class SqliteBackend:
         if taken != mode:
             raise DiskFailed(f"the database keeps another journal than it was told journal_mode={taken}")
 
+    @property
+    def wal_bytes(self) -> int:
+        """How long the write-ahead log was after the last commit."""
+        return self._wal_pages * PAGE_BYTES
+
     def checkpoint(self, wal_bytes: int) -> int:
         """Fold the write-ahead log into the database once it is that large; returns the pages it had."""
-        if self._wal_pages * PAGE_BYTES < wal_bytes:
+        if self.wal_bytes < wal_bytes:
             return 0
         pages = self._wal_pages
         try:

@@ -75,7 +75,7 @@ class KeptPositions:
             if self._known is not None:
                 return self._known
             known = self._load()
-            if not self._journal.read_only:
+            if self._journal.owned:
                 self._known = known
             return known
 
@@ -178,13 +178,13 @@ class KeptPositions:
             try:
                 return self._change((), (), known_records(known, now), 0.0)
             except HoldfastError as error:  # nothing is lost: it is said later
-                logger.info("positions were not said again: %s", error.message)
+                logger.info("positions were not said again: %s", error.message, extra={"action": "positions_late"})
                 return None
 
     def end(self) -> None:
         """Before the log is closed: the newest segment of the topic has all of it, whatever retention removes."""
         with self._lock:
-            if self._commits and not self._journal.read_only and self._journal.end is None:
+            if self._commits and self._journal.owned and self._journal.end is None:
                 self.say_again()
 
     def _change(
@@ -203,7 +203,7 @@ class KeptPositions:
         if known.positions or known.waits or TOPIC not in self._journal.topics:
             return known
         known = self._from_topic()
-        if (known.positions or known.waits) and not self._journal.read_only:
+        if (known.positions or known.waits) and self._journal.owned:
             puts = known_items(known)
             self._journal.spaces.change(SPACE, puts, timeout=self.timeout).result()
             self._commits += 1

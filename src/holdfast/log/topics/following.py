@@ -33,7 +33,7 @@ def has_ended(journal: Journal) -> bool:
 
 def wait_seconds(journal: Journal) -> float:
     """How long to sleep before looking again; only an owner is woken by a signal."""
-    return _LOOK_AGAIN_S if journal.read_only else _SLEEP_S
+    return _SLEEP_S if journal.owned else _LOOK_AGAIN_S
 
 
 class Follower(Generic[Item]):

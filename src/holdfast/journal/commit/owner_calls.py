@@ -1,0 +1,37 @@
+"""What a journal that is shared asks its owner for beside commits: requests and answers, as values."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CreateTopicCall(msgspec.Struct, frozen=True, array_like=True):
+    """Declare a topic."""
+
+    name: str
+    partitions: int
+    first: int
+    fingerprint: bytes
+    definition: bytes
+
+
+class AddSchemaCall(msgspec.Struct, frozen=True, array_like=True):
+    """Start a version of a topic's schema."""
+
+    topic: str
+    version: int
+    fingerprint: bytes
+    definition: bytes
+
+
+class SetPolicyCall(msgspec.Struct, frozen=True, array_like=True):
+    """Give a topic its retention policy."""
+
+    topic: str
+    bytes_max: int
+    age_max_us: int
+    records_max: int
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True):
+    """It was done, durably; there is nothing else to say."""

@@ -1,0 +1,192 @@
+"""One connection at the owner's side: bytes in, frames out of them; frames in, bytes out. Never blocks.
+
+It reads into a buffer of its own, and a frame that is larger than that gets memory of its own once its header has been
+checked. What cannot be sent at once waits here, bounded: a client that does not read is disconnected.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from holdfast.sharing.wire import BEFORE_HELLO, HEADER, BadFrame, Header, Limits, header
+
+_BUFFER_BYTES = 64 * 1024
+_UNSENT_BYTES_MAX = 64 * 2**20
+_BUFFERS_AT_ONCE = 64
+
+Handle = Callable[["Connection", Header, memoryview, memoryview, bool], None]
+
+
+class Caller:
+    """Who is at the other end, for whoever does something for it; lives as long as its connection."""
+
+    def __init__(self, session: bytes, pid: int, tell: Callable[[str, bytes], None]) -> None:
+        self.session = session
+        self.pid = pid
+        self.tell = tell
+        """Tell it something that it did not ask for: the name of an event, and its bytes. From any thread."""
+        self.is_gone = False
+        self._ends: list[Callable[[], None]] = []
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Have something called when the connection ends, by the host's thread: it must be short."""
+        self._ends.append(call)
+        if self.is_gone:
+            self.end()
+
+    def end(self) -> None:
+        """The connection has ended."""
+        self.is_gone = True
+        ends, self._ends = self._ends, []
+        for call in ends:
+            call()
+
+
+class Connection:
+    """One client, as the host's thread sees it."""
+
+    def __init__(self, sock: socket.socket, number: int) -> None:
+        self.sock = sock
+        self.number = number
+        self.limits: Limits = BEFORE_HELLO
+        self.caller: Caller | None = None
+        self.since = 0.0
+        """When it came; then, when the frame began that is not here yet."""
+        self.is_open = True
+        self.is_paused = False
+        """Nothing more is read from it until what it sent last could be taken."""
+        self.calls = 0
+        """Calls of it that are not answered yet."""
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._begin = self._end = 0
+        self._large: memoryview | None = None
+        self._large_header: Header | None = None
+        self._large_end = 0
+        self._unsent: deque[bytes | memoryview] = deque()
+        self._unsent_bytes = 0
+
+    # -- in -----------------------------------------------------------------------------------------------
+
+    def receive(self, handle: Handle, may_hold: Callable[[int], bool]) -> bool:
+        """Take what is there and have each whole frame handled; False when the other end is gone.
+
+        `may_hold` is asked before a large frame gets memory of its own.
+        """
+        try:
+            if self._large is not None:
+                count = self.sock.recv_into(self._large[self._large_end :])
+                self._large_end += count
+            else:
+                if self._end == len(self._buffer):
+                    self._compact()
+                count = self.sock.recv_into(self._view[self._end :])
+                self._end += count
+        except (BlockingIOError, InterruptedError):
+            return True
+        if not count:
+            return False
+        self.work(handle, may_hold)
+        return True
+
+    def work(self, handle: Handle, may_hold: Callable[[int], bool]) -> None:
+        """Handle the whole frames that are here."""
+        while self.is_open and not self.is_paused:
+            if self._large is not None:
+                if self._large_end < len(self._large):
+                    return
+                self._handle_large(handle)
+                continue
+            here = self._end - self._begin
+            if here < HEADER.size:
+                break
+            found = header(self._buffer, self._begin, self.limits)
+            if here >= found.size:
+                at = self._begin + HEADER.size
+                self._begin += found.size
+                middle = at + found.head
+                handle(self, found, self._view[at:middle], self._view[middle : middle + found.body], False)
+                continue
+            if found.size > len(self._buffer):
+                if not may_hold(found.size):
+                    raise BadFrame("too much is on its way from all clients together")
+                self._begin_large(found)
+                continue
+            break
+        if self._begin == self._end:
+            self._begin = self._end = 0
+
+    @property
+    def holds(self) -> int:
+        """Bytes of memory for a frame that is on its way."""
+        return 0 if self._large is None else len(self._large)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of a frame is here."""
+        return self._large is not None or self._begin != self._end
+
+    def _compact(self) -> None:
+        here = self._end - self._begin
+        self._view[:here] = bytes(self._view[self._begin : self._end])
+        self._begin, self._end = 0, here
+
+    def _begin_large(self, found: Header) -> None:
+        here = self._end - self._begin
+        self._large = memoryview(bytearray(found.size))
+        self._large[:here] = self._view[self._begin : self._end]
+        self._large_header, self._large_end = found, here
+        self._begin = self._end = 0
+
+    def _handle_large(self, handle: Handle) -> None:
+        large, found = self._large, self._large_header
+        assert large is not None
+        assert found is not None
+        self._large = self._large_header = None
+        middle = HEADER.size + found.head
+        handle(self, found, large[HEADER.size : middle], large[middle:], True)
+
+    # -- out ----------------------------------------------------------------------------------------------
+
+    def send(self, buffers: list[bytes | memoryview]) -> None:
+        """Have these sent, in order; by the host's thread."""
+        self._unsent += buffers
+        self._unsent_bytes += sum(map(len, buffers))
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._unsent)
+
+    def flush(self) -> bool:
+        """Send what can be sent now; False when the other end is gone, or does not read."""
+        try:
+            while self._unsent:
+                buffers = [self._unsent[at] for at in range(min(_BUFFERS_AT_ONCE, len(self._unsent)))]
+                self._sent(self.sock.sendmsg(buffers))
+        except (BlockingIOError, InterruptedError):
+            return self._unsent_bytes <= _UNSENT_BYTES_MAX
+        except OSError:
+            return False
+        return True
+
+    def _sent(self, count: int) -> None:
+        self._unsent_bytes -= count
+        while count:
+            first = self._unsent.popleft()
+            if len(first) > count:
+                self._unsent.appendleft(memoryview(first)[count:])
+                return
+            count -= len(first)
+
+    def close(self) -> None:
+        """End it."""
+        self.is_open = False
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+        if self.caller is not None:
+            self.caller.end()

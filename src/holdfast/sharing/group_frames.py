@@ -1,0 +1,277 @@
+"""Groups as frames: what a client forwards, packed without a loop over records, and taken apart by the owner.
+
+Rows of a partition travel as one MessagePack array, which decodes in C into the very rows that the owner's queue takes.
+Typed rows travel as the Arrow bytes that they are, and are neither copied nor looked at on the way in. What the owner
+takes apart is checked first: sizes against the frame, types by the decoder, partitions against the log, and the few
+things that a reader would stumble over (a kind that is no text, headers that do not decode).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from holdfast.journal.commit.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
+from holdfast.journal.journal import Operation, Run
+from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.state.operations import ChangeSpace
+from holdfast.journal.state.partition import Partition
+from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX, SESSION_NAME_BYTES_MAX, SPACE_NAME_BYTES_MAX
+from holdfast.model.record_columns import BadFrame as BadRecord
+from holdfast.model.record_columns import Columns, Encoded, Extra, Row, decode_headers, decode_kind
+from holdfast.sharing.wire import GROUP, BadFrame, begin_frame
+
+Buffer = bytes | memoryview
+
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+_Unique = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+_Name = Annotated[bytes, msgspec.Meta(min_length=1, max_length=SPACE_NAME_BYTES_MAX)]
+_Key = Annotated[bytes, msgspec.Meta(max_length=ITEM_KEY_BYTES_MAX)]
+_Extra = tuple[bytes | None, bytes | None, bytes | None]
+
+
+class _Rows(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
+    partition: int
+    length: _Count
+
+
+class _Columns(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
+    partition: int
+    length: _Count
+
+
+class _Encoded(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):
+    partition: int
+    count: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+    time_min: _Int64
+    time_max: _Int64
+    schema: Annotated[bytes, msgspec.Meta(max_length=64)]
+    key: _Unique | None
+    batch: _Unique | None
+    length: _Count
+
+
+class _Space(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=False):
+    name: _Name
+    drop: bool
+    length: _Count
+
+
+_Part = _Rows | _Columns | _Encoded | _Space
+
+
+class _Unit(msgspec.Struct, frozen=True, array_like=True, tag="u", gc=False):
+    operations: list[_Part]
+    scope: Annotated[str, msgspec.Meta(max_length=1024)] | None
+    reissue: bool
+    alone: bool
+
+
+class _Produced(msgspec.Struct, frozen=True, array_like=True, tag="p", gc=False):
+    producer: Annotated[bytes, msgspec.Meta(min_length=1, max_length=SESSION_NAME_BYTES_MAX)]
+    sequence: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    start: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    item: _Rows | _Unit
+
+
+class GroupHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a group's frame says of its body."""
+
+    sequence: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+    floor: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    items: list[_Rows | _Unit | _Produced]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_head = msgspec.msgpack.Decoder(GroupHead).decode
+_rows = msgspec.msgpack.Decoder(list[tuple[bytes, _Int64, _Extra | None, _Unique | None]]).decode
+_columns = msgspec.msgpack.Decoder(tuple[list[bytes], list[_Int64], dict[int, _Extra]]).decode
+_changes = msgspec.msgpack.Decoder(tuple[list[tuple[_Key, _Int64, bytes]], list[_Key]]).decode
+
+
+# -- by a client ------------------------------------------------------------------------------------------
+
+
+class PackedGroup:
+    """A group that is ready to be sent, again and again if need be: only what it says of earlier answers changes."""
+
+    __slots__ = ("_bodies", "_heads", "_length", "sequence")
+
+    def __init__(self, sequence: int, items: list[Item]) -> None:
+        self.sequence = sequence
+        self._bodies: list[Buffer] = []
+        self._heads = [_packed_item(item, self._bodies) for item in items]
+        self._length = sum(map(len, self._bodies))
+
+    def buffers(self, floor: int) -> list[Buffer]:
+        """Its frame; all answers below `floor` have come."""
+        return [begin_frame(GROUP, GroupHead(self.sequence, floor, self._heads), self._length), *self._bodies]
+
+
+def _packed_item(item: Item, bodies: list[Buffer]) -> _Rows | _Unit | _Produced:
+    if isinstance(item, ForwardedProduced):
+        return _Produced(item.producer, item.sequence, item.start, _packed_plain(item.item, bodies))
+    return _packed_plain(item, bodies)
+
+
+def _packed_plain(item: ForwardedRows | ForwardedUnit, bodies: list[Buffer]) -> _Rows | _Unit:
+    if isinstance(item, ForwardedRows):
+        return _packed_rows(item.partition, item.rows, bodies)
+    parts = [_packed_part(operation, bodies) for operation in item.operations]
+    return _Unit(parts, item.scope, item.reissue, item.alone)
+
+
+def _packed_rows(partition: Partition, rows: list[Row], bodies: list[Buffer]) -> _Rows:
+    packed = _encode(rows)
+    bodies.append(packed)
+    return _Rows(partition.id, len(packed))
+
+
+def _packed_part(operation: Operation, bodies: list[Buffer]) -> _Part:
+    if isinstance(operation, ChangeSpace):
+        packed = _encode((operation.puts, operation.deletes))
+        bodies.append(packed)
+        return _Space(operation.name, operation.drop, len(packed))
+    assert isinstance(operation, Run)  # the forwarder refuses all others
+    columns, partition = operation.columns, operation.partition
+    if columns is None:
+        return _packed_rows(partition, operation.rows, bodies)
+    if isinstance(columns, Columns):
+        packed = _encode((columns.payloads, columns.times, columns.extras))
+        bodies.append(packed)
+        return _Columns(partition.id, len(packed))
+    body = memoryview(columns.body).cast("B")
+    bodies.append(body)
+    return _Encoded(
+        partition.id, columns.count, columns.time_min, columns.time_max, columns.schema, columns.key, columns.batch,
+        len(body),
+    )  # fmt: skip
+
+
+# -- by the owner -----------------------------------------------------------------------------------------
+
+
+class GroupReader:
+    """Takes frames of groups apart, for one owner."""
+
+    def __init__(self, partitions: Mapping[int, Partition], settings: JournalSettings) -> None:
+        self._partitions = partitions
+        self._settings = settings
+
+    def read(self, head: memoryview, body: memoryview, *, keeps: bool) -> tuple[GroupHead, list[Item]]:
+        """The items of a group; with `keeps` the body's memory stays as it is, and need not be copied."""
+        try:
+            group = _head(head)
+            pieces = _Pieces(body)
+            items = [self._item(item, pieces, keeps=keeps) for item in group.items]
+        except (msgspec.MsgspecError, BadRecord, UnicodeDecodeError, RecursionError) as error:
+            raise BadFrame("a group does not decode") from error
+        pieces.check_end()
+        if not items:
+            raise BadFrame("a group without items")
+        return group, items
+
+    def _item(self, item: _Rows | _Unit | _Produced, pieces: _Pieces, *, keeps: bool) -> Item:
+        if isinstance(item, _Produced):
+            plain = self._plain(item.item, pieces, keeps=keeps)
+            return ForwardedProduced(item.producer, item.sequence, item.start, plain)
+        return self._plain(item, pieces, keeps=keeps)
+
+    def _plain(self, item: _Rows | _Unit, pieces: _Pieces, *, keeps: bool) -> ForwardedRows | ForwardedUnit:
+        if isinstance(item, _Rows):
+            partition, rows = self._rows(item, pieces)
+            return ForwardedRows(partition, rows, item.length)
+        if not item.operations:
+            raise BadFrame("a unit without operations")
+        batches: dict[bytes, bytes] = {}
+        operations = [self._operation(part, pieces, batches, keeps=keeps) for part in item.operations]
+        records = sum(len(one) for one in operations if isinstance(one, Run))
+        size = sum(part.length for part in item.operations)
+        return ForwardedUnit(operations, records, size, item.scope, item.reissue, item.alone)
+
+    def _operation(self, part: _Part, pieces: _Pieces, batches: dict[bytes, bytes], *, keeps: bool) -> Operation:
+        match part:
+            case _Rows():
+                partition, rows = self._rows(part, pieces)
+                run = Run.unplaced(partition)
+                run.rows = rows
+                run.extras = any(row[2] is not None for row in rows)
+                run.keyed = any(row[3] is not None for row in rows)
+                return run
+            case _Columns():
+                return Run.unplaced(self._partition(part.partition), self._columns(pieces.take(part.length)))
+            case _Encoded():
+                body = pieces.take(part.length)
+                encoded = Encoded(
+                    part.count, part.time_min, part.time_max, body if keeps else bytes(body), part.schema
+                )  # fmt: skip
+                encoded.key = part.key
+                # One object for all parts of a batch: that is how the writer knows them to be of one.
+                encoded.batch = None if part.batch is None else batches.setdefault(part.batch, part.batch)
+                return Run.unplaced(self._partition(part.partition), encoded)
+            case _Space():
+                puts, deletes = _changes(pieces.take(part.length))
+                return ChangeSpace(part.name, tuple(puts), tuple(deletes), part.drop)
+
+    def _rows(self, item: _Rows, pieces: _Pieces) -> tuple[Partition, list[Row]]:
+        rows: list[Row] = _rows(pieces.take(item.length))
+        if not rows:
+            raise BadFrame("a run without rows")
+        if item.length > self._settings.payload_bytes_max:  # else none of them can be too large
+            self._check_payloads([row[0] for row in rows])
+        for extra in [row[2] for row in rows if row[2] is not None]:
+            self._check_extra(extra)
+        return self._partition(item.partition), rows
+
+    def _columns(self, packed: memoryview) -> Columns:
+        payloads, times, extras = _columns(packed)
+        if not payloads or len(payloads) != len(times) or any(not 0 <= at < len(payloads) for at in extras):
+            raise BadFrame("columns do not fit each other")
+        if len(packed) > self._settings.payload_bytes_max:
+            self._check_payloads(payloads)
+        for extra in extras.values():
+            self._check_extra(extra)
+        return Columns(payloads, times, extras)
+
+    def _check_payloads(self, payloads: list[bytes]) -> None:
+        if max(map(len, payloads)) > self._settings.payload_bytes_max:
+            raise BadFrame("a payload is too large")
+
+    def _check_extra(self, extra: Extra) -> None:
+        key, kind, headers = extra
+        if key is not None and len(key) > self._settings.key_bytes_max:
+            raise BadFrame("a key is too large")
+        if kind is not None:
+            decode_kind(kind)
+        if headers is not None:
+            if len(headers) > self._settings.headers_bytes_max:
+                raise BadFrame("headers are too large")
+            decode_headers(headers)
+
+    def _partition(self, number: int) -> Partition:
+        partition = self._partitions.get(number)
+        if partition is None:
+            raise BadFrame("a partition that this log does not have")
+        return partition
+
+
+class _Pieces:
+    """A body, taken piece by piece."""
+
+    def __init__(self, body: memoryview) -> None:
+        self._body = body
+        self._at = 0
+
+    def take(self, length: int) -> memoryview:
+        end = self._at + length
+        if end > len(self._body):
+            raise BadFrame("a body is shorter than its head says")
+        piece, self._at = self._body[self._at : end], end
+        return piece
+
+    def check_end(self) -> None:
+        if self._at != len(self._body):
+            raise BadFrame("a body is longer than its head says")

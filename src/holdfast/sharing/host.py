@@ -1,0 +1,488 @@
+"""The host: in the process that owns a shared log, the thread that serves the others.
+
+One thread for all connections. It takes frames apart, puts what they forward into the owner's queue, and sends an
+answer when the group that it went into is durable: the writer wakes this thread once per group, however many clients
+take part in it. It never waits for one client, for the disk or for room in the queue: a client whose group has no room
+is not read any further until there is some. Calls run in threads of their own.
+
+A client that breaks the protocol, does not read its answers or is another user is disconnected; the log goes on.
+Everything is bounded: connections, bytes that are on their way, bytes that wait to be sent, calls at once.
+
+Draining: the host stops listening and reading, answers all that it has taken, tells the clients, and ends. What they
+sent and was not read they send again to the next owner.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from holdfast.clock import Clock
+from holdfast.errors import Closed, Full, HoldfastError, Unavailable
+from holdfast.journal.sessions.outcomes import Refusal
+from holdfast.process_lifetime import Threads
+from holdfast.sharing import socket_place
+from holdfast.sharing.connection import Caller, Connection
+from holdfast.sharing.group_frames import GroupReader
+from holdfast.sharing.wire import (
+    ANSWER,
+    BYE,
+    CALL,
+    CLOSING,
+    EVENT,
+    GROUP,
+    HELLO,
+    REFUSED,
+    RESULT,
+    WELCOME,
+    Answer,
+    BadFrame,
+    Call,
+    Event,
+    Header,
+    Hello,
+    Result,
+    Welcome,
+    decoded,
+    frame,
+    from_client,
+)
+
+if TYPE_CHECKING:
+    from holdfast.journal.commit.forwarded import Forwarded, Item
+    from holdfast.journal.journal import Journal
+
+CallHandler = Callable[[Caller, bytes], bytes]
+Greeting = Callable[[Hello], Welcome]
+"""Checks a client's hello; raises what refuses it."""
+
+CONNECTIONS_MAX = 4096
+_ACCEPTED_AT_ONCE = 64
+_CALLS_MAX = 64
+"""Calls of one client at once; of all together, as many as there are threads run and the others wait."""
+_CALL_THREADS = 32
+_HELLO_S = 10.0
+_FRAME_S = 60.0
+"""How long a client may take to say who it is, and to send the rest of a frame that it has begun."""
+_LOOK_AGAIN_S = 1.0
+logger = logging.getLogger("holdfast.sharing")
+
+
+def connections_max() -> int:
+    """So many clients at once, that the owner keeps enough descriptors for its own files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, soft // 2)
+
+
+def refusal(error: BaseException) -> Refusal:
+    """An error as a value; of a defect only its kind is told, because its text may hold anything."""
+    if isinstance(error, HoldfastError):
+        return Refusal.of(error)
+    return Refusal.of(Unavailable(f"the owner of the log failed: {type(error).__name__}", hint="see what it logged"))
+
+
+class _Parked(NamedTuple):
+    """A group for which there was no room."""
+
+    sequence: int
+    floor: int
+    items: list[Item]
+
+
+class Host:
+    """Serves the clients of one owner."""
+
+    def __init__(self, journal: Journal, path: Path, greet: Greeting, clock: Clock) -> None:
+        self._journal = journal
+        self._path = path
+        self._greet = greet
+        self._clock = clock
+        self._settings = journal.settings
+        self._reader = GroupReader(journal.partitions, journal.settings)
+        body_max = 2 * journal.settings.queue_bytes_max
+        self._limits = from_client(body_max)
+        self._held_max = 2 * body_max
+        self.calls: dict[str, CallHandler] = {}
+        """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
+        self._connections: dict[int, Connection] = {}
+        self._connections_max = connections_max()
+        self._looked_at = 0.0
+        self._numbers = 0
+        self._waiting: deque[tuple[Forwarded, Connection, int]] = deque()
+        """Forwarded groups that are in the owner's queue, in order; whose they are, and their sequence."""
+        self._parked: dict[Connection, _Parked] = {}
+        self._told: deque[tuple[Connection, list[bytes | memoryview]]] = deque()
+        """What other threads want to have sent."""
+        self._threads = Threads(_CALL_THREADS, "holdfast-call")
+        self._selector = selectors.DefaultSelector()
+        self._listener: socket.socket | None = None
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._is_asleep = False
+        self._ending: str | None = None
+        self._last_group: object = None
+        self._thread = Thread(target=self._work, name="holdfast-host", daemon=True)
+
+    def start(self) -> None:
+        """Listen, and begin to serve."""
+        self._listener = socket_place.listen(self._path)
+        for one in (self._wake_in, self._wake_out):
+            one.setblocking(False)
+        self._selector.register(self._wake_out, selectors.EVENT_READ, None)
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether anybody is served."""
+        return self._thread.is_alive()
+
+    def others(self, session: bytes) -> int:
+        """How many clients there are beside this one."""
+        callers = [one.caller for one in list(self._connections.values())]
+        return sum(one is not None and one.session != session for one in callers)
+
+    def publish(self, name: str, body: bytes, to: Callable[[Caller], bool] = lambda caller: True) -> None:
+        """Tell clients something; from any thread."""
+        buffers = frame(EVENT, Event(name), body)
+        for connection in list(self._connections.values()):
+            if connection.caller is not None and to(connection.caller):
+                self._told.append((connection, buffers))
+        self.wake()
+
+    def drain(self, timeout: float) -> bool:
+        """Stop listening and reading, answer all that was taken, and end; False when that takes longer."""
+        self._ending = "drain"
+        self.wake()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def stop(self, timeout: float) -> None:
+        """End at once: the owner cannot go on."""
+        self._ending = "stop"
+        self.wake()
+        self._thread.join(timeout)
+
+    def wake(self) -> None:
+        """Something may be there to do; from any thread."""
+        if self._is_asleep:
+            self._is_asleep = False
+            with suppress(OSError):
+                self._wake_in.send(b"\0")
+
+    # -- the thread ---------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while not self._is_over():
+                self._turn()
+        except BaseException as error:
+            logger.critical("the host of a shared log ended: %s", error, extra={"action": "host_died"}, exc_info=error)
+        finally:
+            self._end()
+
+    def _turn(self) -> None:
+        self._is_asleep = True  # before we look: whoever has news from now on wakes us
+        busy = self._answer() or bool(self._told)
+        ready = self._selector.select(0 if busy else self._patience())
+        self._is_asleep = False
+        for key, mask in ready:
+            if key.data is not None:
+                self._serve(key.data, mask)
+            elif key.fileobj is self._listener:
+                self._accept()
+            else:
+                self._empty_wake()
+        self._retry_parked()
+        self._send_told()
+        self._answer()
+        self._drop_slow()
+
+    def _patience(self) -> float:
+        return 0.005 if self._parked or self._ending else _LOOK_AGAIN_S
+
+    def _is_over(self) -> bool:
+        if self._ending is None:
+            return False
+        if self._listener is not None:
+            self._stop_listening()
+        if self._ending == "stop":
+            return True
+        self._answer()
+        self._send_told()
+        return not self._waiting and not any(one.calls for one in self._connections.values())
+
+    def _stop_listening(self) -> None:
+        assert self._listener is not None
+        socket_place.withdraw(self._path)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        self._listener = None
+        for connection in self._connections.values():
+            connection.is_paused = True
+            self._watch(connection)
+
+    def _end(self) -> None:
+        if self._listener is not None:
+            with suppress(Exception):
+                self._stop_listening()
+        for connection in list(self._connections.values()):
+            connection.send(frame(CLOSING))
+            connection.sock.setblocking(True)
+            connection.sock.settimeout(1.0)
+            connection.flush()
+            self._close(connection)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def _empty_wake(self) -> None:
+        with suppress(BlockingIOError):
+            self._wake_out.recv(4096)
+
+    # -- connections --------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:  # nobody is left in line, or too many files are open in this process
+                return
+            self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
+        try:
+            socket_place.check_peer(sock)
+        except OSError as error:
+            logger.warning("a client was refused: %s", error, extra={"action": "client_refused"})
+            sock.close()
+            return
+        if len(self._connections) >= self._connections_max:
+            hint = "close some; the limit is half of what RLIMIT_NOFILE allows the owner"
+            self._refuse(sock, Full(f"the log has {self._connections_max} clients already", hint=hint))
+            return
+        sock.setblocking(False)
+        socket_place.widen(sock)
+        self._numbers += 1
+        connection = Connection(sock, self._numbers)
+        connection.since = self._clock.monotonic()
+        self._connections[self._numbers] = connection
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+
+    def _refuse(self, sock: socket.socket, error: HoldfastError) -> None:
+        with suppress(OSError):
+            sock.setblocking(False)
+            sock.sendmsg(frame(REFUSED, refusal(error)))
+        sock.close()
+
+    def _serve(self, connection: Connection, mask: int) -> None:
+        if not connection.is_open:
+            return
+        try:
+            if mask & selectors.EVENT_WRITE and not connection.flush():
+                raise BadFrame("it does not read")
+            if mask & selectors.EVENT_READ and not connection.receive(self._handle, self._may_hold):
+                self._close(connection)
+                return
+        except BadFrame as error:
+            logger.warning("a client was disconnected: %s", error, extra={"action": "client_disconnected"})
+            self._close(connection)
+            return
+        except OSError:
+            self._close(connection)
+            return
+        if not connection.has_begun:
+            connection.since = 0.0
+        elif not connection.since:
+            connection.since = self._clock.monotonic()
+        self._watch(connection)
+
+    def _may_hold(self, size: int) -> bool:
+        return size + sum(one.holds for one in self._connections.values()) <= self._held_max
+
+    def _watch(self, connection: Connection) -> None:
+        """Wait for what this connection can do next."""
+        if not connection.is_open:
+            return
+        events = 0 if connection.is_paused else selectors.EVENT_READ
+        if connection.has_unsent:
+            events |= selectors.EVENT_WRITE
+        try:
+            key = self._selector.get_key(connection.sock)
+        except KeyError:
+            if events:
+                self._selector.register(connection.sock, events, connection)
+            return
+        if not events:
+            self._selector.unregister(connection.sock)
+        elif key.events != events:
+            self._selector.modify(connection.sock, events, connection)
+
+    def _close(self, connection: Connection) -> None:
+        if connection.is_open:
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(connection.sock)
+            self._connections.pop(connection.number, None)
+            self._parked.pop(connection, None)
+            connection.close()
+
+    def _drop_slow(self) -> None:
+        """Disconnect who has not said who it is, or began a frame long ago."""
+        now = self._clock.monotonic()
+        if now - self._looked_at < _LOOK_AGAIN_S:
+            return
+        self._looked_at = now
+        for connection in list(self._connections.values()):
+            limit = _HELLO_S if connection.caller is None else _FRAME_S
+            if connection.since and not connection.is_paused and now - connection.since > limit:
+                self._close(connection)
+
+    # -- frames -------------------------------------------------------------------------------------------
+
+    def _handle(
+        self, connection: Connection, found: Header, head: memoryview, body: memoryview, keeps: bool
+    ) -> None:  # fmt: skip
+        if found.kind == GROUP:
+            group, items = self._reader.read(head, body, keeps=keeps)
+            self._put(connection, _Parked(group.sequence, group.floor, items))
+        elif found.kind == CALL:
+            self._begin_call(connection, cast("Call", decoded(CALL, head)), bytes(body))
+        elif found.kind == HELLO:
+            self._welcome(connection, cast("Hello", decoded(HELLO, head)))
+        elif found.kind == BYE:
+            self._close(connection)
+
+    def _welcome(self, connection: Connection, hello: Hello) -> None:
+        try:
+            if self._ending:
+                raise Closed("the owner of the log ends")
+            welcome = self._greet(hello)
+        except HoldfastError as error:
+            connection.send(frame(REFUSED, refusal(error)))
+            connection.flush()
+            self._close(connection)
+            return
+        connection.caller = Caller(
+            hello.session, hello.pid, lambda name, body: self._tell(connection, frame(EVENT, Event(name), body))
+        )
+        connection.limits = self._limits
+        connection.since = 0.0
+        connection.send(frame(WELCOME, welcome))
+        if not connection.flush():
+            self._close(connection)
+
+    def _put(self, connection: Connection, group: _Parked) -> None:
+        assert connection.caller is not None
+        try:
+            forwarded = self._journal.sessions.put(
+                connection.caller.session, group.sequence, group.floor, group.items, 0
+            )
+        except Full:
+            self._parked[connection] = group
+            connection.is_paused = True
+            self._journal.room.call(self.wake)
+        except Closed:  # it is about to end, or has failed: whoever owns the log next gets it
+            connection.is_paused = True
+            self._ending = self._ending or "stop"
+        except HoldfastError as error:
+            self._send_answer(connection, Answer(group.sequence, (), refusal(error)))
+        else:
+            self._waiting.append((forwarded, connection, group.sequence))
+            group_of = forwarded.group
+            if group_of is not None and group_of is not self._last_group:
+                self._last_group = group_of
+                group_of.signal.call(self.wake)
+
+    def _retry_parked(self) -> None:
+        for connection, group in list(self._parked.items()):
+            del self._parked[connection]
+            connection.is_paused = self._ending is not None
+            if self._ending is not None:
+                continue
+            self._put(connection, group)
+            try:
+                connection.work(self._handle, self._may_hold)
+            except BadFrame:
+                self._close(connection)
+                continue
+            self._watch(connection)
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _answer(self) -> bool:
+        """Answer the groups that are durable or refused; whether there were any."""
+        touched: set[Connection] = set()
+        if self._journal.end is not None:  # it failed: what is stored is known to whoever owns the log next
+            self._ending = self._ending or "stop"
+            return False
+        while self._waiting and self._waiting[0][0].done:
+            forwarded, connection, sequence = self._waiting.popleft()
+            if connection.is_open:
+                connection.send(frame(ANSWER, Answer(sequence, forwarded.outcomes())))
+                touched.add(connection)
+        for connection in touched:
+            self._flush(connection)
+        return bool(touched)
+
+    def _send_answer(self, connection: Connection, answer: Answer) -> None:
+        connection.send(frame(ANSWER, answer))
+        self._flush(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        if connection.is_open:
+            if not connection.flush():
+                self._close(connection)
+            elif connection.has_unsent:
+                self._watch(connection)
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def _begin_call(self, connection: Connection, call: Call, request: bytes) -> None:
+        handler = self.calls.get(call.name)
+        error: HoldfastError | None = None
+        if handler is None:
+            error = HoldfastError(f"the owner of this log does not know the call {call.name!r}", hint="upgrade it")
+        elif connection.calls >= _CALLS_MAX:
+            error = Full(f"{_CALLS_MAX} calls of one client are under way already", hint="wait for some of them")
+        if handler is None or error is not None:
+            assert error is not None
+            connection.send(frame(RESULT, Result(call.number, refusal(error))))
+            self._flush(connection)
+            return
+        connection.calls += 1
+        self._threads.submit(self._run_call, connection, call.number, handler, request)
+
+    def _run_call(self, connection: Connection, number: int, handler: CallHandler, request: bytes) -> None:
+        assert connection.caller is not None
+        try:
+            body = handler(connection.caller, request)
+            buffers = frame(RESULT, Result(number), body)
+        except Exception as error:  # the caller gets it; a defect is told here, too
+            if not isinstance(error, HoldfastError):
+                logger.exception("a call failed", extra={"action": "call_failed"})
+            buffers = frame(RESULT, Result(number, refusal(error)))
+        connection.calls -= 1
+        self._tell(connection, buffers)
+
+    def _tell(self, connection: Connection, buffers: list[bytes | memoryview]) -> None:
+        self._told.append((connection, buffers))
+        self.wake()
+
+    def _send_told(self) -> None:
+        touched: set[Connection] = set()
+        while self._told:
+            connection, buffers = self._told.popleft()
+            if connection.is_open:
+                connection.send(buffers)
+                touched.add(connection)
+        for connection in touched:
+            self._flush(connection)

@@ -1,0 +1,280 @@
+"""Membership: one process among those that share a log. Whoever gets the directory's lock owns it and hosts the rest.
+
+Becoming the owner is opening the log, as an owner always does: recovery first, then listening. The others connect; when
+their connection ends they try the lock and the socket in turn, a few milliseconds apart, until one of the two lets them
+in. The kernel lets go of a lock when its process ends, however it ends; a process that is only stopped keeps it, and
+then everybody waits.
+
+An owner that leaves while others are there hands over: the host drains, the log is closed without sealing or shipping
+(the next owner goes on with that), and the lock is free. The last one closes the log as any owner would.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event as Flag
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+import msgspec
+from blake3 import blake3
+
+import holdfast
+from holdfast.clock import Clock
+from holdfast.crypto.cipher import PayloadCipher
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.segment_key import MessageKeys
+from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.journal.journal import Journal
+from holdfast.log_directory import Directory
+from holdfast.settings import Settings
+from holdfast.sharing import key_proof, socket_place
+from holdfast.sharing.host import Host
+from holdfast.sharing.key_proof import check_proof, make_proof
+from holdfast.sharing.wire import PROTOCOL, Hello, Welcome
+
+_CONNECT_S = 5.0
+_NEXT_TRY_S = 0.004
+_DIGEST_BYTES = 8
+
+logger = logging.getLogger("holdfast.sharing")
+
+
+class Owner(Protocol):
+    """The log that a member owns for all of them."""
+
+    @property
+    def journal(self) -> Journal:
+        """Its journal."""
+
+    def settle(self, timeout: float) -> None:
+        """The process ends: make durable, seal and ship what is there, and go on."""
+
+    def close(self, timeout: float, *, hand_over: bool) -> None:
+        """Close it; with `hand_over` somebody else goes on with sealing and shipping."""
+
+
+class Asked(NamedTuple):
+    """How a log is to be opened."""
+
+    path: Path
+    settings: Settings
+    clock: Clock
+    keyring: Keyring | None = None
+    cipher: PayloadCipher | None = None
+
+
+OpenOwner = Callable[[Directory], Owner]
+"""Open the log in a directory that is locked, and release it where that fails."""
+
+SetCalls = Callable[[Host, Owner], None]
+
+
+class Membership:
+    """One member's part in a shared log."""
+
+    def __init__(self, asked: Asked, open_owner: OpenOwner, set_calls: SetCalls) -> None:
+        self._asked = asked
+        self._path, self._clock = asked.path, asked.clock
+        self._open_owner = open_owner
+        self._set_calls = set_calls
+        self._digests = settings_digests(asked.settings)
+        self._owner: Owner | None = None
+        self._host: Host | None = None
+        self._lock = Lock()
+        self._is_over = False
+        self._is_paused = False
+        """Nobody becomes the owner here at the moment: the process is about to fork."""
+        self.log_id = b""
+        """Known once somebody has opened the log."""
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this member owns the log for all."""
+        return self._host is not None
+
+    # -- finding the owner --------------------------------------------------------------------------------
+
+    def connect(self, closing: Flag, deadline: float) -> socket.socket | None:
+        """A connection to the owner, or to ourselves once we are it; None when the link is closing.
+
+        Raises Unavailable at the deadline, and where whoever has the lock does not share the log.
+        """
+        foreign = 0
+        while not closing.is_set():
+            if self._clock.monotonic() > deadline:
+                holder = Directory(self._path).holder()
+                raise Unavailable(
+                    f"the log's owner does not answer path={self._path} pid={holder}",
+                    hint="it may be stopped, or opening a long log; try again",
+                )
+            try:
+                sock = socket_place.connect(self._path, _CONNECT_S)
+            except PermissionError as error:
+                raise Unavailable(
+                    f"the log belongs to another user path={self._path}: {error}", hint="open it as that user"
+                ) from error
+            except OSError:
+                if not self._try_to_own():
+                    foreign = self._check_shared(foreign)
+                    closing.wait(self._jitter())
+            else:
+                self.log_id = self.log_id or Directory(self._path).require_log()
+                return sock
+        return None
+
+    def _jitter(self) -> float:
+        return _NEXT_TRY_S * (1 + self._clock.random_bytes(1)[0] / 128)
+
+    def _check_shared(self, foreign: int) -> int:
+        """Whoever holds the lock shares the log, or is given a moment to say so; raises Unavailable."""
+        directory = Directory(self._path)
+        if directory.is_shared() or directory.holder() is None:
+            return 0
+        if foreign < _LOOKS:
+            return foreign + 1
+        raise Unavailable(
+            f"the log is open in process {directory.holder()}, which does not share it path={self._path}",
+            hint="open it with share=True there, too, or close it there first",
+        )
+
+    def _try_to_own(self) -> bool:
+        """Become the owner, if nobody is; whether we are."""
+        directory = Directory(self._path)
+        with self._lock:
+            if self._host is not None and not self._host.is_alive:
+                self._give_up()
+            if self._is_over or self._is_paused or self._host is not None or not directory.try_to_own(shared=True):
+                return False
+            owner = self._open_owner(directory)
+            host = Host(owner.journal, self._path, lambda hello: self._greet(owner.journal, hello), self._clock)
+            try:
+                self._set_calls(host, owner)
+                host.start()
+            except BaseException:
+                owner.close(0, hand_over=True)
+                raise
+            self._owner, self._host = owner, host
+            self.log_id = owner.journal.log_id
+        logger.info("this process owns the shared log now", extra={"action": "owner", "path": str(self._path)})
+        return True
+
+    def _give_up(self) -> None:
+        """Our host has died of a defect: let go of the log, so that somebody can own it."""
+        owner, self._owner, self._host = self._owner, None, None
+        if owner is not None:
+            owner.close(_CONNECT_S, hand_over=True)
+
+    # -- saying hello -------------------------------------------------------------------------------------
+
+    def hello(self, session: bytes) -> Hello:
+        """Who we are."""
+        proof = make_proof(self._keys, key_proof.HELLO, session)
+        return Hello(PROTOCOL, holdfast.__version__, self.log_id, session, os.getpid(), self._digests, proof)
+
+    @property
+    def _keys(self) -> MessageKeys:
+        return MessageKeys(self._asked.keyring, self._asked.cipher, self.log_id, self._clock.random_bytes)
+
+    def check(self, hello: Hello, welcome: Welcome) -> None:
+        """Whether we were welcomed by an owner that speaks our protocol."""
+        if welcome.protocol != PROTOCOL:
+            raise _other_version(welcome.protocol, welcome.version)
+        check_proof(self._keys, key_proof.WELCOME, hello.session, welcome.proof)
+
+    def _greet(self, journal: Journal, hello: Hello) -> Welcome:
+        """Check who comes; raises what refuses it."""
+        if hello.protocol != PROTOCOL:
+            raise _other_version(hello.protocol, hello.version)
+        if hello.log != journal.log_id:
+            raise Invalid("this is the socket of another log", hint="its directory was replaced: open it again")
+        others = sorted(name for name, digest in self._digests.items() if hello.settings.get(name) != digest)
+        if others:
+            raise Invalid(
+                f"this process has other settings than the log's owner: {', '.join(others)}",
+                hint="open a shared log with the same settings, store and keys in every process; restart all of them"
+                " to change one",
+            )
+        keys = journal.message_keys
+        check_proof(keys, key_proof.HELLO, hello.session, hello.proof)
+        last = journal.sessions.last(hello.session) or 0
+        proof = make_proof(keys, key_proof.WELCOME, hello.session)
+        return Welcome(PROTOCOL, holdfast.__version__, journal.epoch, last, proof)
+
+    # -- leaving ------------------------------------------------------------------------------------------
+
+    def leave(self, session: bytes, timeout: float) -> None:
+        """Stop being the owner, if we are: others take over, and the last one closes the log as any owner would."""
+        with self._lock:
+            self._is_over = True
+        if not self._let_go(timeout, lambda host: host.others(session) > 0):
+            self._close_if_unowned(timeout)
+
+    def pause(self, timeout: float) -> None:
+        """Own nothing until `resume`; whoever else shares the log may take it over, and we go on as its client."""
+        with self._lock:
+            self._is_paused = True
+        self._let_go(timeout, lambda host: True)
+
+    def resume(self) -> None:
+        """This member may own the log again."""
+        self._is_paused = False
+
+    def settle(self, timeout: float) -> None:
+        """The process ends: seal and ship what is there, if we are the owner, and go on."""
+        owner = self._owner
+        if owner is not None:
+            owner.settle(timeout)
+
+    def _let_go(self, timeout: float, hand_over: Callable[[Host], bool]) -> bool:
+        """Stop being the owner; False if we are not. With `hand_over` the next one goes on where we stop."""
+        with self._lock:
+            host, owner = self._host, self._owner
+            self._host = self._owner = None
+            if host is None or owner is None:
+                return False
+            is_handed_over = hand_over(host)
+            if not host.drain(timeout):
+                host.stop(timeout)
+            owner.close(timeout, hand_over=is_handed_over)
+            return True
+
+    def _close_if_unowned(self, timeout: float) -> None:
+        """The owner may have handed over to us when we were leaving: then the log is closed by us."""
+        directory = Directory(self._path)
+        if directory.holder() is None and directory.try_to_own(shared=True):
+            self._open_owner(directory).close(timeout, hand_over=False)
+
+
+_LOOKS = 50
+
+
+_OWN_PATIENCE = {"journal": ("ack_timeout_ms", "close_timeout_ms"), "shipping": ("shipped_timeout_ms",)}
+"""How long callers wait is each process' own affair."""
+
+
+def settings_digests(settings: Settings) -> dict[str, bytes]:
+    """A short digest of each section: whoever may become the owner must do the same as the present one."""
+    digests = {}
+    for name in settings.__struct_fields__:
+        values = msgspec.to_builtins(getattr(settings, name))
+        agreed = {key: _plain(value) for key, value in values.items() if key not in _OWN_PATIENCE.get(name, ())}
+        digests[name] = blake3(msgspec.msgpack.encode(agreed, order="sorted")).digest(_DIGEST_BYTES)
+    return digests
+
+
+def _plain(value: object) -> object:
+    """A value of a setting, however it was written: 5 and 5.0 are the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _other_version(protocol: int, version: str) -> HoldfastError:
+    return Invalid(
+        f"the two processes speak different versions of the socket's protocol here={PROTOCOL} there={protocol}"
+        f" here_version={holdfast.__version__} there_version={version}",
+        hint="run the same version of holdfast in every process that shares a log",
+    )

@@ -1,0 +1,57 @@
+"""What clients ask the owner for, beside commits: each call's handler, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, Done, SetPolicyCall
+from holdfast.sharing.connection import Caller
+from holdfast.sharing.host import CallHandler, Host
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+    from holdfast.sharing.membership import Owner
+
+Asks = TypeVar("Asks", bound=msgspec.Struct)
+
+
+def handler(request: type[Asks], handle: Callable[[Caller, Asks], msgspec.Struct]) -> CallHandler:
+    """A handler of a call that takes and gives values."""
+    decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(request).decode
+
+    def call(caller: Caller, body: bytes) -> bytes:
+        try:
+            asked = decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Invalid("a call does not decode", hint="run the same version of holdfast everywhere") from error
+        return msgspec.msgpack.encode(handle(caller, asked))
+
+    return call
+
+
+def set_calls(host: Host, owner: Owner) -> None:
+    """Let clients ask this owner."""
+    journal = owner.journal
+    host.calls["create_topic"] = handler(CreateTopicCall, lambda _, asked: _create_topic(journal, asked))
+    host.calls["add_schema"] = handler(AddSchemaCall, lambda _, asked: _add_schema(journal, asked))
+    host.calls["set_policy"] = handler(SetPolicyCall, lambda _, asked: _set_policy(journal, asked))
+
+
+def _create_topic(journal: Journal, asked: CreateTopicCall) -> Done:
+    if asked.name not in journal.topics:
+        journal.create_topic(asked.name, asked.partitions, asked.first, asked.fingerprint, asked.definition)
+    return Done()
+
+
+def _add_schema(journal: Journal, asked: AddSchemaCall) -> Done:
+    journal.add_schema(asked.topic, asked.version, asked.fingerprint, asked.definition)
+    return Done()
+
+
+def _set_policy(journal: Journal, asked: SetPolicyCall) -> Done:
+    journal.set_policy(asked.topic, asked.bytes_max, asked.age_max_us, asked.records_max)
+    return Done()
