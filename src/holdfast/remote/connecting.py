@@ -9,9 +9,9 @@ from typing import Any
 from holdfast.arguments import flag, seconds
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
-from holdfast.remote.http.server_connections import Connections, tls_context
 from holdfast.remote.http.exchange import Exchange
 from holdfast.remote.http.server_address import ServerAddress
+from holdfast.remote.http.server_connections import Connections, tls_context
 from holdfast.remote.http.token_reference import Reference, token_of
 from holdfast.remote.remote_log import RemoteLog
 from holdfast.remote.server_info import ServerInfo

@@ -21,8 +21,8 @@ from urllib.parse import quote, urlencode
 from holdfast.caller import in_coroutine
 from holdfast.clock import SystemClock
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.remote.http.server_connections import Connections, Lost, NotSent
 from holdfast.remote.http.server_address import ServerAddress
+from holdfast.remote.http.server_connections import Connections, Lost, NotSent
 from holdfast.remote.http.token_reference import Token
 from holdfast.remote.wire.error_message import error_of
 
