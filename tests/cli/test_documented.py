@@ -15,7 +15,20 @@ from holdfast.cli import exit_codes, output, prices, printing, text
 from holdfast.cli.executions import execution_lines
 from holdfast.cli.inspection import inspect_lines, root_report, summary
 from holdfast.cli.program import program
-from holdfast.cli.verbs import channel, config, consumer, keys, read, reconcile, seal, ship, spark, status, topics
+from holdfast.cli.verbs import (
+    channel,
+    config,
+    consumer,
+    keys,
+    metrics,
+    read,
+    reconcile,
+    seal,
+    ship,
+    spark,
+    status,
+    topics,
+)
 from holdfast.publish.publication import TableReport
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import Repair
@@ -106,6 +119,7 @@ def test_global_options_are_documented() -> None:
             ],
         ),
         ("holdfast seal", [seal.SealLine]),
+        ("holdfast metrics", [metrics.MetricLine]),
         ("holdfast retain", [RetentionReport, Removed]),
         ("holdfast reconcile", [reconcile.Reconciled, Finding, Repair]),
         ("holdfast rebuild", [RebuildReport, Lost]),

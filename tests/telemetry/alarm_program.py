@@ -29,14 +29,6 @@ def store_away(place: str) -> None:
     log.close()
 
 
-<<<<<<< HEAD
-=======
-def settings() -> dict[str, dict[str, object]]:
-    known = set(holdfast.Settings().store.__struct_fields__)
-    return {**AWAY, "store": {key: value for key, value in AWAY["store"].items() if key in known}}
-
-
->>>>>>> main
 def plain(place: str) -> None:
     alarm(place)
 
