@@ -223,9 +223,10 @@ class Queue:
         with self._lock:
             known = sending.known()  # before it waits for room …
             if known is None:
-                group = self._admitted(sending, timeout)
-                if isinstance(group, HoldfastError):
-                    return sending.refused(group)
+                admitted = self._admitted(sending, timeout)
+                if isinstance(admitted, HoldfastError):
+                    return sending.refused(admitted)
+                group = admitted
                 known = sending.known()  # … and after: somebody else may have sent it meanwhile
             if known is not None:
                 return known
