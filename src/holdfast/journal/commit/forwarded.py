@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.commit.group import Group, Operation, Run, Unit
 from holdfast.journal.sessions.outcomes import Outcome, Outcomes, Refusal, Repeat, RunOutcome
-from holdfast.journal.sessions.session import Session, refused_all
+from holdfast.journal.sessions.session_state import Session, refused_all
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Row
 
@@ -36,6 +36,10 @@ class ForwardedUnit(NamedTuple):
     scope: str | None = None
     reissue: bool = False
     alone: bool = False
+    refusal: HoldfastError | None = None
+    """Why the owner does not write it: it fails alone."""
+    placed: list[Unit] | None = None
+    """The unit that it became is added here."""
 
 
 def forwarded_unit(unit: Unit, records: int, size: int) -> ForwardedUnit | ForwardedProduced:
@@ -170,7 +174,8 @@ class Forwarded:
     def _add_unit(self, group: Group, item: ForwardedUnit) -> None:
         unit = Unit(group, item.operations, scope=item.scope, reissue=item.reissue)
         unit.alone = item.alone
-        refusal = next((run.partition.refusal for run in unit.runs() if run.partition.refusal is not None), None)
+        refused = (run.partition.refusal for run in unit.runs())
+        refusal = item.refusal or next((reason for reason in refused if reason is not None), None)
         if refusal is not None:
             self._places.append(refusal)
             return
@@ -178,6 +183,8 @@ class Forwarded:
             run.group = group
         self._places.append(unit)
         group.add(unit)
+        if item.placed is not None:
+            item.placed.append(unit)
 
     def withdraw(self, error: HoldfastError) -> None:
         """By the writer, before the group is staged: keep its records out, for this reason."""

@@ -16,7 +16,7 @@ from holdfast.journal.commit.owner_calls import (
     Forgotten,
     SetPolicyCall,
 )
-from holdfast.sharing.connection import Caller
+from holdfast.sharing.client_connection import Caller
 from holdfast.sharing.host import CallHandler, Host
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def _create_topic(journal: Journal, asked: CreateTopicCall) -> Done:
 
 
 def _add_schema(journal: Journal, asked: AddSchemaCall) -> Done:
+    if any(row.fingerprint == asked.fingerprint for row in journal.schemas.get(asked.topic, ())):
+        return Done()  # it was asked for before, of an owner that is no more
     journal.add_schema(asked.topic, asked.version, asked.fingerprint, asked.definition)
     return Done()
 
