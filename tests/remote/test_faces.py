@@ -26,7 +26,7 @@ PAIRS: list[tuple[type, type]] = [
     (Log, RemoteLog), (Topic, RemoteTopic), (TypedTopic, RemoteTypedTopic), (Consumer, RemoteConsumer),
     (Executions, RemoteExecutions), (Follower, RemoteFollower), (Watch, RemoteWatch),
 ]  # fmt: skip
-MEMBERS = {"is_dead", "is_idle", "take", "lose"}
+MEMBERS = {"begin_again", "is_dead", "is_idle", "take", "lose"}
 """What members of one process ask each other; nobody else calls them."""
 
 
