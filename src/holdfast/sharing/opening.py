@@ -71,7 +71,7 @@ def open_log(
 def _open_shared(asked: alone.Asked) -> Log:
     how = Asked(asked.directory.path, asked.settings, asked.clock, asked.keyring, asked.cipher)
     membership = Membership(
-        how, lambda directory: _Owned(asked, directory), lambda *both: _set_calls(*both, membership)
+        how, lambda directory: _Owned(asked, directory), lambda host, owner: _set_calls(host, owner, membership)
     )
     link = SocketLink(membership, asked.clock)
     try:
