@@ -41,9 +41,8 @@ def test_a_look_at_one_topic_proves_no_more_than_that_topic(tmp_path: Path, proo
             log.seal()
             proofs.clear()
             assert mine.marks()[0].sealed == 1
-            assert (
-                sum(one is vault for one in proofs) <= 4
-            )  # the log's own row, a head, a watermark; where it is shipped to
+            # The log's own row, a head, a watermark; where it is shipped to.
+            assert sum(one is vault for one in proofs) <= 4
             proofs.clear()
             assert mine.marks()[0].sealed == 1
             assert vault not in proofs
