@@ -21,12 +21,15 @@ from holdfast.sharing.client_connection import Caller
 
 pytestmark = pytest.mark.disk
 
+plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=8)
+given_values = plain | st.binary(max_size=20) | st.sampled_from(["orders", "nothing", bytes(16), 0, 1])
+keys = st.integers(0, 5) | st.text(max_size=3)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=8) | st.binary(max_size=20)
-    | st.sampled_from(["orders", "nothing", bytes(16), 0, 1]),
-    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(st.integers(0, 5) | st.text(max_size=3), inner, max_size=3),
+    given_values,
+    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(keys, inner, max_size=3),
     max_leaves=12,
-)  # fmt: skip
+)
+WAIT = b'{"consumers":["x"],"age_max_us":1,"bytes_max":1,"at":9999999999999999}'
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +75,7 @@ def test_positions_that_are_not_a_members_own_are_not_written(owner: Log) -> Non
             ([(b"position\0billing\0nothing\x000", 0, b'{"next":1,"at":9}')], (), False, "member:zz"),
             ([(b"\xff", 0, b"")], (), False, None),
             ([(b"wait\0orders", 1, b"{}")], (), False, None),
+            ([(b"wait\0orders", 1, WAIT)], (), False, None),
             ([], [b"position\0billing\0orders\x000"], False, None),
             ([], [], True, None),
         ):
@@ -84,11 +88,9 @@ def test_positions_that_are_not_a_members_own_are_not_written(owner: Log) -> Non
 
 
 def test_a_topic_that_is_not_there_is_refused_before_the_writer_sees_it(owner: Log, tmp_path: Path) -> None:
-    handlers = VerbCalls(owner).handlers()
+    handlers, no_limit = VerbCalls(owner).handlers(), [None, None, None]
     with pytest.raises(HoldfastError):
-        handlers["set_retention"](
-            caller(), msgspec.msgpack.encode(["nothing", [1, None, None], [], [None, None, None]])
-        )
+        handlers["set_retention"](caller(), msgspec.msgpack.encode(["nothing", no_limit, [], no_limit]))
     with pytest.raises(Invalid):
         handlers["seal"](caller(), b"\xc1")
     owner.topic("orders").append(b"two")
