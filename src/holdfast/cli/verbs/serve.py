@@ -61,9 +61,9 @@ def serve_command(
         "tls_certificate": tls_certificate and str(tls_certificate), "tls_key": tls_key and str(tls_key),
     }  # fmt: skip
     chosen = {name: value for name, value in given.items() if value is not None}
-    settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **chosen))
+    own = msgspec.structs.replace(settings.server, **chosen)
     with open_served(directory, reference, settings, share=share) as log:
-        server = HttpServer(log, settings.server)
+        server = HttpServer(log, own)
 
         def started() -> None:
             if as_json:

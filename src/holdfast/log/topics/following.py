@@ -99,7 +99,7 @@ class Follower(Generic[Item]):
             future = self._signal.future(loop, left)
             if not self._news():
                 await future
-            if self._journal.read_only:
+            if not self._journal.owned:
                 await to_thread(self._journal.refresh)
         return True
 
