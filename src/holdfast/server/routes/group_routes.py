@@ -94,7 +94,8 @@ def _run(run: StoredRun, partitions: object) -> RunOutcome:
     numbers: dict[int, Partition] = partitions  # type: ignore[assignment]
     refused = [(at, _told(refusal)) for at, refusal in run.refused]
     repeats = [(one.position, numbers[one.partition_id].number, one.offset, one.seq) for one in run.repeats]
-    return RunOutcome(numbers[run.partition_id].number, run.first, run.seq, run.repeated, repeats, refused)
+    place = numbers[run.partition_id]
+    return RunOutcome(place.topic, place.number, run.count, run.first, run.seq, run.repeated, repeats, refused)
 
 
 def _told(refusal: Refusal) -> ErrorBody:

@@ -100,8 +100,9 @@ async def stats(request: ApiRequest, served: Served) -> Answer:
 
 
 async def metrics(request: ApiRequest, served: Served) -> Answer:
-    """The same for Prometheus."""
-    content, kind = await served.read(partial(render, [served.log], accept=request.header(b"accept") or ""))
+    """The same and more for Prometheus: every metric of the log that this process has."""
+    accept = request.header(b"accept") or ""
+    content, kind = await served.read(partial(render, [served.log], accept=accept))
     return Answer(content, kind)
 
 
