@@ -38,7 +38,7 @@ class ServingLine(msgspec.Struct, frozen=True):
 @click.option("--token", metavar="REF", help="One more token, with all rights: env:NAME or file:PATH, never a token.")
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="The certificate chain, in PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, in PEM.")
-@click.option("--share", is_flag=True, help="Share the log with other processes that open it with share=True.")
+@click.option("--share/--no-share", default=True, help="Share the log with processes that open it with share=True.")
 @keyring_option
 @json_option
 def serve_command(
