@@ -235,7 +235,9 @@ class ConsumerCalls:
             for operation in unit.operations:
                 if isinstance(operation, ChangeSpace) and operation.name == _SPACE:
                     if operation.deletes or operation.drop:
-                        raise Invalid("positions are let go of by forget_consumer", hint="this is a defect in holdfast")
+                        raise Invalid(
+                            "a member commits positions, and nothing else", hint="this is a defect in holdfast"
+                        )
                     for place, positions in read_items(operation.puts).positions.items():
                         taken.append(self._take(place, dict(positions), tokens))
         except BaseException:
