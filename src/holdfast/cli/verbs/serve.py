@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import Settings
 from holdfast.cli.exit_codes import FINE
-from holdfast.cli.options import directory_argument, json_option, keyring_option, open_served
+from holdfast.cli.options import directory_argument, json_option, keyring_option, open_served, owned
 from holdfast.cli.output import emit_json, flush, say
 from holdfast.errors import Invalid
 
@@ -62,7 +62,8 @@ def serve_command(
     }  # fmt: skip
     chosen = {name: value for name, value in given.items() if value is not None}
     own = msgspec.structs.replace(settings.server, **chosen)
-    with open_served(directory, reference, settings, share=share) as log:
+    with open_served(directory, reference, settings, share=share) as opened:
+        log = owned(opened)
         server = HttpServer(log, own)
 
         def started() -> None:
