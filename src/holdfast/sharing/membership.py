@@ -299,12 +299,14 @@ def _close_failed(owner: Owner) -> None:
 
 _OWN_PATIENCE = {"journal": ("ack_timeout_ms", "close_timeout_ms"), "shipping": ("shipped_timeout_ms",)}
 """How long callers wait is each process' own affair."""
+_OWN_SECTIONS = ("server",)
+"""And so is how one of them serves the log to others."""
 
 
 def settings_digests(settings: Settings) -> dict[str, bytes]:
     """A short digest of each section: whoever may become the owner must do the same as the present one."""
     digests = {}
-    for name in settings.__struct_fields__:
+    for name in (one for one in settings.__struct_fields__ if one not in _OWN_SECTIONS):
         values = msgspec.to_builtins(getattr(settings, name))
         agreed = {key: _plain(value) for key, value in values.items() if key not in _OWN_PATIENCE.get(name, ())}
         digests[name] = blake3(msgspec.msgpack.encode(agreed, order="sorted")).digest(_DIGEST_BYTES)
