@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.model.record import Watermark
 from holdfast.model.record_json import GivenRecord
-from holdfast.server.answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
+from holdfast.server.api_answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.routes import (
     appending,

@@ -19,7 +19,7 @@ import resource
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -30,7 +30,7 @@ from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.process_lifetime import Threads
 from holdfast.sharing import socket_place
-from holdfast.sharing.connection import Caller, Connection
+from holdfast.sharing.client_connection import Caller, Connection
 from holdfast.sharing.group_frames import GroupReader
 from holdfast.sharing.wire import (
     ANSWER,
@@ -55,12 +55,17 @@ from holdfast.sharing.wire import (
     frame,
     from_client,
 )
+from holdfast.telemetry import collecting
+from holdfast.telemetry.metric import Point
+from holdfast.telemetry.metric_list import shared
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarded import Forwarded, Item
     from holdfast.journal.journal import Journal
 
 CallHandler = Callable[[Caller, bytes], bytes]
+Guard = Callable[["list[Item]"], tuple["list[Item]", Callable[[], None]]]
+"""Gives back what is forwarded, with what must not be written refused; and what to call when it was queued, or not."""
 Greeting = Callable[[Hello], Welcome]
 """Checks a client's hello; raises what refuses it."""
 
@@ -112,6 +117,8 @@ class Host:
         self._held_max = 2 * body_max
         self.calls: dict[str, CallHandler] = {}
         """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
+        self.guard: Guard = lambda items: (items, lambda: None)
+        """Looks at what is forwarded before it is queued."""
         self._connections: dict[int, Connection] = {}
         self._connections_max = connections_max()
         self._looked_at = 0.0
@@ -138,11 +145,17 @@ class Host:
         self._selector.register(self._wake_out, selectors.EVENT_READ, None)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._thread.start()
+        collecting.watch(self, _points)
 
     @property
     def is_alive(self) -> bool:
         """Whether anybody is served."""
         return self._thread.is_alive()
+
+    def numbers(self) -> tuple[str, int, int]:
+        """The log, how many clients there are now, and how many sessions are remembered."""
+        clients = sum(one.caller is not None for one in list(self._connections.values()))
+        return self._journal.log_id.hex(), clients, self._journal.sessions.count
 
     def others(self, session: bytes) -> int:
         """How many clients there are beside this one."""
@@ -382,10 +395,9 @@ class Host:
 
     def _put(self, connection: Connection, group: _Parked) -> None:
         assert connection.caller is not None
+        items, queued = self.guard(group.items)
         try:
-            forwarded = self._journal.sessions.put(
-                connection.caller.session, group.sequence, group.floor, group.items, 0
-            )
+            forwarded = self._journal.sessions.put(connection.caller.session, group.sequence, group.floor, items, 0)
         except Full:
             self._parked[connection] = group
             connection.is_paused = True
@@ -401,6 +413,8 @@ class Host:
             if group_of is not None and group_of is not self._last_group:
                 self._last_group = group_of
                 group_of.signal.call(self.wake)
+        finally:
+            queued()
 
     def _retry_parked(self) -> None:
         for connection, group in list(self._parked.items()):
@@ -486,3 +500,7 @@ class Host:
                 touched.add(connection)
         for connection in touched:
             self._flush(connection)
+
+
+def _points(host: Host) -> Iterator[Point]:
+    return shared(*host.numbers()) if host.is_alive else iter(())

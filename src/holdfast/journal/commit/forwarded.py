@@ -36,6 +36,10 @@ class ForwardedUnit(NamedTuple):
     scope: str | None = None
     reissue: bool = False
     alone: bool = False
+    refusal: HoldfastError | None = None
+    """Why the owner does not write it: it fails alone."""
+    placed: list[Unit] | None = None
+    """The unit that it became is added here."""
 
 
 def forwarded_unit(unit: Unit, records: int, size: int) -> ForwardedUnit | ForwardedProduced:
@@ -159,17 +163,19 @@ class Forwarded:
             self._places.append(partition.refusal)
             return
         run = group.run_for(partition)
-        if not run.extras and any(row[2] is not None for row in rows):
-            run.extras = True
-        if not run.keyed and any(row[3] is not None for row in rows):
-            run.keyed = True
+        for _, _, extra, unique in rows:
+            if extra is not None:
+                run.extras = True
+            if unique is not None:
+                run.keyed = True
         self._places.append(_Rows(run, len(run.rows), rows))
         run.rows.extend(rows)
 
     def _add_unit(self, group: Group, item: ForwardedUnit) -> None:
         unit = Unit(group, item.operations, scope=item.scope, reissue=item.reissue)
         unit.alone = item.alone
-        refusal = next((run.partition.refusal for run in unit.runs() if run.partition.refusal is not None), None)
+        refused = (run.partition.refusal for run in unit.runs())
+        refusal = item.refusal or next((reason for reason in refused if reason is not None), None)
         if refusal is not None:
             self._places.append(refusal)
             return
@@ -177,6 +183,8 @@ class Forwarded:
             run.group = group
         self._places.append(unit)
         group.add(unit)
+        if item.placed is not None:
+            item.placed.append(unit)
 
     def withdraw(self, error: HoldfastError) -> None:
         """By the writer, before the group is staged: keep its records out, for this reason."""
@@ -197,8 +205,9 @@ class Forwarded:
         if self._twin is not None:
             return tuple(outcome.again() for outcome in self._twin.settle())
         if self._outcomes is None:
-            missing = self.items - len(self._places)  # a signal struck before all were in
-            self._outcomes = (*map(_outcome, self._places), *refused_all(missing, _NOT_STORED))
+            self._outcomes = tuple(map(_outcome, self._places))
+            if len(self._outcomes) < self.items:  # a signal struck before all were in
+                self._outcomes += refused_all(self.items - len(self._outcomes), _NOT_STORED)
         return self._outcomes
 
     @property

@@ -27,6 +27,8 @@ class RemoteJournal:
     """The way of records to one server."""
 
     read_only = False
+    owned = False
+    news = None
     problems: tuple[HoldfastError, ...] = ()
 
     def __init__(
@@ -69,8 +71,11 @@ class RemoteJournal:
         """Whether a partition is one of this log."""
         return self.partitions.get(partition.id) is partition
 
-    def refresh(self) -> None:
+    def refresh(self, topic: str | None = None) -> None:
         """Topics ask the server themselves, each for its own."""
+
+    def find_topics(self) -> None:
+        """The catalog asks the server itself."""
 
     def _stored(self, ends: list[tuple[Partition, int]]) -> None:
         """What was acknowledged is durable: no question is needed to know that."""

@@ -17,7 +17,7 @@ import holdfast
 from holdfast.journal.state.partition import Partition
 from holdfast.log.producers.producer import ProducerStatus
 from holdfast.log.topics.typed_topic import TypedTopic
-from holdfast.server.answers import Answer, encode, json_answer
+from holdfast.server.api_answers import Answer, encode, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.routes.log_verbs import API_VERSION
 from holdfast.server.served import AnyKind, Served

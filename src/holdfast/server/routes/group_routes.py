@@ -14,7 +14,7 @@ from holdfast.journal.session_access import RunOutcome as StoredRun
 from holdfast.journal.state.partition import Partition
 from holdfast.remote.wire.error_message import ErrorBody
 from holdfast.remote.wire.group_message import GroupOutcome, ItemOutcome, RunOutcome, decode_group, encode_outcome
-from holdfast.server.answers import Answer, json_answer
+from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.checked_groups import CheckedGroup, Forwardable, ItemRefused
 from holdfast.server.http_errors import Refusal as HttpRefusal
