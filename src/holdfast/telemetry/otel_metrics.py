@@ -2,9 +2,10 @@
 
 Levels and totals are observed when a reader collects: all logs of the process are looked at once for all instruments.
 Durations are recorded where they are measured, per group commit, seal or object: OpenTelemetry has no histograms that
-are observed. A recording costs as much as several appends, so of thousands a second about a hundred are recorded, every
-so many of them: quantiles hold, and how many there were is told by counters. Instruments are made once; until a MeterProvider is set up they are OpenTelemetry's own proxies,
-which do nothing.
+are observed. A recording costs as much as an append or two, so of thousands a second about a hundred are recorded,
+every so many of them: quantiles hold, and how many there were is told by counters.
+
+Instruments are made once; until a MeterProvider is set up they are OpenTelemetry's own proxies, which do nothing.
 """
 
 from __future__ import annotations
@@ -96,11 +97,11 @@ class Recorder:
     __slots__ = ("_at", "_attributes", "_every", "_histogram", "_left", "_monotonic")
 
     def __init__(
-        self, histogram: Histogram, attributes: dict[str, str], monotonic: Callable[[], float] = SystemClock().monotonic
+        self, histogram: Histogram, attributes: dict[str, str], monotonic: Callable[[], float] | None = None
     ) -> None:
         self._histogram = histogram
         self._attributes = attributes
-        self._monotonic = monotonic
+        self._monotonic = monotonic or SystemClock().monotonic
         self._every = self._left = 1
         self._at = float("-inf")
 
