@@ -106,6 +106,7 @@ class SessionsMachine(RuleBasedStateMachine):
 
     def check(self, name: bytes, number: int, floor: int, count: int = 1) -> None:
         """Send something, and compare what comes of it with what the model says."""
+        self.clock.advance(0.001)  # no two are used at the same moment
         now = self.clock.now_us()
         known = self.model.get(name) or Known(not floor, now)
         verdict = known.verdict(number, floor)
@@ -224,9 +225,18 @@ class DatabaseMachine(SessionsMachine):
 
 def _case(machine):
     machine.TestCase.settings = settings(
-        max_examples=15, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=10, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
     )
     return pytest.mark.disk(machine.TestCase)
+
+
+@pytest.mark.soak
+class TestSessionsForLong(SessionsMachine.TestCase):
+    """The same, for long."""
+
+    settings = settings(
+        max_examples=400, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 
 
 TestSessions = _case(SessionsMachine)

@@ -12,12 +12,14 @@ from typing import Any, Literal, NamedTuple
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.model.record import Watermark
 from holdfast.model.record_json import GivenRecord
-from holdfast.server.answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
+from holdfast.server.api_answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.routes import (
     appending,
+    client_routes,
     consumer_routes,
     execution_routes,
+    group_routes,
     log_verbs,
     page_routes,
     producer_routes,
@@ -110,6 +112,17 @@ ROUTES: tuple[RouteDefinition, ...] = (
            topics_routes.RetentionBody, writes=True),
     _Route("GET", "/v1", "any", (), log_verbs.root, "What is served, and what the token allows", None,
            log_verbs.RootAnswer),
+    _Route("POST", "/v1/groups", "handler", _APPEND, group_routes.write_group, "A group of a client",
+           takes=(group_routes.MSGPACK,), forms=(group_routes.MSGPACK,), writes=True, seconds_more=WAIT_SECONDS_MAX),
+    _Route("GET", "/v1/client", "any", (), client_routes.client_info, "What clients must know", None,
+           client_routes.ClientAnswer),
+    _Route("GET", "/v1/client/producers", "log", _READ, client_routes.list_producers, "How far all producers are", None,
+           client_routes.ProducersAnswer),
+    _Route("DELETE", "/v1/client/producers/{producer}", "log", _ADMIN, client_routes.forget_producer,
+           "Let go of a producer", writes=True),
+    _Route("GET", "/v1/client/topics/{topic}", "topic", _EITHER, client_routes.topic_state,
+           "A topic as clients plan with it; with `wait`, once it has moved", None, client_routes.StateAnswer,
+           ("wait", "known"), is_stream=True),
     _Route("GET", "/v1/stats", "log", _READ, log_verbs.stats, "Counters and levels"),
     _Route("POST", "/v1/seal", "handler", _ADMIN, log_verbs.seal, "Seal what is durable", log_verbs.SealBody,
            seconds_more=_LONG),

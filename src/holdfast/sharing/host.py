@@ -15,6 +15,7 @@ sent and was not read they send again to the next owner.
 from __future__ import annotations
 
 import logging
+import resource
 import selectors
 import socket
 from collections import deque
@@ -29,7 +30,7 @@ from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.process_lifetime import Threads
 from holdfast.sharing import socket_place
-from holdfast.sharing.connection import Caller, Connection
+from holdfast.sharing.client_connection import Caller, Connection
 from holdfast.sharing.group_frames import GroupReader
 from holdfast.sharing.wire import (
     ANSWER,
@@ -63,10 +64,13 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
 
 CallHandler = Callable[[Caller, bytes], bytes]
+Guard = Callable[["list[Item]"], tuple["list[Item]", Callable[[], None]]]
+"""Gives back what is forwarded, with what must not be written refused; and what to call when it was queued, or not."""
 Greeting = Callable[[Hello], Welcome]
 """Checks a client's hello; raises what refuses it."""
 
 CONNECTIONS_MAX = 4096
+_ACCEPTED_AT_ONCE = 64
 _CALLS_MAX = 64
 """Calls of one client at once; of all together, as many as there are threads run and the others wait."""
 _CALL_THREADS = 32
@@ -75,6 +79,12 @@ _FRAME_S = 60.0
 """How long a client may take to say who it is, and to send the rest of a frame that it has begun."""
 _LOOK_AGAIN_S = 1.0
 logger = logging.getLogger("holdfast.sharing")
+
+
+def connections_max() -> int:
+    """So many clients at once, that the owner keeps enough descriptors for its own files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, soft // 2)
 
 
 def refusal(error: BaseException) -> Refusal:
@@ -107,7 +117,11 @@ class Host:
         self._held_max = 2 * body_max
         self.calls: dict[str, CallHandler] = {}
         """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
+        self.guard: Guard = lambda items: (items, lambda: None)
+        """Looks at what is forwarded before it is queued."""
         self._connections: dict[int, Connection] = {}
+        self._connections_max = connections_max()
+        self._looked_at = 0.0
         self._numbers = 0
         self._waiting: deque[tuple[Forwarded, Connection, int]] = deque()
         """Forwarded groups that are in the owner's queue, in order; whose they are, and their sequence."""
@@ -251,18 +265,23 @@ class Host:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:  # it left again, or there are too many files open: it waits in line
-            return
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:  # nobody is left in line, or too many files are open in this process
+                return
+            self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
         try:
             socket_place.check_peer(sock)
         except OSError as error:
             logger.warning("a client was refused: %s", error, extra={"action": "client_refused"})
             sock.close()
             return
-        if len(self._connections) >= CONNECTIONS_MAX:
-            self._refuse(sock, Full(f"the log has {CONNECTIONS_MAX} clients already", hint="close some"))
+        if len(self._connections) >= self._connections_max:
+            hint = "close some; the limit is half of what RLIMIT_NOFILE allows the owner"
+            self._refuse(sock, Full(f"the log has {self._connections_max} clients already", hint=hint))
             return
         sock.setblocking(False)
         socket_place.widen(sock)
@@ -332,6 +351,9 @@ class Host:
     def _drop_slow(self) -> None:
         """Disconnect who has not said who it is, or began a frame long ago."""
         now = self._clock.monotonic()
+        if now - self._looked_at < _LOOK_AGAIN_S:
+            return
+        self._looked_at = now
         for connection in list(self._connections.values()):
             limit = _HELLO_S if connection.caller is None else _FRAME_S
             if connection.since and not connection.is_paused and now - connection.since > limit:
@@ -373,10 +395,9 @@ class Host:
 
     def _put(self, connection: Connection, group: _Parked) -> None:
         assert connection.caller is not None
+        items, queued = self.guard(group.items)
         try:
-            forwarded = self._journal.sessions.put(
-                connection.caller.session, group.sequence, group.floor, group.items, 0
-            )
+            forwarded = self._journal.sessions.put(connection.caller.session, group.sequence, group.floor, items, 0)
         except Full:
             self._parked[connection] = group
             connection.is_paused = True
@@ -392,6 +413,8 @@ class Host:
             if group_of is not None and group_of is not self._last_group:
                 self._last_group = group_of
                 group_of.signal.call(self.wake)
+        finally:
+            queued()
 
     def _retry_parked(self) -> None:
         for connection, group in list(self._parked.items()):

@@ -25,12 +25,16 @@ from blake3 import blake3
 
 import holdfast
 from holdfast.clock import Clock
+from holdfast.crypto.cipher import PayloadCipher
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.segment_key import MessageKeys
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.log_directory import Directory
 from holdfast.settings import Settings
-from holdfast.sharing import socket_place
+from holdfast.sharing import key_proof, socket_place
 from holdfast.sharing.host import Host
+from holdfast.sharing.key_proof import check_proof, make_proof
 from holdfast.sharing.wire import PROTOCOL, Hello, Welcome
 
 _CONNECT_S = 5.0
@@ -60,6 +64,8 @@ class Asked(NamedTuple):
     path: Path
     settings: Settings
     clock: Clock
+    keyring: Keyring | None = None
+    cipher: PayloadCipher | None = None
 
 
 OpenOwner = Callable[[Directory], Owner]
@@ -72,7 +78,8 @@ class Membership:
     """One member's part in a shared log."""
 
     def __init__(self, asked: Asked, open_owner: OpenOwner, set_calls: SetCalls) -> None:
-        self._path, self._settings, self._clock = asked
+        self._asked = asked
+        self._path, self._clock = asked.path, asked.clock
         self._open_owner = open_owner
         self._set_calls = set_calls
         self._digests = settings_digests(asked.settings)
@@ -84,6 +91,11 @@ class Membership:
         """Nobody becomes the owner here at the moment: the process is about to fork."""
         self.log_id = b""
         """Known once somebody has opened the log."""
+
+    @property
+    def owner(self) -> Owner | None:
+        """The log that this member owns for all; None where another one does."""
+        return self._owner
 
     @property
     def is_host(self) -> bool:
@@ -157,21 +169,27 @@ class Membership:
         return True
 
     def _give_up(self) -> None:
-        """Our host has died of a defect: let go of the log, so that somebody can own it."""
+        """Our log has failed, or our host has died of a defect: let go of it, so that somebody can own it."""
         owner, self._owner, self._host = self._owner, None, None
         if owner is not None:
-            owner.close(_CONNECT_S, hand_over=True)
+            _close_failed(owner)
 
     # -- saying hello -------------------------------------------------------------------------------------
 
     def hello(self, session: bytes) -> Hello:
         """Who we are."""
-        return Hello(PROTOCOL, holdfast.__version__, self.log_id, session, os.getpid(), self._digests)
+        proof = make_proof(self._keys, key_proof.HELLO, session)
+        return Hello(PROTOCOL, holdfast.__version__, self.log_id, session, os.getpid(), self._digests, proof)
+
+    @property
+    def _keys(self) -> MessageKeys:
+        return MessageKeys(self._asked.keyring, self._asked.cipher, self.log_id, self._clock.random_bytes)
 
     def check(self, hello: Hello, welcome: Welcome) -> None:
         """Whether we were welcomed by an owner that speaks our protocol."""
         if welcome.protocol != PROTOCOL:
             raise _other_version(welcome.protocol, welcome.version)
+        check_proof(self._keys, key_proof.WELCOME, hello.session, welcome.proof)
 
     def _greet(self, journal: Journal, hello: Hello) -> Welcome:
         """Check who comes; raises what refuses it."""
@@ -186,7 +204,11 @@ class Membership:
                 hint="open a shared log with the same settings, store and keys in every process; restart all of them"
                 " to change one",
             )
-        return Welcome(PROTOCOL, holdfast.__version__, journal.epoch, journal.sessions.last(hello.session) or 0)
+        keys = journal.message_keys
+        check_proof(keys, key_proof.HELLO, hello.session, hello.proof)
+        last = journal.sessions.last(hello.session) or 0
+        proof = make_proof(keys, key_proof.WELCOME, hello.session)
+        return Welcome(PROTOCOL, holdfast.__version__, journal.epoch, last, proof)
 
     # -- leaving ------------------------------------------------------------------------------------------
 
@@ -223,7 +245,10 @@ class Membership:
             is_handed_over = hand_over(host)
             if not host.drain(timeout):
                 host.stop(timeout)
-            owner.close(timeout, hand_over=is_handed_over)
+            if is_handed_over and owner.journal.end is not None:
+                _close_failed(owner)
+            else:
+                owner.close(timeout, hand_over=is_handed_over)
             return True
 
     def _close_if_unowned(self, timeout: float) -> None:
@@ -236,12 +261,31 @@ class Membership:
 _LOOKS = 50
 
 
+def _close_failed(owner: Owner) -> None:
+    """Close a log that has failed: what it did not answer is sent again to whoever owns the log next."""
+    try:
+        owner.close(_CONNECT_S, hand_over=True)
+    except HoldfastError as error:  # it was told when it failed
+        logger.warning("the owner has failed, and lets go: %s", error.message, extra={"action": "owner_failed"})
+
+
+_OWN_PATIENCE = {"journal": ("ack_timeout_ms", "close_timeout_ms"), "shipping": ("shipped_timeout_ms",)}
+"""How long callers wait is each process' own affair."""
+
+
 def settings_digests(settings: Settings) -> dict[str, bytes]:
     """A short digest of each section: whoever may become the owner must do the same as the present one."""
-    return {
-        name: blake3(msgspec.msgpack.encode(getattr(settings, name), order="sorted")).digest(_DIGEST_BYTES)
-        for name in settings.__struct_fields__
-    }
+    digests = {}
+    for name in settings.__struct_fields__:
+        values = msgspec.to_builtins(getattr(settings, name))
+        agreed = {key: _plain(value) for key, value in values.items() if key not in _OWN_PATIENCE.get(name, ())}
+        digests[name] = blake3(msgspec.msgpack.encode(agreed, order="sorted")).digest(_DIGEST_BYTES)
+    return digests
+
+
+def _plain(value: object) -> object:
+    """A value of a setting, however it was written: 5 and 5.0 are the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _other_version(protocol: int, version: str) -> HoldfastError:

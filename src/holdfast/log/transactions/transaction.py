@@ -330,7 +330,12 @@ class Transaction:
         return ticket
 
     def _transact(self, operations: list[Operation], records: int, size: int, timeout: float) -> UnitTicket:
-        return self._journal.transact(operations, records=records, size=size, timeout=timeout)
+        scopes = [committing.scope for _, committing in self._consumed.values() if committing.scope is not None]
+        if not scopes:
+            return self._journal.transact(operations, records=records, size=size, timeout=timeout)
+        return self._journal.transact(
+            operations, records=records, size=size, scope=",".join(scopes), reissue=True, timeout=timeout
+        )
 
     def _note_stored(self) -> None:
         for _, committing in self._consumed.values():

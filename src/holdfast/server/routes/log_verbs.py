@@ -9,10 +9,10 @@ from functools import partial
 import msgspec
 
 import holdfast
-from holdfast.server.answers import JSON, Answer, json_answer
+from holdfast.server.api_answers import JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.served import Served
-from holdfast.telemetry import render
+from holdfast.telemetry.openmetrics import render
 
 API_VERSION = 1
 WORK_SECONDS = 600.0
