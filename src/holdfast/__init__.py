@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.recovery.rebuild import rebuild
     from holdfast.recovery.restore import restore
     from holdfast.settings import Settings
-    from holdfast.sharing.opening import open
+    from holdfast.sharing.opening import open_log as open
 
 __version__ = "0.1.0"
 
@@ -73,7 +73,7 @@ _HOMES = {
     "Unavailable": "errors",
     "compact": "compaction.compact_root",
     "execution_id": "execution.journal.execution_id:derived_id",
-    "open": "sharing.opening",
+    "open": "sharing.opening:open_log",
     "publish_tables": "log.table_verbs",
     "read": "reader.settled_reading",
     "rebuild": "recovery.rebuild",

@@ -83,7 +83,7 @@ class Journal:
         self.owned = owned
         """Whether this handle is the log's owner: it alone writes to the directory."""
         self._link = link
-        queue = Queue(settings, clock)
+        queue = Queue(settings, clock, None if link is None else link.wake)
         self._writer: Writer | Forwarder | None = None
         if owned:
             self._writer = Writer(backend, self._state, queue, settings, clock)

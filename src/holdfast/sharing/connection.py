@@ -143,7 +143,8 @@ class Connection:
 
     def _handle_large(self, handle: Handle) -> None:
         large, found = self._large, self._large_header
-        assert large is not None and found is not None
+        assert large is not None
+        assert found is not None
         self._large = self._large_header = None
         middle = HEADER.size + found.head
         handle(self, found, large[HEADER.size : middle], large[middle:], True)

@@ -130,9 +130,14 @@ class Host:
         self._thread.start()
 
     @property
-    def members(self) -> int:
-        """How many clients there are that said hello, those of this process included."""
-        return sum(one.caller is not None for one in list(self._connections.values()))
+    def is_alive(self) -> bool:
+        """Whether anybody is served."""
+        return self._thread.is_alive()
+
+    def others(self, session: bytes) -> int:
+        """How many clients there are beside this one."""
+        callers = [one.caller for one in list(self._connections.values())]
+        return sum(one is not None and one.session != session for one in callers)
 
     def publish(self, name: str, body: bytes, to: Callable[[Caller], bool] = lambda caller: True) -> None:
         """Tell clients something; from any thread."""

@@ -1,4 +1,4 @@
-"""Membership: one process among those that share a log. Whoever gets the directory's lock owns it, and hosts the others.
+"""Membership: one process among those that share a log. Whoever gets the directory's lock owns it and hosts the rest.
 
 Becoming the owner is opening the log, as an owner always does: recovery first, then listening. The others connect; when
 their connection ends they try the lock and the socket in turn, a few milliseconds apart, until one of the two lets them
@@ -87,10 +87,19 @@ class Membership:
 
     # -- finding the owner --------------------------------------------------------------------------------
 
-    def connect(self, closing: Flag) -> socket.socket | None:
-        """A connection to the owner, or to ourselves once we are it; None when the link is closing."""
+    def connect(self, closing: Flag, deadline: float) -> socket.socket | None:
+        """A connection to the owner, or to ourselves once we are it; None when the link is closing.
+
+        Raises Unavailable at the deadline, and where whoever has the lock does not share the log.
+        """
         foreign = 0
         while not closing.is_set():
+            if self._clock.monotonic() > deadline:
+                holder = Directory(self._path).holder()
+                raise Unavailable(
+                    f"the log's owner does not answer path={self._path} pid={holder}",
+                    hint="it may be stopped, or opening a long log; try again",
+                )
             try:
                 sock = socket_place.connect(self._path, _CONNECT_S)
             except PermissionError as error:
@@ -125,6 +134,8 @@ class Membership:
         """Become the owner, if nobody is; whether we are."""
         directory = Directory(self._path)
         with self._lock:
+            if self._host is not None and not self._host.is_alive:
+                self._give_up()
             if self._is_over or self._host is not None or not directory.try_to_own(shared=True):
                 return False
             owner = self._open_owner(directory)
@@ -139,6 +150,12 @@ class Membership:
             self.log_id = owner.journal.log_id
         logger.info("this process owns the shared log now", extra={"action": "owner", "path": str(self._path)})
         return True
+
+    def _give_up(self) -> None:
+        """Our host has died of a defect: let go of the log, so that somebody can own it."""
+        owner, self._owner, self._host = self._owner, None, None
+        if owner is not None:
+            owner.close(_CONNECT_S, hand_over=True)
 
     # -- saying hello -------------------------------------------------------------------------------------
 
@@ -168,18 +185,25 @@ class Membership:
 
     # -- leaving ------------------------------------------------------------------------------------------
 
-    def leave(self, timeout: float) -> None:
-        """Stop being the owner, if we are; others take over."""
+    def leave(self, session: bytes, timeout: float) -> None:
+        """Stop being the owner, if we are: others take over, and the last one closes the log as any owner would."""
         with self._lock:
             self._is_over = True
             host, owner = self._host, self._owner
             self._host = self._owner = None
         if host is None or owner is None:
+            self._close_if_unowned(timeout)
             return
-        hand_over = host.members > 0
+        others = host.others(session)
         if not host.drain(timeout):
             host.stop(timeout)
-        owner.close(timeout, hand_over=hand_over)
+        owner.close(timeout, hand_over=others > 0)
+
+    def _close_if_unowned(self, timeout: float) -> None:
+        """The owner may have handed over to us when we were leaving: then the log is closed by us."""
+        directory = Directory(self._path)
+        if directory.holder() is None and directory.try_to_own(shared=True):
+            self._open_owner(directory).close(timeout, hand_over=False)
 
 
 _LOOKS = 50

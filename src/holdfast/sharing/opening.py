@@ -12,7 +12,7 @@ from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
 from holdfast.journal.journal import Journal
-from holdfast.log import open_log
+from holdfast.log import open_log as alone
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
 from holdfast.settings import Settings
@@ -23,7 +23,7 @@ from holdfast.sharing.owner_calls import set_calls
 _JOIN_S = 30.0
 
 
-def open(
+def open_log(
     path: str | os.PathLike[str],
     *,
     store: str | os.PathLike[str] | None = None,
@@ -56,15 +56,15 @@ def open(
     ...         log.topic("orders").append(b"first").offset
     0
     """
-    asked = open_log.asked_for(path, store, settings, keyring, cipher, clock)
+    asked = alone.asked_for(path, store, settings, keyring, cipher, clock)
     if not flag(share, "share"):
-        return open_log.open_asked(asked, read_only=flag(read_only, "read_only"))
+        return alone.open_asked(asked, read_only=flag(read_only, "read_only"))
     if flag(read_only, "read_only"):
         raise Invalid("a log is shared or only read, not both", hint="leave out share=True: reading needs no owner")
     return _open_shared(asked)
 
 
-def _open_shared(asked: open_log.Asked) -> Log:
+def _open_shared(asked: alone.Asked) -> Log:
     membership = Membership(
         Asked(asked.directory.path, asked.settings, asked.clock), lambda directory: _Owned(asked, directory), set_calls
     )
@@ -75,14 +75,14 @@ def _open_shared(asked: open_log.Asked) -> Log:
     except BaseException:
         link.close(_JOIN_S)
         raise
-    return open_log.compose(asked, journal)
+    return alone.compose(asked, journal)
 
 
 class _Owned(Owner):
     """The log that this process owns for all members; nobody but the host uses it."""
 
-    def __init__(self, asked: open_log.Asked, directory: Directory) -> None:
-        self.log = open_log.open_locked(asked, directory)
+    def __init__(self, asked: alone.Asked, directory: Directory) -> None:
+        self.log = alone.open_locked(asked, directory)
 
     @property
     def journal(self) -> Journal:

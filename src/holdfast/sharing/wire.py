@@ -145,7 +145,7 @@ def header(buffer: bytes | bytearray | memoryview, at: int, limits: Limits) -> H
 def decoded(kind: int, head: memoryview | bytes) -> msgspec.Struct:
     """The message in a head; raises BadFrame."""
     try:
-        found: msgspec.Struct = _DECODERS[kind](head)  # type: ignore[operator]  # each takes bytes
+        found: msgspec.Struct = _DECODERS[kind](head)
         return found
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, ValueError) as error:
         raise BadFrame(f"a head does not decode kind={kind}") from error

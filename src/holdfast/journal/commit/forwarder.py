@@ -5,7 +5,9 @@ as it takes, and says what became of it: once. Then the group learns its offsets
 so tickets, back-pressure, flush and close are the same here and there. While some groups are on their way, what callers
 bring gathers in the next one: that is what makes groups large when many append.
 
-Groups are finished in the order in which they were taken. A link that has ended for good refuses all that is left.
+One thread does all of it, because waking another one costs more than the work: while it sleeps on the queue, it takes
+what comes from the owner. Groups are finished in the order in which they were taken. A link that has ended for good
+refuses all that is left.
 """
 
 from __future__ import annotations
@@ -13,16 +15,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from threading import Condition, Thread
+from threading import Thread
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
+from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.commit.forwarded import ForwardedRows, ForwardedUnit, Item, fill
 from holdfast.journal.commit.group import Group, Run, Unit
-from holdfast.journal.commit.queue import Queue
+from holdfast.journal.commit.queue import Queue, Wake
 from holdfast.journal.journal_stats import Counters
 from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.state.operations import ChangeSpace
@@ -39,19 +41,26 @@ logger = logging.getLogger("holdfast.journal")
 
 
 class Link(Protocol):
-    """The way from a process that shares a log to the one that owns it."""
+    """The way from a process that shares a log to the one that owns it; the forwarder's thread drives it."""
+
+    @property
+    def wake(self) -> Wake:
+        """What the forwarder sleeps on; while it sleeps, what comes from the owner is taken."""
 
     def forward(self, items: list[Item], answered: Answered) -> None:
-        """Have these committed together, once; `answered` is called when that is known, by another thread.
+        """Have these committed together, once; `answered` is called when that is known, by this same thread.
 
         Returns at once, also while there is no owner: then it is sent when there is one.
         """
 
+    def take(self) -> None:
+        """Wait for something from the owner, and take it; finds another owner if this one is lost."""
+
     def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
-        """Ask the owner for something else, and wait for its answer."""
+        """Ask the owner for something else, and wait for its answer; from any other thread."""
 
     def close(self, timeout: float) -> None:
-        """Let go of the owner; everything was answered."""
+        """Let go of the owner; the forwarder has ended."""
 
 
 class _OnTheWay:
@@ -77,8 +86,6 @@ class Forwarder:
         self._partitions = partitions
         self._clock = clock
         self._on_the_way: deque[_OnTheWay] = deque()
-        self._changed = Condition()
-        """Guards what is on the way, and is notified when that gets less."""
         self.counters = Counters()
         self.poison: Closed | None = None
         self.failure: HoldfastError | None = None
@@ -95,13 +102,16 @@ class Forwarder:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
+        group: Group | None = None
         try:
             while (group := self._queue.take()) is not None:
                 self._forward(group)
-            with self._changed:
-                self._changed.wait_for(lambda: not self._on_the_way)
+                while len(self._on_the_way) >= ON_THE_WAY_MAX:
+                    self._link.take()
+            while self._on_the_way:
+                self._link.take()
         except BaseException as error:
-            self._die(error)
+            self._die(error, group)
 
     # -- to the owner -------------------------------------------------------------------------------------
 
@@ -114,22 +124,16 @@ class Forwarder:
                 items.append(item)
                 taken.append(one)
         way = _OnTheWay(group, taken, self._clock.monotonic())
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._on_the_way) < ON_THE_WAY_MAX or self.poison is not None)
-            if self.poison is not None:
-                raise self.poison.again()
-            self._on_the_way.append(way)
-            self._finish_answered()
+        self._on_the_way.append(way)
         if taken:
             self._link.forward(items, lambda answer: self._answered(way, answer))
+        else:
+            self._finish_answered()
 
     def _item(self, one: Run | Unit) -> Item | None:
         """What is forwarded of an item; None where it has failed here already, or there is nothing to it."""
         if isinstance(one, Run):
-            if not one.rows:
-                return None
-            size = sum(len(row[0]) for row in one.rows)
-            return ForwardedRows(one.partition, one.rows, size)
+            return ForwardedRows(one.partition, one.rows, 0) if one.rows else None
         try:
             if one.make is not None:
                 one.operations = one.make(one)
@@ -150,31 +154,26 @@ class Forwarder:
 
     def _answered(self, way: _OnTheWay, answer: Outcomes | HoldfastError) -> None:
         """By the link: this is what became of a group."""
-        with self._changed:
-            way.answer, way.is_answered = answer, True
-            self._finish_answered()
+        way.answer, way.is_answered = answer, True
+        self._finish_answered()
 
     def _finish_answered(self) -> None:
-        """Finish the groups that are answered, in order; what is behind one that is not waits. Under the lock."""
+        """Finish the groups that are answered, in order; what is behind one that is not waits."""
         while self._on_the_way and self._on_the_way[0].is_answered:
             self._finish(self._on_the_way.popleft())
-            self._changed.notify_all()
 
     def _finish(self, way: _OnTheWay) -> None:
         group, answer = way.group, way.answer
         error = answer if isinstance(answer, HoldfastError) else self._fill_in(way, answer)
-        self._count(way, failed=error is not None)
-        if error is not None and group.offered:
-            self.failure = error
+        if error is not None:
+            self.counters.failed_groups += 1
+            if group.offered:
+                self.failure = error
+        elif way.taken:
+            seconds = self._clock.monotonic() - way.started
+            self.counters.committed(group.records, group.bytes, len(way.taken), 0, seconds)
         group.finish(error)
         self._queue.complete(group)
-
-    def _count(self, way: _OnTheWay, *, failed: bool) -> None:
-        if failed:
-            self.counters.failed_groups += 1
-        elif way.taken:
-            group, seconds = way.group, self._clock.monotonic() - way.started
-            self.counters.committed(group.records, group.bytes, len(way.taken), 0, seconds)
 
     def _fill_in(self, way: _OnTheWay, outcomes: Outcomes) -> HoldfastError | None:
         """Give each run its place, each unit its failure; an answer that does not fit is the failure of all."""
@@ -195,26 +194,29 @@ class Forwarder:
                 fill(run, found, self._partitions)
         return None
 
-    def _die(self, error: BaseException) -> None:
+    def _die(self, error: BaseException, group: Group | None) -> None:
         """This thread cannot go on, by its own defect or because the link has ended: nobody is left waiting."""
         reason = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
-        poison = error if isinstance(error, Closed) else Closed(f"forwarding stopped: {reason}", reason="poisoned")
-        self.end(poison, error)
+        poison = (
+            error
+            if isinstance(error, Closed)
+            else Closed(f"this process can no longer share the log: {reason}", reason="poisoned")
+        )
+        poison.__cause__ = error if poison is not error else error.__cause__
+        self.poison = self.failure = poison
+        logger.critical("forwarding ended: %s", reason, extra={"action": "poisoned"}, exc_info=error)
+        for way in self._on_the_way:
+            way.group.finish(_unknown(poison))
+        if group is not None and not group.done:
+            group.finish(poison)
+        for waiting in self._queue.abandon(poison):
+            waiting.finish(poison)
 
-    def end(self, poison: Closed, cause: BaseException | None = None) -> None:
-        """Take nothing more, and refuse all that waits or is on its way."""
-        with self._changed:
-            if self.poison is not None:
-                return
-            self.poison = self.failure = poison
-            logger.critical("forwarding ended: %s", poison.message, extra={"action": "poisoned"}, exc_info=cause)
-            for group in self._queue.abandon(poison):
-                group.finish(poison)
-            while self._on_the_way:
-                way = self._on_the_way.popleft()
-                if not way.group.done:
-                    way.group.finish(poison)
-            self._changed.notify_all()
+
+def _unknown(poison: Closed) -> OutcomeUnknown:
+    unknown = OutcomeUnknown("the owner was lost before it answered, and may have written it", hint=poison.hint)
+    unknown.__cause__ = poison
+    return unknown
 
 
 def _forwarded(unit: Unit) -> ForwardedUnit:

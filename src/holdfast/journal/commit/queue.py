@@ -17,6 +17,7 @@ import logging
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
@@ -34,15 +35,27 @@ AWAKE, IDLE, LINGERING = 0, 1, 2
 logger = logging.getLogger("holdfast.journal")
 
 
+class Wake(Protocol):
+    """What the thread that takes groups sleeps on: a lock, or something that wakes for other reasons, too."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Sleep until `release`, or the time-out; whether it was released."""
+
+    def release(self) -> None:
+        """Wake whoever sleeps, or will; a RuntimeError where that was done already does not matter."""
+
+
 class Queue:
     """The bounded way from callers to the writer."""
 
-    def __init__(self, settings: JournalSettings, clock: Clock) -> None:
+    def __init__(self, settings: JournalSettings, clock: Clock, wake: Wake | None = None) -> None:
+        """`wake` is what whoever takes groups sleeps on; as a lock is that somebody else releases."""
         self._settings = settings
         self._clock = clock
         self._lock = allocate_lock()
-        self._wake = allocate_lock()
-        self._wake.acquire()
+        self._wake: Wake = allocate_lock() if wake is None else wake
+        if wake is None:
+            self._wake.acquire()
         self._asleep = AWAKE
         self._closed: deque[Group] = deque()
         self._open = Group(0, 0)
