@@ -34,6 +34,7 @@ import pytest
 import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings, Topic
 from holdfast.crypto import digests
+from holdfast.journal.session_access import ForwardedRows
 from holdfast.journal.sqlite.migrations import migrations
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.control_rows import ShipmentRow, ShippingRow
@@ -133,6 +134,7 @@ class Subject:
             self._write_typed(log, clock)
             self._write_shipping(log)
             self._write_spaces(log, clock)
+            self._write_sessions(log, clock)
 
     def _write_shipping(self, log: Log) -> None:
         """Marks of a store; there is none, and nothing here asks it."""
@@ -155,6 +157,22 @@ class Subject:
                 puts = [(key, 0 if key == b"snapshot" else step, b"PAYLOAD %d of %s" % (step, key)) for key in keys]
                 append = (users, Columns([b"PAYLOAD with it"], [clock.now_us()])) if deletes else None
                 journal.spaces.change(name, puts, deletes, append=append, timeout=20).result()
+                self._keep(log)
+
+    def _write_sessions(self, log: Log, clock: ManualClock) -> None:
+        """Two processes that share the log, and a producer: each goes on, the second one's answers wait."""
+        journal = log._journal
+        users = journal.topics["users"][0]
+        for sequence in (1, 2, 3):
+            for session, floor in ((b"a" * 16, sequence), (b"b" * 16, 1), (b"device", 0)):
+                clock.advance(1)
+                rows = ForwardedRows(users, [(b"PAYLOAD of a session", clock.now_us(), None, None)], 20)
+                if floor:
+                    sent = journal.sessions.put(session, sequence, floor, [rows], 20)
+                else:
+                    sent = journal.sessions.produce(session, sequence, rows, 20)
+                assert sent.wait(20)
+                assert sent.outcomes()[0].error is None
                 self._keep(log)
 
     def _write_segments(self, log: Log, clock: ManualClock) -> None:
@@ -557,7 +575,7 @@ FEW, ALL = pytest.param(True, id="few"), pytest.param(False, id="all", marks=pyt
 
 READ_BY_OWNER = {
     "log", "key_epochs", "topics", "heads", "entries", "watermarks", "segments", "schemas", "policies", "shipping",
-    "shipments", "spaces", "space_items",
+    "shipments", "spaces", "space_items", "sessions",
 }  # fmt: skip
 """The tables of which opening the log, reading everything and reconciling reads every row."""
 

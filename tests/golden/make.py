@@ -5,7 +5,9 @@ was written once must be read for ever. So files of released versions (`RELEASED
 Everything is fixed: clock, randomness, keys and pid; so two runs store the same rows. (Two versions of SQLite may still
 lay the same rows out in other bytes, and two of Arrow the same columns.)
 
-    plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired, spaces
+    plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired, spaces,
+                                    sessions of producers
+    schema-8/, schema-8-sealed/     the same before there were sessions, their databases at schema version 8
     schema-7/, schema-7-sealed/     the same before there were files of groups, their databases at schema version 7
     schema-6/, schema-6-sealed/     the same before idempotency keys had digests and segments had indexes of their
                                     keys, their databases at schema version 6
@@ -17,6 +19,7 @@ lay the same rows out in other bytes, and two of Arrow the same columns.)
     store/, store-sealed/           a store's root with one of each object, but for segment files; and the same, signed
     store-1/                        a root of format 1: the same objects under their old names, nothing signed
     group-file/, group-file-sealed/ logs as a crash leaves them: their newest groups are in a file alone
+    group-file-1/, group-file-1-sealed/   the same in a file of version 1, their databases at schema version 8
     bundle/                         two segments of sealed/, their blocks in one file
     bundle-2/                       the same of segments without indexes of their keys
     table/                          a table of a pipeline, and what must be read of it
@@ -52,6 +55,7 @@ from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
 from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
 from holdfast.crypto.vault import KeyEpoch
+from holdfast.journal.session_access import ForwardedRows
 from holdfast.journal.sqlite.migrations import migrate
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state.spaces import header as space_header
@@ -104,7 +108,8 @@ WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
 RELEASED = (
     "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "schema-4", "schema-4-sealed",
     "schema-5", "schema-5-sealed", "schema-6", "schema-6-sealed",
-    "schema-7", "schema-7-sealed", "store-1", "bundle-2",
+    "schema-7", "schema-7-sealed", "schema-8", "schema-8-sealed", "group-file-1", "group-file-1-sealed",
+    "store-1", "bundle-2",
     "damaged/database-gone", "damaged/flipped-body", "damaged/format-garbage", "damaged/format-version",
     "damaged/frame-version", "damaged/truncated", "damaged/user-version",
 )  # fmt: skip
@@ -165,6 +170,7 @@ class Scribe:
         self.receipts: dict[str, list[Any]] = {}
         self.rows: list[Expected] = []
         self.spaces: Expected = {}
+        self.sessions: list[Any] = []
 
     def append(self, log: Log, topic: str, payload: bytes, **given: Any) -> None:
         """One record, in a group of its own."""
@@ -210,6 +216,25 @@ class Scribe:
             stored_name("größe/\udcff").hex(): [[key.hex(), number, body.hex()] for key, number, body in kept],
         }
 
+    def write_sessions(self, log: Log) -> None:
+        """Two processes that share the log, of which one takes its answers, and a producer."""
+        sent = [(b"a" * 16, 1, 1), (b"b" * 16, 1, 1), (b"a" * 16, 2, 2), (b"b" * 16, 2, 1)]
+        self.send(log, "users.v1", [*sent, (b"device-7", 1, 0), (b"device-7", 2, 0)])
+
+    def send(self, log: Log, topic: str, sent: list[tuple[bytes, int, int]]) -> None:
+        """One record for each number of each session; a floor of 0 means a producer."""
+        journal = log._journal
+        partition = journal.topics[topic][0]
+        for session, sequence, floor in sent:
+            self._clock.advance(1.5)
+            rows = ForwardedRows(partition, [(b"sent %d" % sequence, self._clock.now_us(), None, None)], 6)
+            put = journal.sessions.put(session, sequence, floor, [rows], 10) if floor else None
+            put = put or journal.sessions.produce(session, sequence, rows, 10)
+            assert put.wait(10)
+            ((outcome,),) = [one.runs for one in put.outcomes()]
+            self._note(Receipt(topic, 0, outcome.first, outcome.seq), Record(b"sent %d" % sequence), {})
+            self.sessions.append([session.hex(), sequence, floor, outcome.first, outcome.seq])
+
     def forget(self, place: str, count: int) -> None:
         """The oldest records of a partition are gone."""
         del self.records[place][:count]
@@ -229,10 +254,18 @@ class Scribe:
         """What a reader must find."""
         found: Expected = {"records": self.records, "receipts": self.receipts}
         found |= {"rows": self.rows} if self.rows else {}
-        return found | ({"spaces": self.spaces} if self.spaces else {})
+        found |= {"spaces": self.spaces} if self.spaces else {}
+        return found | ({"sessions": self.sessions} if self.sessions else {})
 
 
-def make_log(path: Path, keyring: Keyring | None = None, *, spaces: bool = True, shipping: bool = False) -> Expected:
+def make_log(
+    path: Path,
+    keyring: Keyring | None = None,
+    *,
+    spaces: bool = True,
+    shipping: bool = False,
+    sessions: bool = False,
+) -> Expected:
     """A log with everything in it: a tail, then segments and spaces, in three ownerships."""
     clock = ManualClock(seed=2026)
     scribe = Scribe(clock)
@@ -242,6 +275,8 @@ def make_log(path: Path, keyring: Keyring | None = None, *, spaces: bool = True,
         _write_segments(log, scribe)
         if spaces:
             scribe.write_spaces(log)
+        if sessions:
+            scribe.write_sessions(log)
         if shipping:
             _attach(log)
     return scribe.told() | {"segments": segments_of(path), "arrow": pa.__version__}
@@ -400,7 +435,7 @@ def _as_schema(path: Path, version: int) -> None:
         width = len(backend.connection.execute(f"PRAGMA table_info({table})").fetchall())
         marks = ",".join("?" * width)
         for row in rows[table]:
-            assert not any(row[width:])
+            assert not any(row[width:]), table
             backend.connection.execute(f"INSERT INTO {table} VALUES ({marks})", row[:width])
     assert not any(rows[table] for table in known - kept)
     backend.close()
@@ -450,6 +485,7 @@ def make_group_file(path: Path, keyring: Keyring | None = None) -> None:
             log.topic("orders").append(b"order %d" % number, key=b"k", partition=number % 2)
         log.topic("orders").append_batch([b"one", b"two"], partition=1)
         log.topic("events", schema=NARROW).append([{"sensor": "a", "celsius": 1.5}])
+        Scribe(clock).send(log, "orders", [(b"a" * 16, 1, 1), (b"device-7", 1, 0), (b"a" * 16, 2, 2)])
         shutil.copytree(running, path, ignore=shutil.ignore_patterns("*-shm"))
     shutil.rmtree(running)
 
@@ -461,9 +497,18 @@ def make_schema_7(path: Path, keyring: Keyring | None = None) -> Expected:
     return expected
 
 
+def make_schema_8(path: Path, keyring: Keyring | None = None) -> Expected:
+    """The same log before there were sessions."""
+    expected = make_log(path, keyring)
+    _as_schema(path, 8)
+    return expected
+
+
 MAKERS = {
-    "plain": make_log,
-    "sealed": lambda path: make_log(path, FIRST),
+    "plain": lambda path: make_log(path, sessions=True),
+    "sealed": lambda path: make_log(path, FIRST, sessions=True),
+    "schema-8": make_schema_8,
+    "schema-8-sealed": lambda path: make_schema_8(path, FIRST),
     "schema-7": make_schema_7,
     "schema-7-sealed": lambda path: make_schema_7(path, FIRST),
     "schema-6": undigested(make_schema_6),
@@ -610,7 +655,28 @@ CHAINS: dict[str, tuple[SegmentHead, int, bytes]] = {
 }  # fmt: skip
 ROWS = {
     "log": LogRow(
-        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 0, 0, 0, 5, b""
+        LOG_ID,
+        1_700_000_000_000_000,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        bytes(range(96, 128)),
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        b"",
+        5,
+        b"",
     ),
     "epochs": EpochRow(2, 1_700_000_000_000_000, 4242, 5, b""),
     "key_epochs": KeyEpoch(5, "aes-256-gcm", "golden-1", SALT, bytes(32), b""),
@@ -619,10 +685,76 @@ ROWS = {
     "idempotency": KeyRow(6, LINK, 4, 2**40, 9, b"", 5, b""),
     "idempotency with a digest": KeyRow(6, LINK, 4, 2**40, 9, FINGERPRINT, 5, b""),
     "log with segments": LogRow(
-        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 10, 0, 12, 0, 0, 0, 5, b""
+        LOG_ID,
+        1_700_000_000_000_000,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        bytes(range(96, 128)),
+        10,
+        0,
+        12,
+        0,
+        0,
+        0,
+        0,
+        b"",
+        5,
+        b"",
     ),
     "log with spaces": LogRow(
-        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 0, 0, 0, 13, 0, 0, 5, b""
+        LOG_ID,
+        1_700_000_000_000_000,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        bytes(range(96, 128)),
+        0,
+        0,
+        0,
+        13,
+        0,
+        0,
+        0,
+        b"",
+        5,
+        b"",
+    ),
+    "log with sessions": LogRow(
+        LOG_ID,
+        1_700_000_000_000_000,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        bytes(range(96, 128)),
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        14,
+        bytes(range(64, 96)),
+        5,
+        b"",
     ),
     "watermarks": WatermarkRow(4, 8, 2**40, CHAIN, 2, 2**30, 5, b""),
     "segments": SegmentRow(

@@ -33,6 +33,8 @@ from holdfast.crypto import digests as chain
 from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
 from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
+from holdfast.journal.session_access import ForwardedRows, Outcome, RunOutcome
+from holdfast.journal.sessions.session import Session, Staged
 from holdfast.journal.sqlite.migrations import migrate, migrations
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state import spaces
@@ -59,6 +61,8 @@ TYPED = "readings"
 KEYRINGS: dict[str, Keyring | None] = {
     "plain": None,
     "sealed": make.ROTATED,
+    "schema-8": None,
+    "schema-8-sealed": make.ROTATED,
     "schema-7": None,
     "schema-7-sealed": make.ROTATED,
     "schema-6": None,
@@ -88,6 +92,8 @@ OLDER = {
     "schema-6-sealed": 6,
     "schema-7": 7,
     "schema-7-sealed": 7,
+    "schema-8": 8,
+    "schema-8-sealed": 8,
 }
 
 
@@ -226,9 +232,9 @@ def test_an_old_schema_is_upgraded_in_place(golden: Callable[[str], Path], name:
     """A database of an older schema becomes one of the newest when its owner opens it, and has all that is new."""
     path = golden(name)
     before = dump(path)
-    tables = ("idempotency", "segments", "shipping", "spaces")
+    tables = ("idempotency", "segments", "shipping", "spaces", "sessions")
     assert before["user_version"] == OLDER[name]
-    assert [table in before for table in tables] == [OLDER[name] > since for since in (1, 2, 3, 4)]
+    assert [table in before for table in tables] == [OLDER[name] > since for since in (1, 2, 3, 4, 8)]
     with opened(path, keyring=KEYRINGS[name]) as log:
         first = log.topic("orders").append(b"new", idempotency_key="new", partition=0)
         assert log.topic("orders").append(b"new", idempotency_key="new") == first
@@ -297,9 +303,55 @@ def test_groups_in_a_golden_file_are_read_and_written_as_ever(tmp_path: Path, ke
         with holdfast.open(golden, keyring=keyring, settings=make.SETTINGS, read_only=read_only) as log:
             assert not log.problems
             assert [(r.partition, r.payload) for r in log.topic("orders").read()] == [
-                (0, b"order 0"), (0, b"order 2"), (1, b"order 1"), (1, b"one"), (1, b"two"),
+                (0, b"order 0"), (0, b"order 2"), (0, b"sent 1"), (0, b"sent 1"), (0, b"sent 2"),
+                (1, b"order 1"), (1, b"one"), (1, b"two"),
             ]  # fmt: skip
             assert [row["sensor"] for row in log.topic("events", schema="latest").read()] == ["a"]
+            assert log._journal.sessions.last(b"a" * 16) == 2
+            assert log._journal.sessions.last_produced(b"device-7") == 1
+
+
+@pytest.mark.parametrize("keyring", [None, make.FIRST], ids=["plain", "sealed"])
+def test_groups_in_a_file_of_version_1_are_found(tmp_path: Path, keyring: Keyring | None) -> None:
+    """A log of before there were sessions, as a crash left it: its owner upgrades the database and finds the groups."""
+    golden = tmp_path / "golden"
+    shutil.copytree(GOLDEN / ("group-file-1" if keyring is None else "group-file-1-sealed"), golden)
+    for read_only in (False, True):
+        with holdfast.open(golden, keyring=keyring, settings=make.SETTINGS, read_only=read_only) as log:
+            assert not log.problems
+            assert [(r.partition, r.payload) for r in log.topic("orders").read()] == [
+                (0, b"order 0"), (0, b"order 2"), (1, b"order 1"), (1, b"one"), (1, b"two"),
+            ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["plain", "sealed"])
+def test_golden_sessions_are_answered_as_ever(golden: Callable[[str], Path], name: str) -> None:
+    """What was sent under a number is answered as it was then, and not written again."""
+    path = golden(name)
+    with opened(path, keyring=KEYRINGS[name]) as log:
+        journal = log._journal
+        users = journal.topics["users.v1"][0]
+        before = users.durable
+        for session, sequence, floor, first, seq in EXPECTED[name]["sessions"]:
+            rows, sender = ForwardedRows(users, [(b"other", 1, None, None)], 5), bytes.fromhex(session)
+            if not floor:
+                again = journal.sessions.produce(sender, sequence, rows, 10)
+            elif (sender, sequence) != (b"a" * 16, 1):
+                again = journal.sessions.put(sender, sequence, floor, [rows], 10)
+            else:  # its sender had the answer
+                with pytest.raises(holdfast.OutcomeUnknown):
+                    journal.sessions.put(sender, sequence, floor, [rows], 10)
+                continue
+            ((run,),) = [one.runs for one in again.outcomes()]
+            assert (run.first, run.seq, run.repeated) == (first, seq, not floor)
+        assert users.durable == before
+
+
+def test_answers_are_written_as_documented() -> None:
+    """0015: the worked example of what a session was answered."""
+    staged = Staged(Session(b"m" + bytes(16), 0))
+    staged.take(5, 1, (Outcome(None, (RunOutcome(1, 10, 7, 3),)),), 64)
+    assert staged.row(0, 0).answers == examples("0015")["answers"]
 
 
 @pytest.mark.parametrize("name", ["plain", "sealed", "schema-5-sealed"])

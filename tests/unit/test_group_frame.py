@@ -23,7 +23,7 @@ from holdfast.model.entry import Place, header
 pytestmark = pytest.mark.unit
 
 LOG_ID, SALT = bytes(range(16)), b"s" * 16
-ROW = LogRow(LOG_ID, 1, 0, 1, 0, 1, 1, 3, 4, 7, 0, bytes(32), 0, 0, 0, 0, 1, 1024, 0, b"")
+ROW = LogRow(LOG_ID, 1, 0, 1, 0, 1, 1, 3, 4, 7, 0, bytes(32), 0, 0, 0, 0, 1, 1024, 0, b"", 0, b"")
 HEADS = [HeadRow(1, 1, 0, 3, bytes(16), 0, b"stamp")]
 
 

@@ -172,7 +172,8 @@ class _Filling:
         row = LogRow(
             vault.log_id, self._now if created_us is None else created_us, int(vault.keyed), epoch, vault.epoch,
             len(topics), self._partitions, entries, self._tail.last_seq + 1, self._tail.last_group, keys,
-            total(vault.stamp, self._stamps), self._segments, self._schemas, self._policies, 0, 0, 0, vault.epoch, b"",
+            total(vault.stamp, self._stamps), self._segments, self._schemas, self._policies, 0, 0, 0, 0, b"",
+            vault.epoch, b"",
         )  # fmt: skip
         backend.insert_log(stamped(row, vault))
 

@@ -25,7 +25,6 @@ from holdfast.journal import recovery
 from holdfast.journal.backend import Backend, open_backend
 from holdfast.journal.commit.forwarder import Forwarder, Link
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
-from holdfast.journal.commit.memory_sessions import MemorySessions
 from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, Done, SetPolicyCall
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.room_lines import RoomLines
@@ -35,6 +34,8 @@ from holdfast.journal.entry_reader import Reader, entries_after
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters, JournalStats
 from holdfast.journal.remembered_keys import RememberedKeys
+from holdfast.journal.session_access import SessionAccess
+from holdfast.journal.sessions.session_table import SessionLimits, SessionTable
 from holdfast.journal.space_access import SpaceAccess
 from holdfast.journal.state.commit_counts import Commits
 from holdfast.journal.state.journal_state import JournalState
@@ -76,9 +77,13 @@ class Journal:
         self.clock = clock
         self.problems = tuple(recovered.problems)
         self._backend = backend
-        self._state = JournalState(
-            recovered.row, recovered.vault, recovered.topics, Spaces(recovered.vault, recovered.spaces)
+        limits = SessionLimits(
+            settings.sessions_max, settings.session_answers_max, round(settings.session_expiry_ms * 1000)
         )
+        sessions = SessionTable(recovered.vault, limits)
+        sessions.restore(recovered.sessions)
+        spaces = Spaces(recovered.vault, recovered.spaces)
+        self._state = JournalState(recovered.row, recovered.vault, recovered.topics, spaces, sessions)
         self._closed: Closed | None = None
         self.owned = owned
         """Whether this handle is the log's owner: it alone writes to the directory."""
@@ -89,7 +94,6 @@ class Journal:
             self._writer = Writer(backend, self._state, queue, settings, clock)
         elif link is not None:
             self._writer = Forwarder(queue, link, self._state.topics.by_id, clock)
-        self.sessions = MemorySessions(queue)
         self._use(queue)
 
     def _use(self, queue: Queue) -> None:
@@ -97,6 +101,7 @@ class Journal:
         self._queue = queue
         self.submit, self.offer, self.put_runs = queue.submit, queue.offer, queue.put_runs
         self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
+        self.sessions = SessionAccess(self._backend, self._state, queue, self.clock, owned=self.owned)
         self.spaces = SpaceAccess(self._backend, self._state, queue, self.settings, learns=self.owned)
 
     @classmethod
@@ -106,7 +111,9 @@ class Journal:
             backend = open_backend(path)
             try:
                 backend.filed.take_over(context.clock.random_bytes)
-                recovered = recovery.recover(backend, log_id, context.keyring, context.cipher, context.clock)
+                recovered = recovery.recover(
+                    backend, log_id, context.keyring, context.cipher, context.clock, sessions=True
+                )
                 if recovered.problems:
                     raise recovered.problems[0]
                 files = context.settings.group_file_bytes > 0

@@ -62,6 +62,15 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idempotency_keys_max: int = 1_000_000
     """How many idempotency keys are remembered, newest first; an older key is forgotten and may be used anew."""
 
+    sessions_max: int = 10_000
+    """How many sessions are kept, of producers and of processes that share the log; beyond that the oldest goes."""
+
+    session_answers_max: int = 64
+    """Of how many sequence numbers of one session the answers are kept: these may be sent again."""
+
+    session_expiry_ms: float = 7 * 86_400_000
+    """How long a session is kept after its last use."""
+
     checkpoint_bytes: int = 8 * 2**20
     """How much write-ahead log may gather before it is folded into the database file."""
 

@@ -24,6 +24,8 @@ from holdfast.journal.backend import Backend, ControlRows
 from holdfast.journal.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
 from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN
 from holdfast.journal.proofs import LOG_ID_BYTES, OK, Proofs
+from holdfast.journal.sessions.session import Session
+from holdfast.journal.sessions.session_table import proved
 from holdfast.journal.state.state_digest import SUM_BYTES, total
 from holdfast.journal.state.topic_registry import Topics
 from holdfast.model.control_rows import (
@@ -53,10 +55,18 @@ class Recovered:
         self.problems: list[Corrupt] = []
         self.spaces: dict[bytes, SpaceRow] = {}
         """All spaces, by their stored names; their items are proved when they are loaded."""
+        self.sessions: list[Session] = []
+        """Sessions of producers; of whoever means to own the log."""
 
 
 def recover(
-    backend: Backend, log_id: bytes | None, keyring: Keyring | None, cipher: PayloadCipher | None, clock: Clock
+    backend: Backend,
+    log_id: bytes | None,
+    keyring: Keyring | None,
+    cipher: PayloadCipher | None,
+    clock: Clock,
+    *,
+    sessions: bool = False,
 ) -> Recovered:
     """Read and prove the stored state, in one read transaction; `log_id` is None for a log being created."""
     is_keyed = keyring is not None or cipher is not None
@@ -73,13 +83,39 @@ def recover(
         for found, verdict in Examination(tables, control, proofs, log_id, is_opening=True).findings():
             recovered.problems += verdict.problems
             restoring.take(found, verdict)
+        if sessions and not recovered.problems:
+            try:
+                recovered.sessions = proved(tables.sessions(), row, recovered.vault, str(backend.path))
+            except Corrupt as damage:
+                recovered.problems.append(damage)
     recovered.spaces = {space.name: space for space in control.spaces}
     return recovered
 
 
 def _empty_row(log_id: bytes, created_us: int, *, is_keyed: bool) -> LogRow:
     return LogRow(
-        log_id, created_us, int(is_keyed), 0, 0, 0, 0, 0, 1, 0, 0, bytes(SUM_BYTES), 0, 0, 0, 0, 0, 0, PLAIN, b""
+        log_id,
+        created_us,
+        int(is_keyed),
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+        0,
+        0,
+        bytes(SUM_BYTES),
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        b"",
+        PLAIN,
+        b"",
     )
 
 

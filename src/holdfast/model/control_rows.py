@@ -51,12 +51,20 @@ class LogRow(NamedTuple):
     group_file: int
     """The file in which the group after this one may be, and where it begins there at the earliest; 0: none."""
     group_position: int
+    sessions: int
+    """How many sessions of producers are kept, and what they add up to; empty: there is none."""
+    session_sum: bytes
     key_epoch: int
     stamp: bytes
 
     def message(self) -> bytes:
         """What the stamp covers: everything else; counters that came later, only once one of them counts."""
-        later = self[12:18] if self.group_file or self.group_position else self[12:16] if self.spaces else self[12:15]
+        if self.sessions or self.session_sum:
+            later: tuple[int | bytes, ...] = self[12:20]
+        elif self.group_file or self.group_position:
+            later = self[12:18]
+        else:
+            later = self[12:16] if self.spaces else self[12:15]
         return digests.canonical("log", *self[:12], *(later if any(later) else ()), self.key_epoch)
 
 
@@ -311,6 +319,29 @@ class ItemRow(NamedTuple):
     number: int
     key_epoch: int
     body: bytes
+
+
+SESSION_NAME_BYTES_MAX = 256
+SESSION_ANSWERS_BYTES_MAX = 16 * 2**20
+"""What is longer is neither written nor read."""
+
+
+class SessionRow(NamedTuple):
+    """One session of a producer. It has no stamp: the log's own row says what all of them add up to."""
+
+    name: bytes
+    last: int
+    """The highest sequence number that was stored."""
+    floor: int
+    """All answers below it were received, or are forgotten."""
+    used_us: int
+    answers: bytes
+    """What was answered from there on, by sequence number."""
+    key_epoch: int
+
+    def message(self, log_id: bytes) -> bytes:
+        """What it is weighed by: all of it, and the log that it belongs to."""
+        return digests.canonical("sessions", log_id, *self)
 
 
 Row = TypeVar(

@@ -13,12 +13,12 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.journal.commit.forwarded import ForwardedRows, ForwardedUnit, Item
+from holdfast.journal.commit.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.journal import Operation, Run
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
-from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX, SPACE_NAME_BYTES_MAX
+from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX, SESSION_NAME_BYTES_MAX, SPACE_NAME_BYTES_MAX
 from holdfast.model.record_columns import BadFrame as BadRecord
 from holdfast.model.record_columns import Columns, Encoded, Extra, Row, decode_headers, decode_kind
 from holdfast.sharing.wire import GROUP, BadFrame, begin_frame
@@ -70,12 +70,19 @@ class _Unit(msgspec.Struct, frozen=True, array_like=True, tag="u", gc=False):
     alone: bool
 
 
+class _Produced(msgspec.Struct, frozen=True, array_like=True, tag="p", gc=False):
+    producer: Annotated[bytes, msgspec.Meta(min_length=1, max_length=SESSION_NAME_BYTES_MAX)]
+    sequence: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    start: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    item: _Rows | _Unit
+
+
 class GroupHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a group's frame says of its body."""
 
     sequence: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
     floor: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-    items: list[_Rows | _Unit]
+    items: list[_Rows | _Unit | _Produced]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -104,7 +111,13 @@ class PackedGroup:
         return [begin_frame(GROUP, GroupHead(self.sequence, floor, self._heads), self._length), *self._bodies]
 
 
-def _packed_item(item: Item, bodies: list[Buffer]) -> _Rows | _Unit:
+def _packed_item(item: Item, bodies: list[Buffer]) -> _Rows | _Unit | _Produced:
+    if isinstance(item, ForwardedProduced):
+        return _Produced(item.producer, item.sequence, item.start, _packed_plain(item.item, bodies))
+    return _packed_plain(item, bodies)
+
+
+def _packed_plain(item: ForwardedRows | ForwardedUnit, bodies: list[Buffer]) -> _Rows | _Unit:
     if isinstance(item, ForwardedRows):
         return _packed_rows(item.partition, item.rows, bodies)
     parts = [_packed_part(operation, bodies) for operation in item.operations]
@@ -161,7 +174,13 @@ class GroupReader:
             raise BadFrame("a group without items")
         return group, items
 
-    def _item(self, item: _Rows | _Unit, pieces: _Pieces, *, keeps: bool) -> Item:
+    def _item(self, item: _Rows | _Unit | _Produced, pieces: _Pieces, *, keeps: bool) -> Item:
+        if isinstance(item, _Produced):
+            plain = self._plain(item.item, pieces, keeps=keeps)
+            return ForwardedProduced(item.producer, item.sequence, item.start, plain)
+        return self._plain(item, pieces, keeps=keeps)
+
+    def _plain(self, item: _Rows | _Unit, pieces: _Pieces, *, keeps: bool) -> ForwardedRows | ForwardedUnit:
         if isinstance(item, _Rows):
             partition, rows = self._rows(item, pieces)
             return ForwardedRows(partition, rows, item.length)

@@ -56,7 +56,7 @@ from holdfast.sharing.wire import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.forwarded import Item
+    from holdfast.journal.commit.forwarded import Forwarded, Item
     from holdfast.journal.journal import Journal
 
 CallHandler = Callable[[Caller, bytes], bytes]
@@ -106,7 +106,7 @@ class Host:
         """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
         self._connections: dict[int, Connection] = {}
         self._numbers = 0
-        self._waiting: deque[tuple[object, Connection, int]] = deque()
+        self._waiting: deque[tuple[Forwarded, Connection, int]] = deque()
         """Forwarded groups that are in the owner's queue, in order; whose they are, and their sequence."""
         self._parked: dict[Connection, _Parked] = {}
         self._told: deque[tuple[Connection, list[bytes | memoryview]]] = deque()
@@ -368,20 +368,21 @@ class Host:
             forwarded = self._journal.sessions.put(
                 connection.caller.session, group.sequence, group.floor, group.items, 0
             )
-        except Full as error:
-            if self._journal.end is None:
-                self._parked[connection] = group
-                connection.is_paused = True
-                self._journal.room.call(self.wake)
-                return
-            self._send_answer(connection, Answer(group.sequence, (), refusal(error)))
+        except Full:
+            self._parked[connection] = group
+            connection.is_paused = True
+            self._journal.room.call(self.wake)
+        except Closed:  # it is about to end, or has failed: whoever owns the log next gets it
+            connection.is_paused = True
+            self._ending = self._ending or "stop"
         except HoldfastError as error:
             self._send_answer(connection, Answer(group.sequence, (), refusal(error)))
         else:
             self._waiting.append((forwarded, connection, group.sequence))
-            if forwarded.group is not self._last_group:
-                self._last_group = forwarded.group
-                forwarded.group.signal.call(self.wake)
+            group_of = forwarded.group
+            if group_of is not None and group_of is not self._last_group:
+                self._last_group = group_of
+                group_of.signal.call(self.wake)
 
     def _retry_parked(self) -> None:
         for connection, group in list(self._parked.items()):
@@ -402,10 +403,13 @@ class Host:
     def _answer(self) -> bool:
         """Answer the groups that are durable or refused; whether there were any."""
         touched: set[Connection] = set()
-        while self._waiting and self._waiting[0][0].done:  # type: ignore[attr-defined]
+        if self._journal.end is not None:  # it failed: what is stored is known to whoever owns the log next
+            self._ending = self._ending or "stop"
+            return False
+        while self._waiting and self._waiting[0][0].done:
             forwarded, connection, sequence = self._waiting.popleft()
             if connection.is_open:
-                connection.send(frame(ANSWER, Answer(sequence, forwarded.outcomes())))  # type: ignore[attr-defined]
+                connection.send(frame(ANSWER, Answer(sequence, forwarded.outcomes())))
                 touched.add(connection)
         for connection in touched:
             self._flush(connection)

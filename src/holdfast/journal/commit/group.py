@@ -9,7 +9,7 @@ is it `done`, and never again changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.state.operations import ChangeSpace, Control
@@ -17,6 +17,9 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Receipt
 from holdfast.model.record_columns import Columns, Encoded, Row
 from holdfast.signals import Signal
+
+if TYPE_CHECKING:
+    from holdfast.journal.commit.forwarded import Forwarded
 
 
 class Run:
@@ -236,6 +239,7 @@ class Group:
         "bytes_cap",
         "done",
         "error",
+        "forwarded",
         "items",
         "offered",
         "records",
@@ -248,6 +252,8 @@ class Group:
         self.items: list[Run | Unit] = []
         self.runs: dict[Partition, Run] = {}
         """The run of each partition that still takes records."""
+        self.forwarded: list[Forwarded] = []
+        """What sessions sent, whose records are among the items."""
         self.records = 0
         self.bytes = 0
         self.offered = 0
@@ -288,6 +294,10 @@ class Group:
         # Runs point here; pointing back any longer would leave cycles that only the collector frees.
         self.items = []
         self.runs = {}
+        if self.forwarded:
+            for one in self.forwarded:
+                one.release()
+            self.forwarded = []
         self.done = True
         self.signal.notify()
 

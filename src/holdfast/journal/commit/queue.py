@@ -21,9 +21,10 @@ from typing import Protocol
 
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
-from holdfast.errors import Full, HoldfastError, Unavailable
-from holdfast.journal.commit.forwarded import ForwardedRows, ForwardedUnit
+from holdfast.errors import Closed, Full, HoldfastError, Unavailable
+from holdfast.journal.commit.forwarded import Forwarded
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
+from holdfast.journal.commit.session_commits import Sending
 from holdfast.journal.commit.ticket import Ticket
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.partition import Partition
@@ -52,7 +53,7 @@ class Queue:
         """`wake` is what whoever takes groups sleeps on; as a lock is that somebody else releases."""
         self._settings = settings
         self._clock = clock
-        self._lock = allocate_lock()
+        self.lock = self._lock = allocate_lock()
         self._wake: Wake = allocate_lock() if wake is None else wake
         if wake is None:
             self._wake.acquire()
@@ -172,7 +173,7 @@ class Queue:
         counted = max(1, records)
         runs = [operation for operation in operations if isinstance(operation, Run)]
         if runs:
-            check_taken(run.partition for run in runs)
+            _check_taken(run.partition for run in runs)
         with self._lock:
             group = self._admit(counted, size, timeout)
             unit = Unit(group, operations, scope=scope, reissue=reissue)
@@ -182,39 +183,6 @@ class Queue:
             group.bytes += size
             self._place(group, unit)
         return unit
-
-    def put_forwarded(
-        self, items: Sequence[ForwardedRows | ForwardedUnit], timeout: float
-    ) -> tuple[Group, list[tuple[Run, int, int] | Unit]]:
-        """Add what another process forwards, all of it to one group; returns the group and each item's place there.
-
-        Rows join the run of their partition that is open, behind those that are there: run, position, and number.
-        """
-        records = sum(len(item.rows) if isinstance(item, ForwardedRows) else max(1, item.records) for item in items)
-        size = sum(item.size for item in items)
-        places: list[tuple[Run, int, int] | Unit] = []
-        with self._lock:
-            group = self._admit(records, size, timeout)
-            for item in items:
-                if isinstance(item, ForwardedRows):
-                    run = group.run_for(item.partition)
-                    run.extras = run.extras or any(row[2] is not None for row in item.rows)
-                    run.keyed = run.keyed or any(row[3] is not None for row in item.rows)
-                    places.append((run, len(run.rows), len(item.rows)))
-                    run.rows += item.rows
-                else:
-                    unit = Unit(group, item.operations, scope=item.scope, reissue=item.reissue)
-                    unit.alone = item.alone
-                    for operation in unit.runs():
-                        operation.group = group
-                    group.add(unit)
-                    places.append(unit)
-            group.records += records
-            group.bytes += size
-            group.acked = True
-            if self._asleep:
-                self._rouse()
-        return group, places
 
     def put_part(
         self,
@@ -243,7 +211,7 @@ class Queue:
         counted = max(1, records)
         if others:
             counted += sum(others.values())
-            check_taken(others)
+            _check_taken(others)
         gathering = join if isinstance(join, Gathering) else None
         with self._lock:
             unit = join.joined(alone=alone) if isinstance(join, Gathering) else join
@@ -275,6 +243,28 @@ class Queue:
             elif self._asleep == IDLE:
                 self._rouse()
         return unit
+
+    def put_forwarded(self, sending: Sending, timeout: float) -> Forwarded:
+        """Add all that a session sends under one number to one group; or what is known about that number."""
+        with self._lock:
+            known = sending.known()  # before it waits for room …
+            if known is None:
+                try:
+                    group = self._admit(sending.records, sending.size, timeout)
+                except (Full, Closed):
+                    raise
+                except HoldfastError as error:
+                    return sending.refused(error)
+                known = sending.known()  # … and after: somebody else may have sent it meanwhile
+            if known is not None:
+                return known
+            forwarded = sending.place(group)
+            group.records += sending.records
+            group.bytes += sending.size
+            group.acked = True
+            if self._asleep:
+                self._rouse()
+            return forwarded
 
     def end_gathering(self, gathering: Gathering, reason: HoldfastError) -> Unit | None:
         """Let it take no more parts; the last unit that it has, for whoever waits for the end of it."""
@@ -529,7 +519,7 @@ def _run_for(group: Group, partition: Partition) -> Run:
     return group.run_for(partition)
 
 
-def check_taken(partitions: Iterable[Partition]) -> None:
+def _check_taken(partitions: Iterable[Partition]) -> None:
     """Raise why one of these takes no records any more."""
     for partition in partitions:
         if partition.refusal is not None:

@@ -16,6 +16,7 @@ from holdfast.journal.backend import Backend
 from holdfast.journal.commit.group import Run, Unit
 from holdfast.journal.commit.space_changes import Saved, SpaceChanges
 from holdfast.journal.groups.group_frame import FramedEntry
+from holdfast.journal.sessions.session_table import SessionChanges
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
 from holdfast.model import frame
@@ -70,6 +71,8 @@ class Staging:
         self.repeats = 0
         self.is_full = False
         """All of the group is staged."""
+        self.sessions: SessionChanges | None = None
+        """What the group stores about sessions."""
 
     def snapshot(self, spaces: Iterable[bytes] = ()) -> Snapshot:
         """What `restore` needs to take back what comes after; of spaces only these change."""
@@ -187,6 +190,8 @@ class Staging:
         fresh: dict[bytes, Keyed] = {}
         for index, (_, _, _, unique) in enumerate(run.rows):
             slots.append(len(kept))
+            if index in run.repeats:  # it was withdrawn
+                continue
             if unique is None:
                 kept.append(index)
                 continue

@@ -29,6 +29,7 @@ from holdfast.journal.backend import Backend
 from holdfast.journal.commit import manifest_changes
 from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
 from holdfast.journal.commit.queue import Queue
+from holdfast.journal.commit.session_commits import SessionCommits
 from holdfast.journal.commit.staging import Staging
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
@@ -77,6 +78,7 @@ class Writer:
         self._digest = StateDigest(state.vault, state.topics.stamps)
         self._settings = settings
         self._clock = clock
+        self._sessions = SessionCommits(state.sessions, queue.lock, clock)
         self._broken: dict[str, HoldfastError] = {}
         """Causal scopes in which a unit failed, with the cause."""
         self.counters = Counters()
@@ -137,6 +139,8 @@ class Writer:
         started = self._clock.monotonic()
         before = self._state.row
         staging = Staging(self._backend, self._state)
+        if group.forwarded:
+            self._sessions.prepare(group)
         try:
             row = self._commit_to_file(group, staging) if self._fits_file(group) else None
             if row is None:
@@ -149,6 +153,8 @@ class Writer:
         self._state.row = row
         self._digest.accept()
         staging.spaces.accept()
+        if staging.sessions is not None:
+            self._sessions.accept(group, staging.sessions)
         if staging.units:
             for unit in staging.units:
                 self._publish(unit)
@@ -166,6 +172,9 @@ class Writer:
         if not staging.is_full:
             for item in group.items:
                 self._stage(item, staging)
+        staging.flush()
+        if group.forwarded:
+            staging.sessions = self._sessions.stage(group)
         row = self._store(staging)
         self._in_doubt = True
         self._backend.commit()
@@ -193,9 +202,11 @@ class Writer:
             else:
                 self._stage_batch(item, staging)
         staging.is_full = True
+        if group.forwarded:
+            staging.sessions = self._sessions.stage(group)
         heads = staging.head_rows(self._topics.ids)
         row = stamped(self._next_row(staging, heads), self._vault)
-        frame = self._backend.filed.framed(row, heads, *staging.framed())
+        frame = self._backend.filed.framed(row, heads, *staging.framed(), staging.sessions)
         if frame is None:
             return None
         self._backend.filed.check_owned()
@@ -205,6 +216,8 @@ class Writer:
 
     def _stage_batch(self, unit: Unit, staging: Staging) -> None:
         """Records that commit together or not at all, in a group that no transaction holds together."""
+        if unit.error is not None:  # it was withdrawn
+            return
         saved = staging.snapshot()
         try:
             for run in unit.runs():
@@ -239,6 +252,8 @@ class Writer:
                     self.failure = next(
                         (one for one in item.repeats.values() if isinstance(one, Invalid)), self.failure
                     )
+        elif item.error is not None:  # it was withdrawn
+            pass
         elif item.scope is not None and item.scope in self._broken and not item.reissue:
             item.fail(self._broken[item.scope])
         elif item.make is not None and not self._made(item, item.make):
@@ -316,8 +331,9 @@ class Writer:
             self._broken[unit.scope] = error
 
     def _store(self, staging: Staging) -> LogRow:
-        staging.flush()
         staging.spaces.store()
+        if staging.sessions is not None:
+            self._backend.store_sessions(staging.sessions.rows, staging.sessions.gone)
         heads = staging.head_rows(self._topics.ids)
         if heads:
             self._backend.store_heads(heads)
@@ -358,6 +374,8 @@ class Writer:
             old.spaces + staging.spaces.added,
             0 if files is None else files.number,
             0 if files is None else files.used,
+            old.sessions if staging.sessions is None else staging.sessions.count,
+            old.session_sum if staging.sessions is None else staging.sessions.sum,
             self._vault.epoch,
             b"",
         )
@@ -410,6 +428,8 @@ class Writer:
         for item in group.items:
             if isinstance(item, Unit) and item.scope is not None:
                 self._broken[item.scope] = error
+        if group.forwarded:
+            self._sessions.reject(group, error)
         group.finish(error)
         logger.error("group refused: %s", error.message, extra={"action": "group_refused", "records": group.records})
 

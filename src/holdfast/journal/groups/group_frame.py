@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 from blake3 import blake3
 
-from holdfast.model.control_rows import HeadRow, LogRow
+from holdfast.model.control_rows import HeadRow, LogRow, SessionRow
 from holdfast.model.entry import Entry, FiledEntry, Place, is_whole
 
 SECTOR_BYTES = 512
 HEAD_BYTES = 56
 CONTROL_BYTES_MAX = 64 * 2**20
-_MAGIC = b"hfg1"
+_MAGIC = b"hfg2"
+_VERSIONS = {b"hfg1": 1, _MAGIC: 2}
+_MAGIC_STEM = b"hfg"
 _HEAD = struct.Struct("<4sIQQ16s")
 _DIGEST_BYTES = 16
 _NUMBERS_END = 2**63
@@ -69,6 +71,26 @@ class Control(NamedTuple):
     row: LogRow
     heads: list[HeadRow]
     entries: list[FramedEntry]
+    sessions: tuple[SessionRow, ...] = ()
+    gone: tuple[bytes, ...] = ()
+    """Names of sessions that are forgotten."""
+
+
+class FramedSessions(Protocol):
+    """What a group changes in sessions."""
+
+    @property
+    def rows(self) -> list[SessionRow]: ...  # noqa: D102
+    @property
+    def gone(self) -> list[bytes]: ...  # noqa: D102
+
+
+class _Control1(NamedTuple):
+    """The same as version 1 had it: there were no sessions."""
+
+    row: tuple[bytes, int, int, int, int, int, int, int, int, int, int, bytes, int, int, int, int, int, int, int, bytes]
+    heads: list[HeadRow]
+    entries: list[FramedEntry]
 
 
 class Frame(NamedTuple):
@@ -80,11 +102,13 @@ class Frame(NamedTuple):
     buffers: Sequence[bytes | memoryview]
     """The first is all that comes before the bodies."""
     size: int
+    sessions: FramedSessions | None = None
 
 
 class FrameHead(NamedTuple):
     """The first bytes of a frame."""
 
+    version: int
     control_bytes: int
     group: int
     body_bytes: int
@@ -105,11 +129,21 @@ def padded(size: int) -> int:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Control).decode
+_decode_1 = msgspec.msgpack.Decoder(_Control1).decode
 
 
-def encoded(salt: bytes, row: LogRow, heads: Sequence[HeadRow], entries: Sequence[FramedEntry]) -> bytes:
+def encoded(
+    salt: bytes,
+    row: LogRow,
+    heads: Sequence[HeadRow],
+    entries: Sequence[FramedEntry],
+    sessions: FramedSessions | None = None,
+) -> bytes:
     """A frame up to its bodies."""
-    control = _encode((row, heads, entries))
+    if sessions is None:
+        control = _encode((row, heads, entries))
+    else:
+        control = _encode((row, heads, entries, sessions.rows, sessions.gone))
     head = _HEAD.pack(_MAGIC, len(control), row.groups, sum(entry.size for entry in entries), salt)
     return head + blake3(head + control).digest(length=_DIGEST_BYTES) + control
 
@@ -119,9 +153,10 @@ def head_of(data: bytes, salt: bytes) -> FrameHead | None:
     if len(data) < HEAD_BYTES:
         return None
     magic, control_bytes, group, body_bytes, found = _HEAD.unpack_from(data)
-    if magic != _MAGIC or found != salt or not 0 < control_bytes <= CONTROL_BYTES_MAX:
+    version = _VERSIONS.get(magic)
+    if version is None or found != salt or not 0 < control_bytes <= CONTROL_BYTES_MAX:
         return None
-    return FrameHead(control_bytes, group, body_bytes, data[_HEAD.size : HEAD_BYTES], data[: _HEAD.size])
+    return FrameHead(version, control_bytes, group, body_bytes, data[_HEAD.size : HEAD_BYTES], data[: _HEAD.size])
 
 
 def control_of(head: FrameHead, control: bytes) -> Control | None:
@@ -129,15 +164,20 @@ def control_of(head: FrameHead, control: bytes) -> Control | None:
     if blake3(head.covered + control).digest(length=_DIGEST_BYTES) != head.digest:
         return None
     try:
-        found = _decode(control)
+        found = _decode(control) if head.version > 1 else _of_version_1(control)
     except msgspec.MsgspecError:
         return None
     return found if found.row.groups == head.group and _is_sane(found) else None
 
 
+def _of_version_1(control: bytes) -> Control:
+    row, heads, entries = _decode_1(control)
+    return Control(LogRow(*row[:18], 0, b"", *row[18:]), heads, entries)
+
+
 def _is_sane(control: Control) -> bool:
     """Whether the database could hold these numbers, and no body begins before the one in front of it."""
-    rows: list[tuple[object, ...]] = [control.row, *control.heads, *control.entries]
+    rows: list[tuple[object, ...]] = [control.row, *control.heads, *control.entries, *control.sessions]
     return all(framed.size >= 0 for framed in control.entries) and all(
         abs(value) < _NUMBERS_END for row in rows for value in row if isinstance(value, int)
     )
@@ -159,9 +199,9 @@ def are_whole(control: Control, log_id: bytes, body_of: Callable[[int, int], byt
 
 def starts(data: bytes, salt: bytes) -> list[int]:
     """Where in these bytes, which begin at a sector's edge, frames of a file with this salt may begin."""
-    found, at = [], data.find(_MAGIC)
+    found, at = [], data.find(_MAGIC_STEM)
     while at >= 0:
         if at % SECTOR_BYTES == 0 and head_of(data[at : at + HEAD_BYTES], salt) is not None:
             found.append(at)
-        at = data.find(_MAGIC, at + 1)
+        at = data.find(_MAGIC_STEM, at + 1)
     return found

@@ -103,7 +103,7 @@ class GroupScan:
         if self._is_lent:
             self._late, self._is_lent = self._late.copy(), False
         self._unsynced.add(number)
-        self._late.add(control.row, control.heads, entries)
+        self._late.add(control.row, control.heads, entries, control.sessions, control.gone)
         self._at = (number, position + head.size)
 
     def _frames(self, first: int, position: int, group: int) -> Iterator[tuple[int, int, FrameHead, Control]]:

@@ -12,39 +12,51 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from holdfast.errors import Corrupt
-from holdfast.model.control_rows import HeadRow, LogRow
+from holdfast.model.control_rows import HeadRow, LogRow, SessionRow
 from holdfast.model.entry import FiledEntry
 
 
 class LateRows:
     """What the database does not have yet."""
 
-    __slots__ = ("_by_partition", "damage", "entries", "heads", "row")
+    __slots__ = ("_by_partition", "damage", "entries", "heads", "row", "sessions")
 
     def __init__(self) -> None:
         self.row: LogRow | None = None
         """The log's own row of the newest group; None: the database has everything."""
         self.heads: dict[int, HeadRow] = {}
+        self.sessions: dict[bytes, SessionRow | None] = {}
+        """By their names; None: it is gone."""
         self.entries: list[FiledEntry] = []
         """In the order of commits."""
         self.damage: Corrupt | None = None
         """Why there may be more groups that cannot be read."""
         self._by_partition: dict[int, list[FiledEntry]] = {}
 
-    def add(self, row: LogRow, heads: Sequence[HeadRow], entries: Sequence[FiledEntry]) -> None:
+    def add(
+        self,
+        row: LogRow,
+        heads: Sequence[HeadRow],
+        entries: Sequence[FiledEntry],
+        sessions: Sequence[SessionRow] = (),
+        gone: Sequence[bytes] = (),
+    ) -> None:
         """One more group; readers see its entries from now on."""
         for head in heads:
             self.heads[head.partition_id] = head
         self.entries += entries
         for entry in entries:
             self._by_partition.setdefault(entry.partition_id, []).append(entry)
+        if sessions or gone:
+            self.sessions.update(dict.fromkeys(gone))
+            self.sessions.update((session.name, session) for session in sessions)
         self.row = row
 
     def copy(self) -> LateRows:
         """The same, to be added to while others read this one."""
         other = LateRows()
         other.row, other.damage = self.row, self.damage
-        other.heads, other.entries = dict(self.heads), list(self.entries)
+        other.heads, other.entries, other.sessions = dict(self.heads), list(self.entries), dict(self.sessions)
         other._by_partition = {number: list(entries) for number, entries in self._by_partition.items()}
         return other
 

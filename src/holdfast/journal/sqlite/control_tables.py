@@ -31,6 +31,7 @@ from holdfast.model.control_rows import (
     PolicyRow,
     SchemaRow,
     SegmentRow,
+    SessionRow,
     ShipmentRow,
     ShippingRow,
     SpaceRow,
@@ -41,7 +42,7 @@ from holdfast.model.control_rows import (
 NEWEST = 2**31
 SINCE = {
     "idempotency": 2, "segments": 3, "watermarks": 3, "schemas": 3, "policies": 3, "shipping": 4, "shipments": 4,
-    "spaces": 5,
+    "spaces": 5, "sessions": 9,
 }  # fmt: skip
 """The version of the database that brought a table, and with it the log's count of its rows."""
 _SHIPPING_STATE_SINCE = 6
@@ -51,7 +52,7 @@ _SHIPPING_STATE = frozenset({"root_format", "fenced", "alarm", "ended", "last_er
 
 Row = TypeVar(
     "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyEpoch, LastEntry, WatermarkRow, SegmentRow, SchemaRow, PolicyRow,
-    ShippingRow, ShipmentRow, SpaceRow,
+    ShippingRow, ShipmentRow, SpaceRow, SessionRow,
 )  # fmt: skip
 
 
@@ -162,6 +163,12 @@ class Tables:
         rest = "WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
         return next(iter(self.rows("entries", LastEntry, rest, partition_id)), None)
 
+    def sessions(self) -> list[SessionRow]:
+        """All sessions of producers."""
+        late = self._late.sessions
+        stored = [row for row in self.rows("sessions", SessionRow, "ORDER BY rowid") if row.name not in late]
+        return [*stored, *(row for row in late.values() if row is not None)]
+
     def segment(self, partition_id: int, number: int) -> SegmentRow | None:
         """One segment of the manifest."""
         rows = self.rows("segments", SegmentRow, "WHERE partition_id=? AND number=?", partition_id, number)
@@ -234,6 +241,8 @@ class Tables:
     def _columns(self, table: str, row: type[object]) -> str:
         if table == "log":
             lacking = frozenset(name for name, since in SINCE.items() if self.version < since)
+            if "sessions" in lacking:
+                lacking |= {"session_sum"}
             return stored_rows.columns(row, lacking | (_GROUP_PLACE if self.version < GROUP_FILES_SINCE else lacking))
         if table == "shipping" and self.version < _SHIPPING_STATE_SINCE:
             return stored_rows.columns(row, _SHIPPING_STATE)

@@ -23,7 +23,7 @@ import apsw
 from holdfast import disk
 from holdfast.errors import Closed, Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
-from holdfast.journal.groups.group_frame import Frame, FramedEntry, encoded, padded
+from holdfast.journal.groups.group_frame import Frame, FramedEntry, FramedSessions, encoded, padded
 from holdfast.journal.groups.group_scan import GroupScan
 from holdfast.journal.groups.group_writer import GroupWriter, Held, fence
 from holdfast.journal.groups.late_rows import LateRows
@@ -140,15 +140,21 @@ class FiledGroups:
     # -- a group ------------------------------------------------------------------------------------------
 
     def framed(
-        self, row: LogRow, heads: Sequence[HeadRow], entries: Sequence[FramedEntry], bodies: Sequence[bytes]
+        self,
+        row: LogRow,
+        heads: Sequence[HeadRow],
+        entries: Sequence[FramedEntry],
+        bodies: Sequence[bytes],
+        sessions: FramedSessions | None = None,
     ) -> Frame | None:
         """A group as it will lie in the file that is being written; None where there is nothing, or too much for it."""
         assert self.writer is not None
-        start, size = encoded(self.writer.salt, row, heads, entries), sum(entry.size for entry in entries)
+        start = encoded(self.writer.salt, row, heads, entries, sessions)
+        size = sum(entry.size for entry in entries)
         whole = padded(len(start) + size)
         if not entries or whole > self.writer.room:
             return None
-        return Frame(row, heads, entries, [start, *bodies], whole)
+        return Frame(row, heads, entries, [start, *bodies], whole, sessions)
 
     def check_owned(self) -> None:
         """Before a group is written to a file: this log must still be ours."""
@@ -164,7 +170,10 @@ class FiledGroups:
         for framed in frame.entries:
             filed.append(framed.filed(file, at))
             at += framed.size
-        self.late.add(frame.row, frame.heads, filed)
+        if frame.sessions is None:
+            self.late.add(frame.row, frame.heads, filed)
+        else:
+            self.late.add(frame.row, frame.heads, filed, frame.sessions.rows, frame.sessions.gone)
         self.writer.add(len(filed), sum(framed.size for framed in frame.entries))
 
     # -- into the database --------------------------------------------------------------------------------
@@ -198,6 +207,9 @@ class FiledGroups:
             late.entries,
         )
         self._backend.store_heads(list(late.heads.values()))
+        if late.sessions:
+            rows = [row for row in late.sessions.values() if row is not None]
+            self._backend.store_sessions(rows, [name for name, row in late.sessions.items() if row is None])
 
     def leave(self) -> None:
         """At a good end: the database has everything, durably; if it is little, bodies, too, and no file is left."""

@@ -40,6 +40,7 @@ from holdfast.model.control_rows import (
     PolicyRow,
     SchemaRow,
     SegmentRow,
+    SessionRow,
     ShipmentRow,
     ShippingRow,
     SpaceRow,
@@ -51,6 +52,7 @@ from holdfast.model.entry import Entry
 _READERS_KEPT = 8
 _LOG = ", ".join(LogRow._fields)
 _KEY = ", ".join(KeyRow._fields)
+_SESSION = ", ".join(SessionRow._fields)
 _SHIPPING = ", ".join(ShippingRow._fields)
 _LOG_CHANGES = ", ".join(f"{name}=?" for name in LogRow._fields)
 
@@ -405,6 +407,17 @@ class SqliteBackend:
         with self.translated():
             return self._rows.segments(partition_id, start, stop)
 
+    def store_sessions(self, rows: Sequence[SessionRow], gone: Sequence[bytes]) -> None:
+        """Put sessions, over those with the same name, and forget others."""
+        if gone:
+            self.run_many("DELETE FROM sessions WHERE name=?", [(name,) for name in gone])
+        self.run_many(
+            f"INSERT INTO sessions ({_SESSION}) VALUES ({_marks(SessionRow)}) ON CONFLICT (name) DO UPDATE SET"
+            " last=excluded.last, floor=excluded.floor, used_us=excluded.used_us, answers=excluded.answers,"
+            " key_epoch=excluded.key_epoch",
+            rows,
+        )
+
     def insert_keys(self, rows: Sequence[KeyRow]) -> None:
         """Remember idempotency keys."""
         self.run_many(f"INSERT INTO idempotency ({_KEY}) VALUES ({_marks(KeyRow)})", rows)
@@ -487,7 +500,7 @@ def _torn(access: ReadOnlyAccess) -> Unavailable:
 
 _Stored = (
     LogRow | Entry | KeyRow | WatermarkRow | SegmentRow | SchemaRow | PolicyRow | ShippingRow | ShipmentRow | SpaceRow
-    | ItemRow
+    | ItemRow | SessionRow
 )  # fmt: skip
 
 

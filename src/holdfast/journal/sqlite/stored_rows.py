@@ -21,6 +21,7 @@ from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
 from holdfast.journal.groups.late_rows import LateRows
 from holdfast.model.control_rows import (
     ITEM_KEY_BYTES_MAX,
+    SESSION_ANSWERS_BYTES_MAX,
     SHIPPING_TEXT_BYTES_MAX,
     SPACE_NAME_BYTES_MAX,
     EpochRow,
@@ -31,6 +32,7 @@ from holdfast.model.control_rows import (
     PolicyRow,
     SchemaRow,
     SegmentRow,
+    SessionRow,
     ShipmentRow,
     ShippingRow,
     SpaceRow,
@@ -44,6 +46,7 @@ _LONGEST = 256
 
 _LONG = {
     "definition": 16 * 2**20, "root": 4096, "name": SPACE_NAME_BYTES_MAX, "key": ITEM_KEY_BYTES_MAX,
+    "answers": SESSION_ANSWERS_BYTES_MAX,
     **dict.fromkeys(("alarm", "ended", "last_error"), SHIPPING_TEXT_BYTES_MAX),
 }  # fmt: skip
 """Columns that may be longer: as long as what is accepted, or a log that accepted it could not be opened again."""
@@ -76,13 +79,13 @@ _TYPES: dict[type[object], dict[str, type]] = {
     row: get_type_hints(row)
     for row in (
         LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, Entry, FiledEntry, WatermarkRow,
-        SegmentRow, SchemaRow, PolicyRow, ShippingRow, ShipmentRow, SpaceRow, ItemRow,
+        SegmentRow, SchemaRow, PolicyRow, ShippingRow, ShipmentRow, SpaceRow, ItemRow, SessionRow,
     )
 }  # fmt: skip
 
 Row = TypeVar(
     "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, WatermarkRow, SegmentRow,
-    SchemaRow, PolicyRow, ShippingRow, ShipmentRow, SpaceRow,
+    SchemaRow, PolicyRow, ShippingRow, ShipmentRow, SpaceRow, SessionRow,
 )  # fmt: skip
 
 
@@ -325,7 +328,7 @@ def columns(row: type[object], lacking: frozenset[str] = frozenset()) -> str:
 
 
 def _spelled(row: type[object], lacking: frozenset[str] = frozenset()) -> str:
-    guarded = _exact if row in (SpaceRow, ItemRow) else _guarded
+    guarded = _exact if row in (SpaceRow, ItemRow, SessionRow) else _guarded
     return ", ".join(
         ("0" if kind is int else "x''") if name in lacking else _number(name) if kind is int else guarded(name)
         for name, kind in _TYPES[row].items()

@@ -6,6 +6,7 @@ Everybody may read it without a lock: a field is replaced as a whole, or changes
 from __future__ import annotations
 
 from holdfast.crypto.vault import Vault
+from holdfast.journal.sessions.session_table import SessionTable
 from holdfast.journal.state.spaces import Spaces
 from holdfast.journal.state.topic_registry import Topics
 from holdfast.model.control_rows import LogRow
@@ -14,11 +15,12 @@ from holdfast.model.control_rows import LogRow
 class JournalState:
     """One journal's state."""
 
-    __slots__ = ("row", "spaces", "topics", "vault")
+    __slots__ = ("row", "sessions", "spaces", "topics", "vault")
 
-    def __init__(self, row: LogRow, vault: Vault, topics: Topics, spaces: Spaces) -> None:
+    def __init__(self, row: LogRow, vault: Vault, topics: Topics, spaces: Spaces, sessions: SessionTable) -> None:
         self.row = row
         """The log's own row, as it was last committed."""
         self.vault = vault
         self.topics = topics
         self.spaces = spaces
+        self.sessions = sessions

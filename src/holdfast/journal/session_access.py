@@ -1,0 +1,127 @@
+"""Sessions as the journal's users see them: what is sent under a number is written once, however often it is sent.
+
+Whoever sends again what was not answered, in order and under the same numbers, gets the original answer: while this
+process lives, after it was killed, and from whoever owns the log next. What a session is stands in `sessions.session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.clock import Clock
+from holdfast.errors import Corrupt, Invalid
+from holdfast.journal.backend import Backend
+from holdfast.journal.commit.forwarded import (
+    Forwarded,
+    ForwardedProduced,
+    ForwardedRows,
+    ForwardedUnit,
+    Item,
+    fill,
+)
+from holdfast.journal.commit.queue import Queue
+from holdfast.journal.commit.session_commits import Sending
+from holdfast.journal.sessions.outcomes import Outcome, Outcomes, Refusal, Repeat, RunOutcome
+from holdfast.journal.sessions.session import MEMBER, PRODUCER, Session
+from holdfast.journal.sessions.session_table import proved
+from holdfast.journal.state.journal_state import JournalState
+from holdfast.model.control_rows import SESSION_NAME_BYTES_MAX
+
+__all__ = [
+    "Forwarded", "ForwardedProduced", "ForwardedRows", "ForwardedUnit", "Outcome", "Outcomes", "Refusal", "Repeat",
+    "RunOutcome", "SessionAccess", "SessionInfo", "fill",
+]  # fmt: skip
+
+SESSION_BYTES = 16
+NUMBER_MAX = 2**62
+"""The highest sequence number."""
+
+
+class SessionInfo(NamedTuple):
+    """What is kept about one session."""
+
+    name: bytes
+    """Of a producer its name; of a process that shares the log 16 random bytes."""
+    is_producer: bool
+    last: int
+    floor: int
+    used_us: int
+
+
+class SessionAccess:
+    """The sessions of one journal."""
+
+    def __init__(self, backend: Backend, state: JournalState, queue: Queue, clock: Clock, *, owned: bool) -> None:
+        self._backend = backend
+        self._state = state
+        self._queue = queue
+        self._clock = clock
+        self._owned = owned
+
+    def put(self, session: bytes, sequence: int, floor: int, items: Sequence[Item], timeout: float) -> Forwarded:
+        """Have what a session sends under one number committed together: all of it in one group.
+
+        A number that is known gives what the earlier one was given: under way, or from what is stored. All answers
+        below `floor` were received. Waits for room at most `timeout` seconds, and never on an event loop. Raises
+        Invalid for a gap, OutcomeUnknown for a number whose answer is forgotten, Full; then nothing was written.
+        """
+        if len(session) != SESSION_BYTES:
+            raise Invalid(f"a session has {SESSION_BYTES} bytes, not {len(session)}", hint="give 16 random bytes")
+        if not (items and 1 <= floor <= sequence <= NUMBER_MAX):
+            raise Invalid(f"a session sends something, under a number from its floor on sequence={sequence}")
+        return self._queue.put_forwarded(
+            Sending(self._state.sessions, self._clock, MEMBER + session, sequence, floor, items), timeout
+        )
+
+    def produce(
+        self, producer: bytes, sequence: int, item: ForwardedRows | ForwardedUnit, timeout: float, *, start: int = 1
+    ) -> Forwarded:
+        """The same for a producer with numbers of its own, from `start` on; a repeat says that it is one."""
+        check_producer(producer, sequence, start)
+        sending = Sending(self._state.sessions, self._clock, PRODUCER + producer, sequence, 0, [item], start)
+        return self._queue.put_forwarded(sending, timeout)
+
+    def last(self, session: bytes) -> int | None:
+        """The highest number of a member that was stored; None where nothing is known about it."""
+        return self._last(MEMBER + session)
+
+    def last_produced(self, producer: bytes) -> int | None:
+        """The same of a producer."""
+        return self._last(PRODUCER + producer)
+
+    def _last(self, name: bytes) -> int | None:
+        if self._owned:
+            found = self._state.sessions.sessions.get(name)
+        else:
+            found = next((one for one in self._stored() if one.name == name), None)
+        return None if found is None or not found.is_stored else found.last
+
+    def all(self) -> list[SessionInfo]:
+        """All sessions that are stored, those that were used longest ago first."""
+        found = list(self._state.sessions.sessions.values()) if self._owned else self._stored()
+        infos = [
+            SessionInfo(one.name[1:], one.is_producer, one.last, one.floor, one.used_us)
+            for one in found
+            if one.is_stored
+        ]
+        return sorted(infos, key=lambda info: info.used_us)
+
+    def _stored(self) -> list[Session]:
+        """For whoever only reads: sessions as they are now, proved."""
+        with self._backend.tables() as tables:
+            row = tables.control_rows(newest=1).log
+            if row is None:
+                raise Corrupt("the database has lost the log's own row", path=str(self._backend.path))
+            return proved(tables.sessions(), row, self._state.vault, str(self._backend.path))
+
+
+def check_producer(producer: bytes, sequence: int, start: int) -> None:
+    """Whether a producer can have this name and these numbers."""
+    if not 0 < len(producer) < SESSION_NAME_BYTES_MAX:
+        raise Invalid(
+            f"a producer's name has 1 to {SESSION_NAME_BYTES_MAX - 1} bytes, not {len(producer)}",
+            hint="give each producer a short name of its own",
+        )
+    if not 1 <= sequence <= NUMBER_MAX or not 1 <= start <= NUMBER_MAX:
+        raise Invalid(f"a sequence number is 1 to {NUMBER_MAX} sequence={sequence}", hint="number them 1, 2, 3 …")

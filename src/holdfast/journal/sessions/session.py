@@ -1,0 +1,206 @@
+"""One session: which sequence number may come, and what is known about those that came.
+
+A *member* (a client process of a shared log) numbers what it sends 1, 2, 3 … and says with each how far it has received
+answers: its `floor`. Answers from there on are kept. A number may be missing only below the floor: then its sender was
+told that it was refused. A *producer* (`log.producer(name)`) has no floor: its newest answers are kept, so many, and
+no number may ever be missing.
+
+    below the floor         forgotten: nobody knows whether it was written, so it never is
+    answered                the same answer again
+    under way               whoever asks again waits for the same
+    the expected one        written
+    beyond the expected     a gap: Invalid, which says what is expected
+    between, not answered   it was refused while later ones were written, and stays refused
+
+Pure: it is told what was put, stored and refused. Guarded by the queue's lock.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from holdfast.errors import Corrupt, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.journal.sessions.outcomes import Outcome, Outcomes
+from holdfast.model.control_rows import SESSION_NAME_BYTES_MAX, SessionRow
+
+MEMBER, PRODUCER = b"m", b"p"
+"""What names of sessions begin with, as they are stored."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_answer = msgspec.msgpack.Decoder(tuple[int, Outcomes]).decode
+_decode_answers = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_decode_number = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw]).decode
+
+
+class Pending(Protocol):
+    """What was put under a sequence number and is not stored yet."""
+
+    @property
+    def done(self) -> bool: ...  # noqa: D102
+    def outcomes(self) -> Outcomes: ...  # noqa: D102
+
+
+class Session:
+    """What is known about one session."""
+
+    __slots__ = ("answers", "floor", "last", "name", "pending", "put", "refused", "start", "used_us", "weight")
+
+    def __init__(self, name: bytes, used_us: int, start: int = 1) -> None:
+        self.name = name
+        self.last = 0
+        """The highest number that was stored …"""
+        self.put = 0
+        """… and the highest that was put."""
+        self.floor = self.start = start
+        self.used_us = used_us
+        self.weight = 0
+        """What it adds to the log's sum; 0: it is not stored yet."""
+        self.answers: dict[int, bytes] = {}
+        """What was stored, from the floor on, encoded with its number."""
+        self.pending: dict[int, Pending] = {}
+        self.refused: dict[int, Outcomes] = {}
+        """Of a member: what was refused, and that its sender may not have heard of yet."""
+
+    @property
+    def is_producer(self) -> bool:
+        """Whether it is one with numbers of its user's own."""
+        return self.name.startswith(PRODUCER)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the log has it."""
+        return bool(self.weight)
+
+    def expected(self, floor: int = 0) -> int:
+        """The number that may come next."""
+        if self.is_producer:
+            return (self.put or self.last) + 1 if self.put or self.last else self.start
+        return max(max(self.put, self.last) + 1, floor)
+
+    def ask(self, sequence: int, floor: int) -> Pending | Outcomes | None:
+        """What is known about a number; None: it may be written now. Raises if it never may."""
+        known: Pending | Outcomes | None = self.pending.get(sequence) or self.refused.get(sequence)
+        if known is not None:
+            return known
+        if (answer := self.answers.get(sequence)) is not None:
+            return _decode_answer(answer)[1]
+        if sequence < self.floor:
+            raise self._forgotten(sequence)
+        expected = self.expected(floor)
+        if sequence > expected:
+            raise _gap(sequence, expected)
+        if sequence < expected:
+            raise _passed(sequence, expected)
+        return None
+
+    def note_floor(self, floor: int) -> None:
+        """A member has received all answers below this."""
+        for number in [number for number in self.refused if number < floor]:
+            del self.refused[number]
+
+    def note_put(self, sequence: int, pending: Pending) -> None:
+        """This number is under way."""
+        self.pending[sequence] = pending
+        self.put = sequence
+
+    def note_failed(self, sequence: int, outcomes: Outcomes) -> None:
+        """Nothing of this number was stored; of a producer nothing behind it will be, before it comes again."""
+        self.pending.pop(sequence, None)
+        if self.is_producer:
+            for later in [number for number in self.pending if number > sequence]:
+                del self.pending[later]
+            self.put = max(self.pending, default=self.last)
+        else:
+            self.refused[sequence] = outcomes
+
+    def _forgotten(self, sequence: int) -> HoldfastError:
+        if self.is_producer and sequence < self.start and not self.last:
+            return _gap(sequence, self.start)
+        if self.is_producer:
+            return Invalid(
+                f"this was written before, and its receipt is not remembered any more sequence={sequence}"
+                f" last={self.last}",
+                hint=f"go on with sequence={self.last + 1}; journal.session_answers_max says how many are remembered",
+            )
+        return OutcomeUnknown(
+            f"a group of a session came again after its answer was forgotten sequence={sequence} floor={self.floor}",
+            hint="read back what it may have written",
+        )
+
+
+def _gap(sequence: int, expected: int) -> Invalid:
+    return Invalid(
+        f"a sequence number is missing; nothing was written sequence={sequence} expected={expected}",
+        hint=f"send sequence={expected} first: numbers of one producer follow each other without a gap",
+    )
+
+
+def _passed(sequence: int, expected: int) -> Unavailable:
+    return Unavailable(
+        f"this was refused, and later ones were written since; nothing was written sequence={sequence}",
+        hint=f"append it again under the next number sequence={expected}",
+    )
+
+
+class Staged:
+    """What a group is about to make of a session."""
+
+    __slots__ = ("answers", "floor", "last", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.last = session.last
+        self.floor = session.floor
+        self.answers = dict(session.answers)
+
+    def take(self, sequence: int, floor: int, outcomes: Outcomes, answers_max: int) -> None:
+        """One more number is stored with this group."""
+        self.last = max(self.last, sequence)
+        self.answers[sequence] = _encode((sequence, outcomes))
+        if self.session.is_producer:
+            while len(self.answers) > answers_max:
+                del self.answers[next(iter(self.answers))]
+            floor = next(iter(self.answers))
+        if floor > self.floor:
+            self.floor = floor
+            for number in [number for number in self.answers if number < floor]:
+                del self.answers[number]
+
+    def row(self, used_us: int, key_epoch: int) -> SessionRow:
+        """The session as it will be stored."""
+        answers = _encode([msgspec.Raw(answer) for answer in self.answers.values()])
+        return SessionRow(self.session.name, self.last, self.floor, used_us, answers, key_epoch)
+
+    def accept(self, used_us: int, weight: int) -> None:
+        """It is durable."""
+        session = self.session
+        session.last, session.floor, session.answers = self.last, self.floor, self.answers
+        session.used_us, session.weight = used_us, weight
+
+
+def restored(row: SessionRow, weight: int) -> Session:
+    """A session as it was stored; raises Corrupt where that cannot be."""
+    session = Session(row.name, row.used_us)
+    session.last, session.floor, session.weight = row.last, row.floor, weight
+    try:
+        answers = {_decode_number(answer)[0]: bytes(answer) for answer in _decode_answers(row.answers)}
+        for answer in answers.values():
+            _decode_answer(answer)
+    except msgspec.MsgspecError:
+        raise Corrupt("what a session was answered cannot be read") from None
+    if not (
+        row.name[:1] in (MEMBER, PRODUCER)
+        and 1 < len(row.name) <= SESSION_NAME_BYTES_MAX
+        and 0 < row.floor <= row.last + 1
+        and all(row.floor <= number <= row.last for number in answers)
+    ):
+        raise Corrupt("a session is not what it must be")
+    session.answers = answers
+    return session
+
+
+def refused_all(items: int, error: HoldfastError) -> Outcomes:
+    """The same refusal for each of so many items."""
+    return (Outcome.refused(error),) * items

@@ -1,0 +1,195 @@
+"""All sessions of one log: found by name, bounded in number, forgotten when nobody used them for long.
+
+The table is what the database has, in memory; the writer changes it after each commit that has sessions in it. Each
+session weighs as much as the keyed hash of its row; the log's own row says what all weights add up to, so that no row
+can be changed, lost, added or put back alone. A weight is never stored: whoever has no key cannot make one.
+
+A session that is new when there are as many as there may be takes the place of the one that was used longest ago, if
+that has been idle for a while; else it is refused. One that expired leaves with the next group that has sessions in it.
+Guarded by the queue's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from holdfast.crypto.vault import Vault
+from holdfast.errors import Corrupt, Full, HoldfastError
+from holdfast.journal.sessions.outcomes import Outcomes
+from holdfast.journal.sessions.session import Session, Staged, restored
+from holdfast.model.control_rows import LogRow, SessionRow
+
+SUM_BYTES = 32
+_MODULUS = 1 << (8 * SUM_BYTES)
+_GONE_PER_GROUP = 64
+IDLE_MIN_US = 60_000_000
+"""Nobody takes the place of a session that was used within this time: its producer may be about to ask again."""
+
+
+class SessionLimits(NamedTuple):
+    """How many sessions are kept, with how many answers each, and for how long after their last use."""
+
+    sessions_max: int
+    answers_max: int
+    expiry_us: int
+
+
+class SessionChanges(NamedTuple):
+    """What a group changes in the table; rows and names for the database."""
+
+    rows: list[SessionRow]
+    gone: list[bytes]
+    count: int  # type: ignore[assignment]  # of all sessions; nobody counts values in this
+    sum: bytes
+    staged: list[Staged]
+    weights: list[int]
+    left: list[bytes]
+    used_us: int
+
+
+class SessionTable:
+    """The sessions of one log."""
+
+    def __init__(self, vault: Vault, limits: SessionLimits) -> None:
+        self._vault = vault
+        self._limits = limits
+        self._sessions: dict[bytes, Session] = {}
+        """Those that were used longest ago come first."""
+        self._leaving: dict[bytes, int] = {}
+        """Names and weights of those that gave up their place, and that the database still has."""
+        self._sum = 0
+        self._count = 0
+
+    def restore(self, sessions: Iterable[Session]) -> None:
+        """Begin with what is stored."""
+        for session in sorted(sessions, key=lambda session: session.used_us):
+            self._sessions[session.name] = session
+            self._sum = (self._sum + session.weight) % _MODULUS
+            self._count += 1
+
+    @property
+    def sessions(self) -> Mapping[bytes, Session]:
+        """All of them, by their stored names; iterate over a copy."""
+        return self._sessions
+
+    @property
+    def answers_max(self) -> int:
+        """How many answers a session may have outstanding."""
+        return self._limits.answers_max
+
+    def find(self, name: bytes, start: int = 1) -> Session:
+        """The session of this name, for looking; one that nobody knows where there is none."""
+        return self._sessions.get(name) or Session(name, 0, start)
+
+    def enter(self, name: bytes, now_us: int, start: int = 1) -> Session:
+        """The session of this name; a new one where there is none, if there is room for it."""
+        session = self._sessions.get(name)
+        if session is None:
+            if len(self._sessions) >= self._limits.sessions_max:
+                self._make_room(now_us)
+            session = self._sessions[name] = Session(name, now_us, start)
+        return session
+
+    def leave_if_new(self, session: Session) -> None:
+        """Nothing came of a session that was entered: it need not be kept."""
+        if not (session.is_stored or session.pending or session.refused):
+            self._sessions.pop(session.name, None)
+
+    def _make_room(self, now_us: int) -> None:
+        oldest = next((one for one in self._sessions.values() if not one.pending), None)
+        if oldest is None or oldest.used_us > now_us - IDLE_MIN_US:
+            raise Full(
+                f"there are {self._limits.sessions_max} sessions already, all used within the last minute;"
+                " nothing was written",
+                hint="raise journal.sessions_max above the number of producers and processes",
+            )
+        self._leave(oldest)
+
+    def _leave(self, session: Session) -> None:
+        del self._sessions[session.name]
+        if session.is_stored:
+            self._leaving[session.name] = session.weight
+
+    def forget(self, names: Iterable[bytes]) -> list[bytes]:
+        """Let these go with the next group; those that were there, and have nothing under way."""
+        found = [one for name in names if (one := self._sessions.get(name)) is not None and not one.pending]
+        for session in found:
+            self._leave(session)
+        return [session.name for session in found]
+
+    # -- a group ------------------------------------------------------------------------------------------
+
+    def stage(self, settled: Iterable[tuple[Session, int, int, Outcomes]], now_us: int) -> SessionChanges:
+        """What a group stores: of each session the numbers, floors and outcomes that came with it, in order."""
+        staged: dict[Session, Staged] = {}
+        for session, sequence, floor, outcomes in settled:
+            if (one := staged.get(session)) is None:
+                one = staged[session] = Staged(session)
+            one.take(sequence, floor, outcomes, self._limits.answers_max)
+        for session in self._expired(now_us):
+            if session not in staged:
+                self._leave(session)
+        gone = dict(self._leaving)
+        vault, rows, weights = self._vault, [], []
+        change = -sum(gone.values())
+        for one in staged.values():
+            rows.append(row := one.row(now_us, vault.epoch))
+            weights.append(weight := weight_of(vault.stamp, vault.log_id, row))
+            change += weight - one.session.weight
+        count = self._count - len(gone) + sum(not one.session.is_stored for one in staged.values())
+        names = [name for name in gone if name not in {row.name for row in rows}]
+        total = (self._sum + change) % _MODULUS
+        return SessionChanges(
+            rows, names, count, encoded_sum(total) if count else b"", [*staged.values()], weights, [*gone], now_us
+        )
+
+    def _expired(self, now_us: int) -> list[Session]:
+        found: list[Session] = []
+        for session in self._sessions.values():
+            if session.used_us > now_us - self._limits.expiry_us or len(found) >= _GONE_PER_GROUP:
+                break
+            if session.is_stored and not session.pending:
+                found.append(session)
+        return found
+
+    def accept(self, changes: SessionChanges) -> None:
+        """It is durable."""
+        for name in changes.left:
+            self._leaving.pop(name, None)
+        for one, weight in zip(changes.staged, changes.weights, strict=True):
+            one.accept(changes.used_us, weight)
+            self._sessions.pop(one.session.name, None)
+            self._sessions[one.session.name] = one.session  # the newest come last
+        self._count = changes.count
+        self._sum = int.from_bytes(changes.sum, "little")
+
+
+def weight_of(stamp_of: Callable[[bytes], bytes], log_id: bytes, row: SessionRow) -> int:
+    """What one session adds to the log's sum."""
+    return int.from_bytes(stamp_of(row.message(log_id)), "little")
+
+
+def encoded_sum(total: int) -> bytes:
+    """The sum as the log's row has it."""
+    return (total % _MODULUS).to_bytes(SUM_BYTES, "little")
+
+
+def proved(rows: Iterable[SessionRow], log: LogRow, vault: Vault, path: str) -> list[Session]:
+    """The stored sessions, if they are those that the log's own row vouches for; raises Corrupt."""
+    sessions = []
+    try:
+        for row in rows:
+            if vault.keyed and not row.key_epoch:  # nobody without a key writes here
+                raise Corrupt("a session is not stamped with a key")
+            sessions.append(restored(row, weight_of(vault.stamp_under(row.key_epoch), vault.log_id, row)))
+    except HoldfastError as error:
+        raise Corrupt(error.message, path=path) from error
+    total = encoded_sum(sum(session.weight for session in sessions)) if sessions else b""
+    if (len(sessions), total) != (log.sessions, log.session_sum):
+        raise Corrupt(
+            "the sessions of producers are not those that the log's own row vouches for"
+            f" sessions={len(sessions)} expected={log.sessions}",
+            path=path,
+        )
+    return sessions
