@@ -1,0 +1,150 @@
+"""Customers: clients that order over HTTP, all at once, and remember what they were promised.
+
+Careful ones send an order under a key, and again until it is acknowledged. Careless ones send it once, without a key:
+when the connection breaks they do not know what became of it. Each order has a connection of its own, so that workers
+share them.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from threading import Condition, Event, Thread
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import holdfast
+from tests.howto.servers import PATIENCE
+
+REQUEST_S = 30.0
+"""A request that takes longer counts as one that hangs."""
+
+
+class Answer(NamedTuple):
+    """What a server acknowledged."""
+
+    offset: int
+    worker: int
+
+
+class Customers:
+    """So many clients of each kind, until the block ends."""
+
+    def __init__(self, port: int, careful: int = 3, careless: int = 2, path: str = "/orders") -> None:
+        self._port = port
+        self._path = path
+        self._changed = Condition()
+        self._enough = Event()
+        self.acknowledged: dict[str, Answer] = {}
+        self.unknown: set[str] = set()
+        """Orders of careless customers whose connection broke."""
+        self.problems: list[str] = []
+        kinds = [(f"careful-{n}", self._careful) for n in range(careful)]
+        kinds += [(f"careless-{n}", self._careless) for n in range(careless)]
+        self._threads = [Thread(target=self._order_on, args=one) for one in kinds]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Order nothing more; returns when all that was asked for is answered."""
+        self._enough.set()
+        for thread in self._threads:
+            thread.join()
+
+    # -- waiting for what they see ------------------------------------------------------------------------
+
+    def wait_until(self, seen: Callable[[dict[str, Answer]], bool]) -> None:
+        """Wait until what was acknowledged is like this."""
+        with self._changed:
+            in_time = self._changed.wait_for(lambda: bool(self.problems) or seen(self.acknowledged), PATIENCE)
+        assert not self.problems, self.problems
+        assert in_time, f"{len(self.acknowledged)} orders by {self.workers()}"
+
+    def wait_for_orders(self, more: int) -> None:
+        """Wait until so many more orders are acknowledged."""
+        before = len(self.acknowledged)
+        self.wait_until(lambda acknowledged: len(acknowledged) >= before + more)
+
+    def wait_for_workers(self, count: int, besides: set[int] | None = None) -> set[int]:
+        """Wait until so many workers have answered, besides these; which ones."""
+        known = besides or set()
+        self.wait_until(lambda acknowledged: len({answer.worker for answer in acknowledged.values()} - known) >= count)
+        return self.workers() - known
+
+    def workers(self) -> set[int]:
+        """The workers that have answered."""
+        with self._changed:
+            return {answer.worker for answer in self.acknowledged.values()}
+
+    # -- ordering -----------------------------------------------------------------------------------------
+
+    def _order_on(self, name: str, order: Callable[[str], None]) -> None:
+        number = 0
+        try:
+            while not self._enough.is_set():
+                order(f"{name}-{number}")
+                number += 1
+        except Exception as error:
+            with self._changed:
+                self.problems.append(f"{name}-{number}: {type(error).__name__}: {error}")
+                self._changed.notify_all()
+
+    def _careful(self, key: str) -> None:
+        while not self._enough.is_set():
+            try:
+                self._acknowledge(key, self._ask(key, {"Idempotency-Key": key}))
+                return
+            except (ConnectionError, http.client.HTTPException):
+                continue  # its worker was killed: again, under the same key
+        with self._changed:
+            self.unknown.add(key)
+
+    def _careless(self, key: str) -> None:
+        try:
+            self._acknowledge(key, self._ask(key, {}))
+        except (ConnectionError, http.client.HTTPException):
+            with self._changed:
+                self.unknown.add(key)
+
+    def _ask(self, order: str, headers: dict[str, str]) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_S)
+        try:
+            connection.request("POST", self._path, order.encode(), headers)
+            response = connection.getresponse()
+            body = response.read()
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise RuntimeError(f"{response.status} {body.decode()}")
+        return Answer(**json.loads(body))
+
+    def _acknowledge(self, key: str, answer: Answer) -> None:
+        with self._changed:
+            self.acknowledged[key] = answer
+            self._changed.notify_all()
+
+    # -- the judgement ------------------------------------------------------------------------------------
+
+    def check(self, data: Path) -> None:
+        """Every acknowledged order is in the log, once and where it was said to be; no other is there twice."""
+        assert not self.problems, self.problems
+        with holdfast.open(data, read_only=True) as log:
+            stored = [(record.payload.decode(), record.offset) for record in log.topic("orders").read()]
+        counts = Counter(order for order, _ in stored)
+        assert [order for order, count in counts.items() if count > 1] == []
+        places = dict(stored)
+        assert {key: places.get(key) for key in self.acknowledged} == {
+            key: answer.offset for key, answer in self.acknowledged.items()
+        }
+        assert set(places) - set(self.acknowledged) <= self.unknown
