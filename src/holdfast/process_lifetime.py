@@ -1,7 +1,7 @@
 """Logs that are open, and what becomes of them when the process forks or ends without closing them.
 
-A forked child forgets its parent's logs. When the interpreter ends, a log that is still open is finished in two steps,
-a safety net for those who forgot to close it:
+A forked child forgets its parent's logs, or opens anew those that are shared. When the interpreter ends, a log that is
+still open is finished in two steps, a safety net for those who forgot to close it:
 
     settle    when the main thread has ended: what was queued is made durable, sealed and shipped. Python stops its
               executors right after this, so there is no later moment. It is skipped while other threads (not daemons)
@@ -32,6 +32,12 @@ Arguments = ParamSpec("Arguments")
 
 class Opened(Protocol):
     """An open log, as seen from here."""
+
+    def before_fork(self) -> None:
+        """The process is about to fork: let go of what a child must not inherit."""
+
+    def after_fork(self) -> None:
+        """It has forked, and this is the parent: go on."""
 
     def forget(self) -> None:
         """In a forked child: never touch what is the parent's."""
@@ -101,7 +107,7 @@ def is_ending() -> bool:
 
 def _register() -> None:
     _state["registered"] = True
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
     _hook_exit()
 
 
@@ -144,8 +150,19 @@ def _try(step: Callable[[], None]) -> None:
         logger.exception("ending with an open log", extra={"action": "exit_failed"})
 
 
-def _after_fork() -> None:
+def _before_fork() -> None:
     for log in list(_opened):
-        log.forget()
-    _opened.clear()
+        _try(log.before_fork)
+
+
+def _after_fork_in_parent() -> None:
+    for log in list(_opened):
+        _try(log.after_fork)
+
+
+def _after_fork() -> None:
+    inherited = list(_opened)
+    _opened.clear()  # first: one that is shared opens anew
     _state["ending"] = False
+    for log in inherited:
+        log.forget()

@@ -578,6 +578,17 @@ class Journal:
         group = self._queue.barrier()
         return group.signal.sleep(group.is_done, timeout)
 
+    def suspend(self, timeout: float) -> None:
+        """Before the process forks: let go of the database, which no child may inherit; `resume` goes on.
+
+        Whoever reads meanwhile waits.
+        """
+        self._backend.suspend(timeout)
+
+    def resume(self) -> None:
+        """The process has forked: read on."""
+        self._backend.resume()
+
     def forget(self) -> None:
         """In a forked child: refuse everything and never touch the parent's files."""
         self._closed = Closed("this log was opened before a fork", reason="forked")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from typing import Protocol
 
 from holdfast import process_lifetime
 from holdfast.errors import HoldfastError
@@ -22,6 +23,22 @@ from holdfast.log.store_binding import StoreBinding
 from holdfast.log.topic_catalog import Catalog
 
 logger = logging.getLogger("holdfast")
+
+
+class Shared(Protocol):
+    """What a log that is shared with other processes does at the turns of its process' life."""
+
+    def before_fork(self) -> None:
+        """The process is about to fork."""
+
+    def after_fork(self) -> None:
+        """It has forked, and this is the parent."""
+
+    def open_again(self) -> None:
+        """It has forked, and this is the child, which has forgotten what it inherited."""
+
+    def settle(self, timeout: float) -> None:
+        """The process ends: make durable, seal and ship what is there, while threads can still be started."""
 
 
 class Lifetime:
@@ -48,6 +65,8 @@ class Lifetime:
         self._tables = tables
         self._queued_at_exit = 0
         """Records that were queued when the process began to end."""
+        self.shared: Shared | None = None
+        """Of a log that is shared with other processes."""
         self.is_open = True
         process_lifetime.keep(self)
 
@@ -89,6 +108,8 @@ class Lifetime:
     def settle_at_exit(self) -> None:
         """Make durable, seal and ship what is there, while threads can still be started."""
         self._queued_at_exit = self._context.journal.pending_records
+        if self.shared is not None:
+            self.shared.settle(self._wait_seconds)
         self._maintenance.settle(self._wait_seconds)
         self._store.close()
         self._tables.stop()
@@ -104,8 +125,18 @@ class Lifetime:
             )  # fmt: skip
         self._close_forgotten()
 
+    def before_fork(self) -> None:
+        """The process is about to fork: of a log that is shared, nothing may be inherited."""
+        if self.shared is not None:
+            self.shared.before_fork()
+
+    def after_fork(self) -> None:
+        """It has forked, and this is the parent."""
+        if self.shared is not None:
+            self.shared.after_fork()
+
     def forget(self) -> None:
-        """In a forked child: never touch what is the parent's."""
+        """In a forked child: never touch what is the parent's; a log that is shared is opened anew."""
         self.is_open = False
         for part in (
             self._topics, self._executions, self._channels, self._consumers, self._tables, self._store,
@@ -113,6 +144,8 @@ class Lifetime:
         ):  # fmt: skip
             part.forget()
         self._context.directory.release()
+        if self.shared is not None:
+            self.shared.open_again()
 
     def __del__(self) -> None:
         if getattr(self, "is_open", False):

@@ -437,9 +437,15 @@ class Log:
         """What the parts of this log share; for those who serve a log to others."""
         return self._context
 
-    def close_owned(self, timeout: float, *, hand_over: bool) -> None:
-        """Close a log that was owned for others; with `hand_over` the next owner goes on with sealing and shipping."""
-        self._lifetime.close(timeout, hand_over=hand_over)
+    @property
+    def lifetime(self) -> Lifetime:
+        """How this log ends; for those who open it for others."""
+        return self._lifetime
+
+    def become(self, other: Log) -> None:
+        """In a forked child: be a log that was opened there; topics that were got from this one become that one's."""
+        other._topics.take_over(self._topics)
+        self.__dict__ = other.__dict__
 
     # -- asyncio ------------------------------------------------------------------------------------------
 

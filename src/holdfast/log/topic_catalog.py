@@ -44,6 +44,12 @@ class Catalog:
         """How topics open their consumers."""
         self._lock = Lock()
 
+    def take_over(self, inherited: Catalog) -> None:
+        """In a forked child: topics that somebody got from another log's catalog are this one's from now on."""
+        for name, topic in inherited._topics.items():
+            topic.__dict__ = self.known(name).__dict__
+            self._topics[name] = topic
+
     def names(self) -> list[str]:
         """The names of all topics, sorted."""
         self._journal.refresh()

@@ -323,6 +323,12 @@ class SocketLink:
         self._meeting.leave(self.session, timeout)
         self._bell.close()
 
+    def forget(self) -> None:
+        """In a forked child: close our copies; the connection is the parent's, and goes on."""
+        if self._sock is not None:
+            self._sock.close()
+        self._bell.close()
+
     def hang_up(self) -> None:
         """Wake a forwarder that waits for an owner, so that it can end; from any thread."""
         self._closing.set()

@@ -25,12 +25,16 @@ from blake3 import blake3
 
 import holdfast
 from holdfast.clock import Clock
+from holdfast.crypto.cipher import PayloadCipher
+from holdfast.crypto.keyring import Keyring
+from holdfast.crypto.segment_key import MessageKeys
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.log_directory import Directory
 from holdfast.settings import Settings
-from holdfast.sharing import socket_place
+from holdfast.sharing import key_proof, socket_place
 from holdfast.sharing.host import Host
+from holdfast.sharing.key_proof import check_proof, make_proof
 from holdfast.sharing.wire import PROTOCOL, Hello, Welcome
 
 _CONNECT_S = 5.0
@@ -47,6 +51,9 @@ class Owner(Protocol):
     def journal(self) -> Journal:
         """Its journal."""
 
+    def settle(self, timeout: float) -> None:
+        """The process ends: make durable, seal and ship what is there, and go on."""
+
     def close(self, timeout: float, *, hand_over: bool) -> None:
         """Close it; with `hand_over` somebody else goes on with sealing and shipping."""
 
@@ -57,6 +64,8 @@ class Asked(NamedTuple):
     path: Path
     settings: Settings
     clock: Clock
+    keyring: Keyring | None = None
+    cipher: PayloadCipher | None = None
 
 
 OpenOwner = Callable[[Directory], Owner]
@@ -69,7 +78,8 @@ class Membership:
     """One member's part in a shared log."""
 
     def __init__(self, asked: Asked, open_owner: OpenOwner, set_calls: SetCalls) -> None:
-        self._path, self._settings, self._clock = asked
+        self._asked = asked
+        self._path, self._clock = asked.path, asked.clock
         self._open_owner = open_owner
         self._set_calls = set_calls
         self._digests = settings_digests(asked.settings)
@@ -77,6 +87,8 @@ class Membership:
         self._host: Host | None = None
         self._lock = Lock()
         self._is_over = False
+        self._is_paused = False
+        """Nobody becomes the owner here at the moment: the process is about to fork."""
         self.log_id = b""
         """Known once somebody has opened the log."""
 
@@ -136,7 +148,7 @@ class Membership:
         with self._lock:
             if self._host is not None and not self._host.is_alive:
                 self._give_up()
-            if self._is_over or self._host is not None or not directory.try_to_own(shared=True):
+            if self._is_over or self._is_paused or self._host is not None or not directory.try_to_own(shared=True):
                 return False
             owner = self._open_owner(directory)
             host = Host(owner.journal, self._path, lambda hello: self._greet(owner.journal, hello), self._clock)
@@ -161,12 +173,18 @@ class Membership:
 
     def hello(self, session: bytes) -> Hello:
         """Who we are."""
-        return Hello(PROTOCOL, holdfast.__version__, self.log_id, session, os.getpid(), self._digests)
+        proof = make_proof(self._keys, key_proof.HELLO, session)
+        return Hello(PROTOCOL, holdfast.__version__, self.log_id, session, os.getpid(), self._digests, proof)
+
+    @property
+    def _keys(self) -> MessageKeys:
+        return MessageKeys(self._asked.keyring, self._asked.cipher, self.log_id, self._clock.random_bytes)
 
     def check(self, hello: Hello, welcome: Welcome) -> None:
         """Whether we were welcomed by an owner that speaks our protocol."""
         if welcome.protocol != PROTOCOL:
             raise _other_version(welcome.protocol, welcome.version)
+        check_proof(self._keys, key_proof.WELCOME, hello.session, welcome.proof)
 
     def _greet(self, journal: Journal, hello: Hello) -> Welcome:
         """Check who comes; raises what refuses it."""
@@ -181,7 +199,11 @@ class Membership:
                 hint="open a shared log with the same settings, store and keys in every process; restart all of them"
                 " to change one",
             )
-        return Welcome(PROTOCOL, holdfast.__version__, journal.epoch, journal.sessions.last(hello.session) or 0)
+        keys = journal.message_keys
+        check_proof(keys, key_proof.HELLO, hello.session, hello.proof)
+        last = journal.sessions.last(hello.session) or 0
+        proof = make_proof(keys, key_proof.WELCOME, hello.session)
+        return Welcome(PROTOCOL, holdfast.__version__, journal.epoch, last, proof)
 
     # -- leaving ------------------------------------------------------------------------------------------
 
@@ -189,15 +211,37 @@ class Membership:
         """Stop being the owner, if we are: others take over, and the last one closes the log as any owner would."""
         with self._lock:
             self._is_over = True
+        if not self._let_go(timeout, lambda host: host.others(session) > 0):
+            self._close_if_unowned(timeout)
+
+    def pause(self, timeout: float) -> None:
+        """Own nothing until `resume`; whoever else shares the log may take it over, and we go on as its client."""
+        with self._lock:
+            self._is_paused = True
+        self._let_go(timeout, lambda host: True)
+
+    def resume(self) -> None:
+        """This member may own the log again."""
+        self._is_paused = False
+
+    def settle(self, timeout: float) -> None:
+        """The process ends: seal and ship what is there, if we are the owner, and go on."""
+        owner = self._owner
+        if owner is not None:
+            owner.settle(timeout)
+
+    def _let_go(self, timeout: float, hand_over: Callable[[Host], bool]) -> bool:
+        """Stop being the owner; False if we are not. With `hand_over` the next one goes on where we stop."""
+        with self._lock:
             host, owner = self._host, self._owner
             self._host = self._owner = None
-        if host is None or owner is None:
-            self._close_if_unowned(timeout)
-            return
-        others = host.others(session)
-        if not host.drain(timeout):
-            host.stop(timeout)
-        owner.close(timeout, hand_over=others > 0)
+            if host is None or owner is None:
+                return False
+            is_handed_over = hand_over(host)
+            if not host.drain(timeout):
+                host.stop(timeout)
+            owner.close(timeout, hand_over=is_handed_over)
+            return True
 
     def _close_if_unowned(self, timeout: float) -> None:
         """The owner may have handed over to us when we were leaving: then the log is closed by us."""
@@ -209,12 +253,23 @@ class Membership:
 _LOOKS = 50
 
 
+_OWN_PATIENCE = {"journal": ("ack_timeout_ms", "close_timeout_ms"), "shipping": ("shipped_timeout_ms",)}
+"""How long callers wait is each process' own affair."""
+
+
 def settings_digests(settings: Settings) -> dict[str, bytes]:
     """A short digest of each section: whoever may become the owner must do the same as the present one."""
-    return {
-        name: blake3(msgspec.msgpack.encode(getattr(settings, name), order="sorted")).digest(_DIGEST_BYTES)
-        for name in settings.__struct_fields__
-    }
+    digests = {}
+    for name in settings.__struct_fields__:
+        values = msgspec.to_builtins(getattr(settings, name))
+        agreed = {key: _plain(value) for key, value in values.items() if key not in _OWN_PATIENCE.get(name, ())}
+        digests[name] = blake3(msgspec.msgpack.encode(agreed, order="sorted")).digest(_DIGEST_BYTES)
+    return digests
+
+
+def _plain(value: object) -> object:
+    """A value of a setting, however it was written: 5 and 5.0 are the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _other_version(protocol: int, version: str) -> HoldfastError:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast import process_lifetime
 from holdfast.arguments import flag
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
@@ -19,6 +20,7 @@ from holdfast.settings import Settings
 from holdfast.sharing.link import SocketLink
 from holdfast.sharing.membership import Asked, Membership, Owner
 from holdfast.sharing.owner_calls import set_calls
+from holdfast.sharing.process_turns import ProcessTurns
 
 _JOIN_S = 30.0
 
@@ -65,17 +67,18 @@ def open_log(
 
 
 def _open_shared(asked: alone.Asked) -> Log:
-    membership = Membership(
-        Asked(asked.directory.path, asked.settings, asked.clock), lambda directory: _Owned(asked, directory), set_calls
-    )
+    how = Asked(asked.directory.path, asked.settings, asked.clock, asked.keyring, asked.cipher)
+    membership = Membership(how, lambda directory: _Owned(asked, directory), set_calls)
     link = SocketLink(membership, asked.clock)
-    link.join(_JOIN_S)
     try:
+        link.join(_JOIN_S)
         journal = Journal.open_shared(asked.directory.database, membership.log_id, asked.journal, link)
     except BaseException:
         link.close(_JOIN_S)
         raise
-    return alone.compose(asked, journal)
+    log = alone.compose(asked, journal)
+    log.lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: _open_shared(asked))
+    return log
 
 
 class _Owned(Owner):
@@ -83,12 +86,17 @@ class _Owned(Owner):
 
     def __init__(self, asked: alone.Asked, directory: Directory) -> None:
         self.log = alone.open_locked(asked, directory)
+        process_lifetime.drop(self.log.lifetime)  # it ends with the member that owns it
 
     @property
     def journal(self) -> Journal:
         """Its journal."""
         return self.log.context.journal
 
+    def settle(self, timeout: float) -> None:
+        """Make durable, seal and ship what is there, and go on."""
+        self.log.lifetime.settle_at_exit()
+
     def close(self, timeout: float, *, hand_over: bool) -> None:
         """Close it."""
-        self.log.close_owned(timeout, hand_over=hand_over)
+        self.log.lifetime.close(timeout, hand_over=hand_over)

@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from time import sleep
 from typing import NoReturn
 
 import apsw
@@ -50,6 +51,7 @@ from holdfast.model.control_rows import (
 from holdfast.model.entry import Entry
 
 _READERS_KEPT = 8
+_PAUSE_S = 0.001
 _LOG = ", ".join(LogRow._fields)
 _KEY = ", ".join(KeyRow._fields)
 _SESSION = ", ".join(SessionRow._fields)
@@ -71,6 +73,9 @@ class SqliteBackend:
         self.path = path
         self._readers: list[apsw.Connection] = []
         self._readers_lock = Lock()
+        self._lent = 0
+        """Connections that somebody reads with at this moment."""
+        self._is_suspended = False
         self._closed: Closed | None = None
         self._wal_pages = 0
         self._data_version: object = None
@@ -114,12 +119,18 @@ class SqliteBackend:
         """
         for is_last in (False, False, True):
             with self._readers_lock:
+                self._wait_while_suspended()
                 if self._closed is not None:
                     raise self._closed.again()
                 self._reopen_if_replaced()
                 access = self._access
                 kept = self._readers.pop() if self._readers else None
-            connection = kept or (open_reader(self.path) if access is None else access.connect())
+                self._lent += 1
+            try:
+                connection = kept or (open_reader(self.path) if access is None else access.connect())
+            except BaseException:
+                self._return()
+                raise
             try:
                 connection.execute("BEGIN")
                 if access is not None:
@@ -127,6 +138,7 @@ class SqliteBackend:
                 break
             except apsw.Error as error:
                 close_quietly(connection)
+                self._return()
                 if is_last or access is None or not isinstance(error, apsw.ReadOnlyError):
                     self._raise(error)
                 with self._readers_lock:
@@ -165,16 +177,59 @@ class SqliteBackend:
                 connection.execute("COMMIT")
         except apsw.Error:
             close_quietly(connection)
+            self._return()
             return
         with self._readers_lock:
             if self._closed is None and access is self._access and len(self._readers) < _READERS_KEPT:
                 self._readers.append(connection)
+                self._lent -= 1
                 return
         close_quietly(connection)
+        self._return()
+
+    def _return(self) -> None:
+        with self._readers_lock:
+            self._lent -= 1
+
+    # -- around a fork ------------------------------------------------------------------------------------
+
+    def suspend(self, timeout: float) -> None:
+        """Of a handle that only reads: close all connections, once nobody reads; what is not given back in time stays.
+
+        SQLite knows in each process which locks it has; a child that inherited that would believe to have them, too.
+        """
+        with self._readers_lock:
+            self._is_suspended = True
+        tries = int(timeout / _PAUSE_S)
+        while self._lent and tries:
+            sleep(_PAUSE_S)
+            tries -= 1
+        with self._readers_lock:
+            for connection in (*self._readers, self.connection):
+                close_quietly(connection)
+            self._readers = []
+
+    def resume(self) -> None:
+        """Read on."""
+        with self._readers_lock:
+            if self._is_suspended and self._closed is None and self._access is not None:
+                self.connection = self._access.connect()
+                self._reopenings += 1  # another connection counts what others committed from anew
+            self._is_suspended = False
+
+    def _wait_while_suspended(self) -> None:
+        """Whoever wants to read while the process forks waits for the moment that this takes; under the lock."""
+        while self._is_suspended:
+            self._readers_lock.release()
+            try:
+                sleep(_PAUSE_S)
+            finally:
+                self._readers_lock.acquire()
 
     def has_changed(self) -> bool:
         """Whether another process has committed anything since this was asked last."""
         with self.translated(), self._readers_lock:
+            self._wait_while_suspended()
             if self._closed is None:
                 self._reopen_if_replaced()
             try:
