@@ -19,6 +19,8 @@ from typing import NamedTuple, Self
 import holdfast
 from tests.howto.servers import PATIENCE
 
+THINKING_S = 0.01
+"""Between two orders: servers that start beside them need the machine, too."""
 REQUEST_S = 30.0
 """A request that takes longer counts as one that hangs."""
 
@@ -65,16 +67,11 @@ class Customers:
     # -- waiting for what they see ------------------------------------------------------------------------
 
     def wait_until(self, seen: Callable[[dict[str, Answer]], bool]) -> None:
-        """Wait until what was acknowledged is like this."""
+        """Wait until this is so; asked again after each order that is acknowledged."""
         with self._changed:
             in_time = self._changed.wait_for(lambda: bool(self.problems) or seen(self.acknowledged), PATIENCE)
         assert not self.problems, self.problems
         assert in_time, f"{len(self.acknowledged)} orders by {self.workers()}"
-
-    def wait_for_orders(self, more: int) -> None:
-        """Wait until so many more orders are acknowledged."""
-        before = len(self.acknowledged)
-        self.wait_until(lambda acknowledged: len(acknowledged) >= before + more)
 
     def wait_for_workers(self, count: int, besides: set[int] | None = None) -> set[int]:
         """Wait until so many workers have answered, besides these; which ones."""
@@ -92,7 +89,7 @@ class Customers:
     def _order_on(self, name: str, order: Callable[[str], None]) -> None:
         number = 0
         try:
-            while not self._enough.is_set():
+            while not self._enough.wait(THINKING_S):
                 order(f"{name}-{number}")
                 number += 1
         except Exception as error:

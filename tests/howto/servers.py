@@ -117,8 +117,9 @@ def _environment(folder: Path, variables: dict[str, str]) -> dict[str, str]:
 
 
 def owner(data: Path) -> int:
-    """The process that owns a log, or did last."""
-    return int((data / "LOCK").read_text().split()[0])
+    """The process that owns a log, or did last; 0 at the moment when the next one writes its name there."""
+    words = (data / "LOCK").read_text().split()
+    return int(words[0]) if words else 0
 
 
 def free_port() -> int:
